@@ -1,0 +1,1 @@
+"""How a scheduler plugs in: the contract that every adapter fulfils, and the registry that finds adapters."""

@@ -1,0 +1,88 @@
+"""The contract between the coordinator and a scheduler's adapter: one required protocol, and optional powers.
+
+An adapter translates: its scheduler's preemptions into reports, our releases into what lets its scheduler go on.
+It decides nothing, keeps no state that it cannot read back from its scheduler, and may be killed at any instant.
+It imports `cedana_sched.model` and this package, never another adapter and never the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import ClassVar, Protocol, runtime_checkable
+
+import msgspec
+
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import Release, Signal, WorkloadRef
+
+
+class Preempted(msgspec.Struct, frozen=True, tag=True):
+    """The scheduler decided to take these workloads' place. Repeating it is harmless."""
+
+    signal: Signal
+
+
+class PreemptionCancelled(msgspec.Struct, frozen=True, tag=True):
+    """The scheduler does not need the victims' place any more."""
+
+    signal_uid: str
+    why: str
+
+
+class Starting(msgspec.Struct, frozen=True, tag=True):
+    """A workload with an identity got its node and is about to run; it runs only when it is told how."""
+
+    workload: WorkloadRef
+    identity: Identity
+    policy: CheckpointPolicy = CheckpointPolicy()
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """A workload is gone, by whatever cause: it finished, failed, was evicted or deleted."""
+
+    workload_uid: str
+    why: str
+
+
+Report = Preempted | PreemptionCancelled | Starting | Ended
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """What every adapter must do."""
+
+    name: ClassVar[str]
+    """The scheduler's name in records, metrics and messages; equal to the entry point's name."""
+
+    def reports(self) -> AsyncIterator[Report]:
+        """Yield what happens, from the earliest point on; after a restart first repeat all that is still pending."""
+        ...
+
+    async def release(self, release: Release) -> None:
+        """Let the scheduler go on with a held eviction.
+
+        Idempotent: called again with the same release until it returns once.
+
+        Raises:
+            RetryableError: it could not be told now; the coordinator calls again.
+        """
+        ...
+
+
+@runtime_checkable
+class HoldsEvictions(Protocol):
+    """Optional: the eviction cannot complete before `release`. Without this power the coordinator only races it."""
+
+    async def hold(self, signal: Signal) -> float | None:
+        """Make the eviction wait; return until when it can (epoch seconds), or None for no limit. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class GatesStarts(Protocol):
+    """Optional: a workload that is `Starting` waits until it is told how. Without this power it starts cold at once."""
+
+    async def admit(self, workload: WorkloadRef, *, cold: bool, why: str) -> None:
+        """Tell a waiting workload that it may run: restored (`cold=False`) or from its beginning. Idempotent."""
+        ...

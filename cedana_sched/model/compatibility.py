@@ -1,0 +1,43 @@
+"""What a snapshot asks of the machine that is to continue it.
+
+A frozen process holds pointers into its CPU's features (a library chose AVX-512 code at start, and will not
+choose again) and into the kernel's interfaces. Both are recorded at the dump and compared before a restore.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Compatibility(msgspec.Struct, frozen=True):
+    """A machine as far as a frozen process cares. `kernel` is `(major, minor)`."""
+
+    architecture: str
+    cpu_features: frozenset[str] = frozenset()
+    kernel: tuple[int, int] = (0, 0)
+    criu: str = ""
+    page_size_bytes: int = 4096
+
+    def reasons_against(self, host: Compatibility) -> tuple[str, ...]:
+        """Why a snapshot taken on `self` cannot continue on `host`; empty when it can.
+
+        A newer kernel is fine, an older one only within one major version: CRIU restores through system calls
+        that older kernels may lack, and says so itself when one is missing.
+        """
+        reasons: list[str] = []
+        if host.architecture != self.architecture:
+            reasons.append(
+                f"the snapshot is of a {self.architecture} machine, this one is {host.architecture}"
+            )
+            return tuple(reasons)
+        if missing := sorted(self.cpu_features - host.cpu_features):
+            reasons.append(f"this machine's CPU lacks {', '.join(missing)}")
+        if host.page_size_bytes != self.page_size_bytes:
+            reasons.append(
+                f"pages are {host.page_size_bytes} bytes here, {self.page_size_bytes} in the snapshot"
+            )
+        if host.kernel[0] < self.kernel[0]:
+            reasons.append(
+                "kernel {}.{} is older than the snapshot's {}.{}".format(*host.kernel, *self.kernel)
+            )
+        return tuple(reasons)

@@ -1,0 +1,81 @@
+"""Who a snapshot belongs to: `namespace / id / index / container`, and nothing crosses a namespace."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from cedana_sched.model.errors import UsageError
+
+CHECKPOINT_VARIABLE = "CEDANA_CHECKPOINT"
+"""Environment variable whose value is a workload's checkpoint id, as in Cedana."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_ALPHABET_REMEDY = "use 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
+
+
+def validate_name(field: str, value: str) -> str:
+    """Return `value` if it can be a path segment of every store and a label value of Kubernetes.
+
+    Raises:
+        UsageError: naming `field`, the value and the allowed alphabet.
+    """
+    if not _NAME.fullmatch(value):
+        raise UsageError(field, value, "has characters that an identity cannot hold", remedy=_ALPHABET_REMEDY)
+    return value
+
+
+class Identity(msgspec.Struct, frozen=True, order=True):
+    """The name under which a workload's snapshots are found again, by whichever process continues it."""
+
+    namespace: str
+    id: str
+    index: int = 0
+    container: str = "main"
+
+    def __post_init__(self) -> None:
+        validate_name("namespace", self.namespace)
+        validate_name("id", self.id)
+        validate_name("container", self.container)
+        if self.index < 0:
+            raise UsageError("index", self.index, "is negative", remedy="number replicas from 0")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.id}/{self.index}/{self.container}"
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """Read `namespace/id[/index[/container]]`.
+
+        Raises:
+            UsageError: when the text has another form.
+        """
+        parts = text.split("/")
+        if not 2 <= len(parts) <= 4 or (len(parts) > 2 and not parts[2].isdecimal()):
+            remedy = "write namespace/id, namespace/id/index or namespace/id/index/container"
+            raise UsageError("identity", text, "cannot be read", remedy=remedy)
+        index = int(parts[2]) if len(parts) > 2 else 0
+        return cls(parts[0], parts[1], index, parts[3] if len(parts) > 3 else "main")
+
+
+class SnapshotRef(msgspec.Struct, frozen=True, order=True):
+    """One committed generation of one identity. Generations count from 1 and never repeat."""
+
+    identity: Identity
+    generation: int
+
+    def __str__(self) -> str:
+        return f"{self.identity}@{self.generation}"
+
+    @classmethod
+    def parse(cls, text: str) -> SnapshotRef:
+        """Read `namespace/id[/index[/container]]@generation`.
+
+        Raises:
+            UsageError: when the text has another form.
+        """
+        identity, at, generation = text.rpartition("@")
+        if not at or not generation.isdecimal() or int(generation) < 1:
+            raise UsageError("snapshot", text, "cannot be read", remedy="write namespace/id@generation")
+        return cls(Identity.parse(identity), int(generation))

@@ -1,0 +1,64 @@
+"""What an admin decides for a queue or a job: deadlines, compression, retention, what a failure does."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PositiveSeconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class OnCheckpointFailure(StrEnum):
+    """What becomes of a victim whose snapshot could not be taken before its deadline."""
+
+    LET_GO = "LetGo"
+    """The eviction proceeds, as it would have without us."""
+    KEEP_RUNNING = "KeepRunning"
+    """The victim is thawed and its scheduler is asked not to evict it; only some schedulers can be asked."""
+
+
+class OnRestoreFailure(StrEnum):
+    """What becomes of a workload whose snapshot could not be continued."""
+
+    COLD_START = "ColdStart"
+    FAIL = "Fail"
+
+
+class Compression(StrEnum):
+    """How chunks are compressed. AUTO follows what the store keeps up with."""
+
+    AUTO = "auto"
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Retention(BaseModel):
+    """Which committed generations of an identity are kept. The newest one is always kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    keep_last: Annotated[int, Field(ge=1, le=10_000, alias="keepLast")] = 3
+    max_age_seconds: Annotated[float | None, Field(gt=0, alias="maxAgeSeconds")] = None
+    """Older generations than this go, whatever `keep_last` says; None keeps them."""
+
+
+class CheckpointPolicy(BaseModel):
+    """The parameters of one preemption. Field names in files are camelCase, as in Kubernetes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    deadline_seconds: Annotated[PositiveSeconds, Field(alias="deadlineSeconds")] = 600.0
+    """Longest time from the signal until the eviction proceeds, committed or not."""
+    restore_deadline_seconds: Annotated[PositiveSeconds, Field(alias="restoreDeadlineSeconds")] = 600.0
+    """Longest time from the bind until the workload runs, restored or cold."""
+    on_checkpoint_failure: Annotated[OnCheckpointFailure, Field(alias="onCheckpointFailure")] = (
+        OnCheckpointFailure.LET_GO
+    )
+    on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = (
+        OnRestoreFailure.COLD_START
+    )
+    compression: Compression = Compression.AUTO
+    retention: Retention = Retention()

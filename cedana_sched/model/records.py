@@ -1,0 +1,166 @@
+"""What the coordinator remembers: one record for each checkpoint, hold and restore.
+
+Records are immutable; a step forward is a new record. They are all the state there is: an engine that is
+killed at any instant reads them back and carries on (the embedded engine from SQLite, in a cluster from the
+objects of the same names). Times are seconds since the epoch, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import After, Verdict, WorkloadRef
+
+
+class Phase(StrEnum):
+    """What a person sees of a checkpoint; the names are those of KEP-5823's `PodCheckpoint`."""
+
+    PENDING = "Pending"
+    IN_PROGRESS = "InProgress"
+    READY = "Ready"
+    FAILED = "Failed"
+
+
+class CheckpointStep(StrEnum):
+    """Where a checkpoint is, finer than its phase: what the agent was told to reach, or has reached."""
+
+    FREEZING = "Freezing"
+    """The agent was told to freeze the workload."""
+    FROZEN = "Frozen"
+    """It executes nothing any more, and waits for the rest of its gang."""
+    DUMPING = "Dumping"
+    """Its state is streamed to the store."""
+    COMMITTED = "Committed"
+    """The manifest is in the store; the workload is still frozen, and waits for the rest of its gang."""
+    KILLING = "Killing"
+    """The whole gang is committed: the frozen workload is killed and never executes again."""
+    RESUMING = "Resuming"
+    """The whole gang is committed and is to run on."""
+    ABORTING = "Aborting"
+    """It failed, or was called off: the workload is being thawed, an unfinished snapshot removed."""
+    READY = "Ready"
+    """Done: the snapshot can be restored."""
+    FAILED = "Failed"
+    """Done: there is no snapshot; the workload ran on, ended by itself, or was let go."""
+
+
+TERMINAL_CHECKPOINT_STEPS = frozenset({CheckpointStep.READY, CheckpointStep.FAILED})
+
+_PHASES = {
+    CheckpointStep.FREEZING: Phase.PENDING,
+    CheckpointStep.READY: Phase.READY,
+    CheckpointStep.FAILED: Phase.FAILED,
+}
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Bytes of one snapshot, as far as they are known."""
+
+    read_bytes: int = 0
+    zero_bytes: int = 0
+    reused_bytes: int = 0
+    stored_bytes: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One generation of one workload in the making, or made."""
+
+    uid: str
+    signal_uid: str
+    adapter: str
+    workload: WorkloadRef
+    identity: Identity
+    policy: CheckpointPolicy
+    gang: str | None
+    after: After
+    reason: str
+    step: CheckpointStep
+    created_at: float
+    deadline: float
+    workload_started_at: float | None = None
+    frozen_at: float | None = None
+    committed_at: float | None = None
+    finished_at: float | None = None
+    snapshot: SnapshotRef | None = None
+    transfer: Transfer = Transfer()
+    failure: str | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def phase(self) -> Phase:
+        return _PHASES.get(self.step, Phase.IN_PROGRESS)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.step in TERMINAL_CHECKPOINT_STEPS
+
+
+class HoldStep(StrEnum):
+    """Where a held eviction is."""
+
+    HOLDING = "Holding"
+    RELEASING = "Releasing"
+    """The adapter was told to let the scheduler go on, and has not confirmed it."""
+    RELEASED = "Released"
+
+
+class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One eviction being held: its victims' checkpoints, and how it ended. `uid` is the signal's."""
+
+    uid: str
+    adapter: str
+    preemptor: str | None
+    reason: str
+    step: HoldStep
+    created_at: float
+    deadline: float
+    checkpoints: tuple[str, ...]
+    released_at: float | None = None
+
+
+class RestoreStep(StrEnum):
+    """Where the return of a workload is."""
+
+    WAITING = "Waiting"
+    """A snapshot of its identity is in flight, or another workload still runs from the newest one."""
+    STAGING = "Staging"
+    """The snapshot is claimed; its bytes are fetched and verified on the node."""
+    RESTORING = "Restoring"
+    """The node continues the processes."""
+    STARTING_COLD = "StartingCold"
+    """There is nothing to continue, or it failed and the policy says start anew."""
+    RUNNING = "Running"
+    """It runs; `cold` says how it came back. The claim lasts until it ends."""
+    FAILED = "Failed"
+    """It did not come back, and the policy forbids a cold start."""
+    ENDED = "Ended"
+    """The workload is gone; the claim is free."""
+
+
+TERMINAL_RESTORE_STEPS = frozenset({RestoreStep.FAILED, RestoreStep.ENDED})
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One start of a workload that has an identity: restored from `snapshot`, or cold and why."""
+
+    uid: str
+    adapter: str
+    workload: WorkloadRef
+    identity: Identity
+    policy: CheckpointPolicy
+    step: RestoreStep
+    created_at: float
+    deadline: float
+    snapshot: SnapshotRef | None = None
+    cold: bool = False
+    failure: str | None = None
+    running_at: float | None = None
+    finished_at: float | None = None
+
+
+Record = Checkpoint | PreemptionHold | Restore
