@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 
@@ -36,6 +36,8 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     workload: WorkloadRef
     identity: Identity
     policy: CheckpointPolicy = CheckpointPolicy()
+    wanted: SnapshotRef | None = None
+    """The very snapshot that a person asked for; None means the newest."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -76,13 +78,4 @@ class HoldsEvictions(Protocol):
 
     async def hold(self, signal: Signal) -> float | None:
         """Make the eviction wait; return until when it can (epoch seconds), or None for no limit. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class GatesStarts(Protocol):
-    """Optional: a workload that is `Starting` waits until it is told how. Without this power it starts cold at once."""
-
-    async def admit(self, workload: WorkloadRef, *, cold: bool, why: str) -> None:
-        """Tell a waiting workload that it may run: restored (`cold=False`) or from its beginning. Idempotent."""
         ...

@@ -26,18 +26,12 @@ class Compatibility(msgspec.Struct, frozen=True):
         """
         reasons: list[str] = []
         if host.architecture != self.architecture:
-            reasons.append(
-                f"the snapshot is of a {self.architecture} machine, this one is {host.architecture}"
-            )
+            reasons.append(f"the snapshot is of a {self.architecture} machine, this one is {host.architecture}")
             return tuple(reasons)
         if missing := sorted(self.cpu_features - host.cpu_features):
             reasons.append(f"this machine's CPU lacks {', '.join(missing)}")
         if host.page_size_bytes != self.page_size_bytes:
-            reasons.append(
-                f"pages are {host.page_size_bytes} bytes here, {self.page_size_bytes} in the snapshot"
-            )
+            reasons.append(f"pages are {host.page_size_bytes} bytes here, {self.page_size_bytes} in the snapshot")
         if host.kernel[0] < self.kernel[0]:
-            reasons.append(
-                "kernel {}.{} is older than the snapshot's {}.{}".format(*host.kernel, *self.kernel)
-            )
+            reasons.append("kernel {}.{} is older than the snapshot's {}.{}".format(*host.kernel, *self.kernel))
         return tuple(reasons)

@@ -57,8 +57,6 @@ class CheckpointPolicy(BaseModel):
     on_checkpoint_failure: Annotated[OnCheckpointFailure, Field(alias="onCheckpointFailure")] = (
         OnCheckpointFailure.LET_GO
     )
-    on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = (
-        OnRestoreFailure.COLD_START
-    )
+    on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()

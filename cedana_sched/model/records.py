@@ -127,7 +127,7 @@ class RestoreStep(StrEnum):
     """Where the return of a workload is."""
 
     WAITING = "Waiting"
-    """A snapshot of its identity is in flight, or another workload still runs from the newest one."""
+    """The store is asked, a snapshot of its identity is in flight, or another workload still runs as it."""
     STAGING = "Staging"
     """The snapshot is claimed; its bytes are fetched and verified on the node."""
     RESTORING = "Restoring"
@@ -157,6 +157,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     created_at: float
     deadline: float
     snapshot: SnapshotRef | None = None
+    """The snapshot it claims, from the moment it is chosen until the workload has ended."""
+    wanted: SnapshotRef | None = None
     cold: bool = False
     failure: str | None = None
     running_at: float | None = None

@@ -1,0 +1,207 @@
+"""What the coordinator tells a node's agent, and what the agent answers.
+
+Orders are idempotent: an order that is repeated after a lost message, or after a restart of either side, finds
+the state it asks for and answers again. Each order is answered by exactly one of the outcomes named beside it,
+or, while it lasts, preceded by any number of `Progress`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.policy import Compression, Retention
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import Transfer
+
+
+class Freeze(msgspec.Struct, frozen=True, tag=True):
+    """Stop the workload where it is: `Frozen`, or `CheckpointFailed`."""
+
+    checkpoint_uid: str
+    workload: WorkloadRef
+
+
+class Dump(msgspec.Struct, frozen=True, tag=True):
+    """Stream the frozen workload to the store and commit it, leaving it frozen: `Committed` or `CheckpointFailed`."""
+
+    checkpoint_uid: str
+    workload: WorkloadRef
+    identity: Identity
+    compression: Compression
+    reason: str
+    adapter: str
+    timeout_seconds: float
+    """How long the dump may take; the coordinator's deadline as seen when the order was given."""
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """Kill the frozen workload without letting it execute another instruction: `Killed`."""
+
+    checkpoint_uid: str
+    workload: WorkloadRef
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Let the frozen workload run on, its snapshot committed: `Resumed`."""
+
+    checkpoint_uid: str
+    workload: WorkloadRef
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """Stop a dump if one is under way, remove what it committed or uploaded, let the workload run on: `Aborted`."""
+
+    checkpoint_uid: str
+    workload: WorkloadRef
+    identity: Identity
+    why: str
+
+
+class Find(msgspec.Struct, frozen=True, tag=True):
+    """Look up the newest committed snapshot of an identity, or check the one that is `wanted`: `Found`."""
+
+    restore_uid: str
+    identity: Identity
+    wanted: SnapshotRef | None = None
+
+
+class Stage(msgspec.Struct, frozen=True, tag=True):
+    """Fetch and verify a snapshot on the node, and check that this machine can continue it: `Staged` or `StageFailed`."""
+
+    restore_uid: str
+    workload: WorkloadRef
+    snapshot: SnapshotRef
+
+
+class Continue(msgspec.Struct, frozen=True, tag=True):
+    """Continue the staged processes as this workload: `Continued` or `ContinueFailed`."""
+
+    restore_uid: str
+    workload: WorkloadRef
+    snapshot: SnapshotRef
+
+
+class StartCold(msgspec.Struct, frozen=True, tag=True):
+    """Let the workload start from its beginning: `StartedCold`. `why` is None when nothing was there to continue."""
+
+    restore_uid: str
+    workload: WorkloadRef
+    why: str | None = None
+
+
+class GiveUp(msgspec.Struct, frozen=True, tag=True):
+    """Fail the waiting workload, because its policy forbids a cold start: `GaveUp`."""
+
+    restore_uid: str
+    workload: WorkloadRef
+    why: str
+
+
+class Retain(msgspec.Struct, frozen=True, tag=True):
+    """Apply a retention to an identity's snapshots, sparing those that are claimed: `Retained`."""
+
+    checkpoint_uid: str
+    identity: Identity
+    retention: Retention
+    spare: tuple[int, ...] = ()
+    """Generations that a running restore has claimed."""
+
+
+Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain
+
+
+class Frozen(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+    transfer: Transfer
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+    snapshot: SnapshotRef
+    transfer: Transfer
+
+
+class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):
+    """The workload may be frozen or running; an `Abort` puts it right. `retryable`: the same dump may work later."""
+
+    checkpoint_uid: str
+    why: str
+    retryable: bool = False
+
+
+class Killed(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+
+
+class Resumed(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+
+
+class Aborted(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+
+
+class Found(msgspec.Struct, frozen=True, tag=True):
+    """`snapshot` is None when there is none; `problem` says why a snapshot that should be there cannot be used."""
+
+    restore_uid: str
+    snapshot: SnapshotRef | None = None
+    problem: str | None = None
+
+
+class Staged(msgspec.Struct, frozen=True, tag=True):
+    restore_uid: str
+
+
+class StageFailed(msgspec.Struct, frozen=True, tag=True):
+    restore_uid: str
+    why: str
+    retryable: bool = False
+
+
+class Continued(msgspec.Struct, frozen=True, tag=True):
+    restore_uid: str
+
+
+class ContinueFailed(msgspec.Struct, frozen=True, tag=True):
+    """Nothing of the processes is left running."""
+
+    restore_uid: str
+    why: str
+
+
+class StartedCold(msgspec.Struct, frozen=True, tag=True):
+    restore_uid: str
+
+
+class GaveUp(msgspec.Struct, frozen=True, tag=True):
+    restore_uid: str
+
+
+class Retained(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+    removed: tuple[SnapshotRef, ...] = ()
+
+
+Outcome = (
+    Frozen
+    | Progress
+    | Committed
+    | CheckpointFailed
+    | Killed
+    | Resumed
+    | Aborted
+    | Found
+    | Staged
+    | StageFailed
+    | Continued
+    | ContinueFailed
+    | StartedCold
+    | GaveUp
+    | Retained
+)
