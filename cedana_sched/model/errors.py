@@ -20,6 +20,8 @@ An error is one sentence that says what is wrong, a remedy that says what to do,
 
 from __future__ import annotations
 
+from typing import Self
+
 EVIDENCE_LINES = 20
 
 
@@ -47,6 +49,13 @@ class UsageError(CedanaSchedError):
         super().__init__(f"{field}: {value!r} {problem}", remedy=remedy)
         self.field = field
         self.value = value
+
+    @classmethod
+    def restored(cls, field: str, message: str, *, remedy: str) -> Self:
+        """The same error on the other side of a wire, where only its sentence is known."""
+        error = cls(field, None, "", remedy=remedy)
+        error.message = message
+        return error
 
 
 class NotFoundError(UsageError):

@@ -67,7 +67,7 @@ class Find(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
-    """Fetch and verify a snapshot on the node, and check that this machine can continue it: `Staged` or `StageFailed`."""
+    """Fetch and verify a snapshot, and check that this machine can continue it: `Staged` or `StageFailed`."""
 
     restore_uid: str
     workload: WorkloadRef

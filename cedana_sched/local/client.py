@@ -1,0 +1,126 @@
+"""Talks to a running engine over its unix socket; the CLI and the demo use nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from cedana_sched.local.views import Change, EngineView, JobView, Problem, Submission
+from cedana_sched.model.errors import CedanaSchedError, NotFoundError, UsageError
+
+SOCKET_NAME = "engine.sock"
+DEFAULT_STATE_DIRECTORY = Path("/var/lib/cedana-sched")
+
+T = TypeVar("T")
+
+
+class EngineUnreachableError(CedanaSchedError):
+    """No engine answers at this state directory."""
+
+
+class EngineRefusedError(CedanaSchedError):
+    """The engine understood the request, and cannot do it now."""
+
+
+class EngineClient:
+    """One connection to the engine of a state directory; use it as an async context manager."""
+
+    def __init__(self, state_directory: Path = DEFAULT_STATE_DIRECTORY) -> None:
+        self._socket = state_directory / SOCKET_NAME
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.UnixConnector(str(self._socket))
+        self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def engine(self) -> EngineView:
+        return await self._call("GET", "/v1/engine", EngineView)
+
+    async def submit(self, submission: Submission) -> JobView:
+        """Queue a job.
+
+        Raises:
+            UsageError: naming the field that cannot be done.
+        """
+        return await self._call("POST", "/v1/jobs", JobView, body=submission)
+
+    async def jobs(self) -> list[JobView]:
+        """All jobs the engine remembers, oldest first."""
+        return await self._call("GET", "/v1/jobs", list[JobView])
+
+    async def job(self, key: str) -> JobView:
+        """A job by uid, unambiguous uid prefix, name or checkpoint id (newest first).
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return await self._call("GET", f"/v1/jobs/{key}", JobView)
+
+    async def preempt(self, key: str) -> JobView:
+        """Take the job's place as a preemption would; it is queued again. Returns once that is under way."""
+        return await self._call("POST", f"/v1/jobs/{key}/preempt", JobView)
+
+    async def checkpoint(self, key: str, *, leave_running: bool) -> JobView:
+        """Take a snapshot: the job runs on, or is held suspended until `restore`. Returns when it is settled.
+
+        Raises:
+            EngineRefusedError: the snapshot failed; the message is CRIU's, explained.
+        """
+        body = {"leave_running": leave_running}
+        return await self._call("POST", f"/v1/jobs/{key}/checkpoint", JobView, body=body)
+
+    async def restore(self, key: str, generation: int | None = None) -> JobView:
+        """Queue an ended or suspended job again, to continue from its newest snapshot or from `generation`."""
+        return await self._call("POST", f"/v1/jobs/{key}/restore", JobView, body={"generation": generation})
+
+    async def cancel(self, key: str) -> JobView:
+        return await self._call("POST", f"/v1/jobs/{key}/cancel", JobView)
+
+    async def watch(self) -> AsyncIterator[Change]:
+        """First every job as it is, then each change as it happens, until the engine stops."""
+        async with self._open("GET", "/v1/watch") as response:
+            await _raise_for_problem(response)
+            async for line in response.content:
+                yield msgspec.json.decode(line, type=Change)
+
+    async def _call(self, method: str, path: str, expected: type[T], body: Any = None) -> T:
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with self._open(method, path, data=data) as response:
+                await _raise_for_problem(response)
+                return msgspec.json.decode(await response.read(), type=expected)
+        except aiohttp.ClientConnectionError as error:
+            raise self._unreachable() from error
+
+    def _open(self, method: str, path: str, data: bytes | None = None) -> Any:
+        if self._session is None:
+            raise RuntimeError("use EngineClient as an async context manager")
+        return self._session.request(method, f"http://engine{path}", data=data)
+
+    def _unreachable(self) -> EngineUnreachableError:
+        return EngineUnreachableError(
+            f"no engine answers at {self._socket}",
+            remedy="start one with 'cedana-sched engine run', or name its --state-dir",
+        )
+
+
+async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
+    if response.status < 400:  # noqa: PLR2004  # HTTP's own border between answers and errors
+        return
+    problem = msgspec.json.decode(await response.read(), type=Problem)
+    if problem.field is not None:
+        kind = NotFoundError if response.status == 404 else UsageError  # noqa: PLR2004
+        raise kind.restored(problem.field, problem.message, remedy=problem.remedy)
+    raise EngineRefusedError(problem.message, remedy=problem.remedy, evidence=problem.evidence)

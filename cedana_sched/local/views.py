@@ -1,0 +1,162 @@
+"""What the engine shows of itself over its API: plain structs that the CLI prints and scripts read.
+
+They are a promise to scripts (`--output json`): fields may be added, never renamed. Times are seconds since the
+epoch, durations end in `_seconds`, sizes in `_bytes`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CheckpointView(msgspec.Struct, frozen=True):
+    """The newest checkpoint of a job, in the making or made."""
+
+    uid: str
+    step: str
+    phase: str
+    reason: str
+    preemptor: str | None
+    created_at: float
+    """When the preemption was noticed."""
+    deadline: float
+    frozen_at: float | None = None
+    committed_at: float | None = None
+    finished_at: float | None = None
+    snapshot: str | None = None
+    read_bytes: int = 0
+    zero_bytes: int = 0
+    reused_bytes: int = 0
+    stored_bytes: int = 0
+    failure: str | None = None
+
+
+class RestoreView(msgspec.Struct, frozen=True):
+    """The newest start of a job that has an identity."""
+
+    uid: str
+    step: str
+    created_at: float
+    """When the scheduler had given the job its place."""
+    snapshot: str | None = None
+    cold: bool = False
+    failure: str | None = None
+    running_at: float | None = None
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """One incarnation of a job's processes."""
+
+    uid: str
+    index: int
+    started_at: float | None
+    ended_at: float | None
+    restored_from: str | None
+    cold_because: str | None
+    exit_code: int | None
+    signal: str | None
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job as `ps` and `describe` show it. `id` is None for a job that is not opted in."""
+
+    uid: str
+    name: str
+    namespace: str
+    id: str | None
+    group: str
+    phase: str
+    why: str
+    """In words, what it waits for or how it ended."""
+    argv: tuple[str, ...]
+    priority: int
+    cpus: float
+    memory_bytes: int
+    replicas: int
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    preemptions: int
+    work_saved_seconds: float
+    exit_code: int | None
+    signal: str | None
+    stdout: str
+    stderr: str
+    runs: tuple[RunView, ...] = ()
+    checkpoint: CheckpointView | None = None
+    restore: RestoreView | None = None
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """A group's quota and what it uses; `weighted_share` is Kueue's dominant resource share over the weight."""
+
+    name: str
+    nominal_cpus: float
+    nominal_memory_bytes: int
+    used_cpus: float
+    used_memory_bytes: int
+    borrowed_cpus: float
+    weight: float
+    weighted_share: float
+    running: int
+    pending: int
+
+
+class EngineView(msgspec.Struct, frozen=True):
+    """The engine itself."""
+
+    version: str
+    pid: int
+    started_at: float
+    state_directory: str
+    store: str
+    criu: str
+    capacity_cpus: float
+    capacity_memory_bytes: int
+    groups: tuple[GroupView, ...]
+
+
+class EventView(msgspec.Struct, frozen=True):
+    """Something that happened, in the words that a person reads: `reason` is a CamelCase constant."""
+
+    at: float
+    reason: str
+    text: str
+    warning: bool = False
+    job: str | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One line of the watch stream: a job that changed, or an event."""
+
+    job: JobView | None = None
+    event: EventView | None = None
+
+
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a person submits. Sizes and counts may be written as people write them: `2Gi`, `0.5`."""
+
+    argv: tuple[str, ...]
+    group: str
+    name: str | None = None
+    id: str | None = None
+    cpus: str = "1"
+    memory: str = "512Mi"
+    priority: int = 0
+    replicas: int = 1
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    user: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    deadline_seconds: float | None = None
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The body of every refusal: which field, what is wrong, what to do."""
+
+    message: str
+    remedy: str = ""
+    field: str | None = None
+    kind: str = ""
+    evidence: tuple[str, ...] = ()
