@@ -117,10 +117,10 @@ class EngineClient:
 
 
 async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
-    if response.status < 400:  # noqa: PLR2004  # HTTP's own border between answers and errors
+    if response.status < 400:  # HTTP's own border between answers and errors
         return
     problem = msgspec.json.decode(await response.read(), type=Problem)
     if problem.field is not None:
-        kind = NotFoundError if response.status == 404 else UsageError  # noqa: PLR2004
+        kind = NotFoundError if response.status == 404 else UsageError
         raise kind.restored(problem.field, problem.message, remedy=problem.remedy)
     raise EngineRefusedError(problem.message, remedy=problem.remedy, evidence=problem.evidence)
