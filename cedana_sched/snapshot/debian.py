@@ -1,0 +1,227 @@
+"""Package files of a Debian suite, without touching this machine's own packages.
+
+A fresh machine of any Debian release runs CRIU from the suite that ships a recent one. `apt-get` itself does the
+download and checks the signatures, with state, cache and sources of its own, so that neither the machine's package
+lists nor its installed packages change. The mirror is the one that the machine is already set up for.
+
+Called by `toolchain`, once per machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cedana_sched.model.errors import CedanaSchedError
+
+_KEYRINGS = (
+    Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
+)
+_TOOLS = ("apt-get", "apt-cache", "dpkg-deb", "dpkg")
+_APT_TIMEOUT_SECONDS = 300
+
+
+class DebianPackagesError(CedanaSchedError):
+    """Package files could not be had; the evidence is apt's own output."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package as the suite's signed index names it."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class DebianSuite:
+    """A private apt over one suite, kept in `folder` (its own; may be deleted afterwards)."""
+
+    def __init__(self, suite: str, folder: Path) -> None:
+        """Fetch the suite's signed index from the first of the machine's mirrors that serves it.
+
+        Raises:
+            DebianPackagesError: no apt, no keyring, no Debian mirror, or no mirror serves the suite.
+        """
+        _require_tools()
+        self._suite = suite
+        self._folder = folder
+        self._environment = os.environ | {"APT_CONFIG": str(folder / "apt.conf"), "LC_ALL": "C.UTF-8"}
+        self._write_configuration()
+        self._update()
+
+    def closure(self, *names: str) -> list[str]:
+        """Names of the packages that `names` need to run, themselves included.
+
+        Raises:
+            DebianPackagesError: one of `names` is not served, or something that it needs.
+        """
+        plan = self._apt("apt-get", "install", "--simulate", "--yes", *names)
+        return sorted(line.split()[1] for line in plan.splitlines() if line.startswith("Inst "))
+
+    def packages(self, *names: str) -> list[Package]:
+        """Version and digest of each, from the signed index.
+
+        Raises:
+            DebianPackagesError: naming those that the suite does not serve.
+        """
+        records = self._apt("apt-cache", "show", "--no-all-versions", *names, tolerate_failure=True)
+        found = [_parse_record(record) for record in records.split("\n\n") if record.strip()]
+        missing = set(names) - {package.name for package in found}
+        if missing:
+            raise DebianPackagesError(
+                f"Debian {self._suite} as served to this machine has no package {', '.join(sorted(missing))}",
+                remedy="check that the mirror in /etc/apt is complete for this architecture",
+            )
+        return found
+
+    def download(self, packages: list[Package], into: Path) -> list[Path]:
+        """Download the packages' files into `into`, each checked against the signed index.
+
+        Raises:
+            DebianPackagesError: naming the file that could not be had or does not match.
+        """
+        into.mkdir(parents=True, exist_ok=True)
+        self._apt("apt-get", "download", *(f"{p.name}={p.version}" for p in packages), cwd=into)
+        return [_checked_file(package, into) for package in packages]
+
+    def _write_configuration(self) -> None:
+        state, cache = self._folder / "state", self._folder / "cache"
+        (state / "lists" / "partial").mkdir(parents=True)
+        (cache / "archives" / "partial").mkdir(parents=True)
+        (self._folder / "status").touch()
+        settings = {
+            "Dir::State": state,
+            "Dir::State::status": self._folder / "status",
+            "Dir::Cache": cache,
+            "Dir::Etc::sourcelist": self._folder / "suite.sources",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferences": "/dev/null",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "APT::Install-Recommends": "false",
+            "APT::Sandbox::User": "root",  # the folder may lie under a home that no other user can enter
+            "APT::Update::Error-Mode": "any",
+            "Acquire::Languages": "none",
+            "Acquire::Retries": "3",
+        }
+        lines = [f'{key} "{value}";' for key, value in settings.items()]
+        (self._folder / "apt.conf").write_text("\n".join(lines) + "\n")
+
+    def _update(self) -> None:
+        architecture = _run("dpkg", "--print-architecture").strip()
+        failures: list[str] = []
+        for mirror in debian_mirrors():
+            (self._folder / "suite.sources").write_text(
+                f"Types: deb\nURIs: {mirror}\nSuites: {self._suite}\nComponents: main\n"
+                f"Architectures: {architecture}\nSigned-By: {_keyring()}\n"
+            )
+            try:
+                self._apt("apt-get", "update")
+            except DebianPackagesError as error:
+                failures.extend(error.evidence)
+            else:
+                return
+        raise DebianPackagesError(
+            f"no package mirror of this machine serves Debian {self._suite}",
+            remedy="check the network and the Debian entries in /etc/apt, then `apt-get update`",
+            evidence=tuple(failures),
+        )
+
+    def _apt(self, *command: str, cwd: Path | None = None, tolerate_failure: bool = False) -> str:
+        return _run(*command, environment=self._environment, cwd=cwd, tolerate_failure=tolerate_failure)
+
+
+def debian_mirrors() -> list[str]:
+    """Base addresses of the Debian archives that this machine's apt is set up for, in its own order.
+
+    Labels are known only after the machine's first `apt-get update`; before that, every archive that is
+    not a security or vendor one by its suite's name is a candidate.
+    """
+    output = _run("apt-get", "indextargets", "--format", "$(REPO_URI)|$(LABEL)|$(RELEASE)|$(COMPONENT)")
+    mirrors: dict[str, None] = {}
+    for line in output.splitlines():
+        address, label, release, component = line.split("|")
+        unknown = label in {"", "$(LABEL)"} and not release.endswith("-security")
+        if component == "main" and (label == "Debian" or unknown):
+            mirrors[address] = None
+    if not mirrors:
+        raise DebianPackagesError(
+            "this machine's apt knows no Debian mirror",
+            remedy="add one to /etc/apt/sources.list.d, or install CRIU 4.2.1 or newer and set CEDANA_SCHED_CRIU to it",
+        )
+    return list(mirrors)
+
+
+def extract(package_file: Path, into: Path) -> None:
+    """Unpack a package's files below `into`; nothing of the package is run."""
+    _run("dpkg-deb", "--extract", str(package_file), str(into))
+
+
+def _parse_record(record: str) -> Package:
+    fields = dict(line.split(": ", 1) for line in record.splitlines() if ": " in line and line[0] != " ")
+    return Package(fields["Package"], fields["Version"], fields["SHA256"])
+
+
+def _checked_file(package: Package, folder: Path) -> Path:
+    version = package.version.replace(":", "%3a")
+    found = sorted(folder.glob(f"{package.name}_{version}_*.deb"))
+    if not found:
+        raise DebianPackagesError(
+            f"apt did not download package {package.name} {package.version}",
+            remedy="try again; if it persists, the mirror in /etc/apt is incomplete",
+        )
+    if hashlib.sha256(found[0].read_bytes()).hexdigest() != package.sha256:
+        raise DebianPackagesError(
+            f"the file of package {package.name} is not the one that the signed index names",
+            remedy="try again; if it persists, the mirror or a proxy in between damages files",
+        )
+    return found[0]
+
+
+def _require_tools() -> None:
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise DebianPackagesError(
+            f"CRIU is made from Debian's packages, but this machine has no {', '.join(missing)}",
+            remedy="install CRIU 4.2.1 or newer by other means and set CEDANA_SCHED_CRIU to its path",
+        )
+
+
+def _keyring() -> Path:
+    for keyring in _KEYRINGS:
+        if keyring.exists():
+            return keyring
+    raise DebianPackagesError(
+        "the keys that sign Debian's package index are not on this machine",
+        remedy="apt-get install debian-archive-keyring",
+    )
+
+
+def _run(
+    *command: str,
+    environment: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    tolerate_failure: bool = False,
+) -> str:
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=_APT_TIMEOUT_SECONDS,
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise DebianPackagesError(
+            f"{' '.join(command[:2])} did not end within {_APT_TIMEOUT_SECONDS} s",
+            remedy="check the network, then try again",
+        ) from error
+    if done.returncode and not tolerate_failure:
+        raise DebianPackagesError(
+            f"{' '.join(command[:2])} failed",
+            remedy="read apt's own message below",
+            evidence=tuple((done.stdout + done.stderr).splitlines()),
+        )
+    return done.stdout

@@ -1,0 +1,61 @@
+"""Where root lacks CAP_SYS_RESOURCE, CRIU cannot read the limits of other users' processes: the way around it.
+
+Some virtual machines and containers give such a root; CRIU then fails with `Can't get rlimit 0: Operation not
+permitted` on any process of another uid, for instance PostgreSQL. Real nodes have the capability, and nothing of this
+is used there. Otherwise a preload of a few lines (`rlimit_preload.c`) is compiled once, if there is a compiler, which
+answers those reads from /proc/PID/limits.
+
+Called by `toolchain`; `doctor` tells the outcome by `rlimit_facts`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_CAP_SYS_RESOURCE = 24  # linux/capability.h
+_SOURCE = Path(__file__).with_name("rlimit_preload.c")
+
+
+def has_cap_sys_resource() -> bool:
+    """True when this process holds CAP_SYS_RESOURCE effectively."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return bool(found and int(found.group(1), 16) >> _CAP_SYS_RESOURCE & 1)
+
+
+def rlimit_preload(cache_dir: Path) -> Path | None:
+    """The shared object that CRIU must be started with here; None where it is not needed or cannot be compiled."""
+    if has_cap_sys_resource():
+        return None
+    source = _SOURCE.read_bytes()
+    target = cache_dir / f"rlimit-preload-{hashlib.sha256(source).hexdigest()[:12]}.so"
+    if target.exists():
+        return target
+    compiler = shutil.which("cc")
+    return _compile(compiler, target) if compiler else None
+
+
+def rlimit_facts(cache_dir: Path) -> str:
+    """One sentence for `doctor`: can processes of other users be dumped here?"""
+    if has_cap_sys_resource():
+        return "CAP_SYS_RESOURCE is there: processes of any user can be dumped"
+    if rlimit_preload(cache_dir):
+        return "CAP_SYS_RESOURCE is missing; a preload reads other users' limits from /proc instead"
+    return "CAP_SYS_RESOURCE is missing and so is a C compiler: processes of other users cannot be dumped (install gcc)"
+
+
+def _compile(compiler: str, target: Path) -> Path | None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".preload-", dir=target.parent) as folder:
+        built = Path(folder) / target.name
+        done = subprocess.run(
+            [compiler, "-O2", "-shared", "-fPIC", "-o", built, _SOURCE, "-ldl"], capture_output=True, check=False
+        )
+        if done.returncode:  # a compiler without headers counts as none; `rlimit_facts` says what to install
+            return None
+        built.replace(target)
+    return target
