@@ -1,0 +1,70 @@
+# Everything that a person or a build machine runs; 'make help' lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-for
+PYTEST_ARGUMENTS ?=
+
+.PHONY: help
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: venv
+venv: $(STAMP) ## Install Python packages by their hashes into .venv
+
+$(STAMP): requirements/dev.txt pyproject.toml tools/venv.sh
+	@tools/venv.sh $(VENV)
+	@touch $@
+
+.PHONY: packages
+packages: ## Install the Debian packages that demo and tests drive (root; only what is missing)
+	@tools/packages.sh tests/packages.txt
+
+.PHONY: demo
+demo: venv packages ## Two groups share this machine; a simulation is preempted and continues
+	@$(BIN)/python -m cedana_sched.demo
+
+.PHONY: test
+test: venv packages ## Run the tests, with real processes, snapshots and stores
+	@$(BIN)/pytest $(PYTEST_ARGUMENTS)
+
+.PHONY: lint
+lint: venv ## Check format, style, types, import rules and the house's own rules
+	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
+	@$(BIN)/python tools/check_house.py
+	@echo "lint: format, style, types, import rules and house rules hold"
+
+.PHONY: format
+format: venv ## Write the format that lint expects
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+.PHONY: wheel
+wheel: venv ## Build a wheel, install it elsewhere and start it
+	@tools/check_wheel.sh $(VENV)
+
+$(BIN)/uv:
+	@$(MAKE) --no-print-directory venv
+
+.PHONY: lock
+lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
+	@for kind in runtime dev; do \
+	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	        --no-header --no-annotate $$([ $$kind = dev ] && echo --all-extras) -o requirements/$$kind.txt; \
+	done
+
+.PHONY: bench
+bench: venv packages ## Measure against plain CRIU, tar and zstd, side by side
+	@$(BIN)/python -m tests.bench
+
+.PHONY: clean
+clean: ## Remove everything that was made here
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

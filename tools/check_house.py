@@ -1,0 +1,64 @@
+"""House rules that no linter knows: tracked files name no package host and no path of somebody's machine.
+
+`make lint` calls it. A requirements file is bound by hashes, whichever index serves it; a URL in it would tie it
+to one machine. Other files may link to hosts in `KNOWN_HOSTS` only, so that a new one is a decision.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+KNOWN_HOSTS = frozenset({
+    "engine",  # the engine's own socket
+    "localhost",
+    "keepachangelog.com",
+    "semver.org",
+    "www.apache.org",
+})  # fmt: skip
+
+_URL = re.compile(r"\b(?:https?|ftp)://(?P<host>[A-Za-z0-9_.-]+)")
+_LOOPBACK_OR_EXAMPLE = re.compile(r"(127\.\d+\.\d+\.\d+|.*\.(example|invalid|test|localhost)|example\.(com|org))\.?")
+_MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|home/[a-z]\w*|Users/\w+)/")
+_INDEX_OPTION = re.compile(r"://|--(?:extra-)?index-url|--find-links")
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def complaints(path: Path, text: str) -> Iterator[str]:
+    """Every breach in one file, as `file:line: what`."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"{path}:{number}"
+        if path.parts[0] == "requirements" and _INDEX_OPTION.search(line):
+            yield f"{where}: a requirements file names a package index"
+        for match in _URL.finditer(line):
+            host = match["host"].lower()
+            if host not in KNOWN_HOSTS and not _LOOPBACK_OR_EXAMPLE.fullmatch(host):
+                yield f"{where}: host {host!r} is not in KNOWN_HOSTS of tools/check_house.py"
+        if _MACHINE_PATH.search(line):
+            yield f"{where}: names a path of one machine"
+
+
+def main() -> int:
+    found: list[str] = []
+    for path in tracked_files():
+        try:
+            text = (ROOT / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a binary file has no lines to check
+            continue
+        found += complaints(path, text)
+    for complaint in found:
+        print(complaint, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

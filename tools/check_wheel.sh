@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it with hashed requirements into an environment of its own, and starts it from there.
+#
+# An editable install finds files that a wheel may lack; only this shows that what is shipped works.
+set -euo pipefail
+
+venv=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")/.." && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+"$venv/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$scratch" "$here"
+"$venv/bin/python" -m venv --without-pip "$scratch/venv"
+pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check --python "$scratch/venv/bin/python")
+"${pip[@]}" install --require-hashes --requirement "$here/requirements/runtime.txt"
+"${pip[@]}" install --no-deps "$scratch"/*.whl
+
+cd "$scratch"
+"$scratch/venv/bin/python" -I -c '
+from importlib.metadata import entry_points
+found = {point.name: point for point in entry_points(group="cedana_sched.adapters")}
+assert "embedded" in found, f"the wheel offers no embedded adapter: {sorted(found)}"
+found["embedded"].load()
+'
+version=$("$scratch/venv/bin/cedana-sched" --version)
+echo "wheel: $version starts from $(basename "$scratch"/*.whl)"
