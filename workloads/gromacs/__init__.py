@@ -1,0 +1,1 @@
+"""Molecular dynamics of a box of water with GROMACS."""
