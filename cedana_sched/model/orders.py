@@ -50,7 +50,11 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """Stop a dump if one is under way, remove what it committed or uploaded, let the workload run on: `Aborted`."""
+    """Stop a dump if one is under way, remove what it committed or uploaded, let the workload run on: `Aborted`.
+
+    It undoes this checkpoint only: a workload that another checkpoint has frozen stays frozen. A `Freeze` or `Dump`
+    of the same checkpoint that arrives later is refused with `CheckpointFailed`.
+    """
 
     checkpoint_uid: str
     workload: WorkloadRef
@@ -64,6 +68,8 @@ class Find(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
     identity: Identity
     wanted: SnapshotRef | None = None
+    excluding: tuple[str, ...] = ()
+    """Checkpoints (uids) that were called off: a snapshot that one of them committed all the same is passed over."""
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +89,10 @@ class Continue(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartCold(msgspec.Struct, frozen=True, tag=True):
-    """Let the workload start from its beginning: `StartedCold`. `why` is None when nothing was there to continue."""
+    """Let the workload start from its beginning: `StartedCold`. `why` is None when nothing was there to continue.
+
+    A workload that runs already, because a `Continue` before it succeeded, is left alone.
+    """
 
     restore_uid: str
     workload: WorkloadRef

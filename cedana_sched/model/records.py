@@ -28,6 +28,9 @@ class Phase(StrEnum):
 class CheckpointStep(StrEnum):
     """Where a checkpoint is, finer than its phase: what the agent was told to reach, or has reached."""
 
+    WAITING = "Waiting"
+    """Nothing is ordered yet: another checkpoint of the workload, its restore, or the pause after a failed attempt
+    must end first."""
     FREEZING = "Freezing"
     """The agent was told to freeze the workload."""
     FROZEN = "Frozen"
@@ -51,6 +54,7 @@ class CheckpointStep(StrEnum):
 TERMINAL_CHECKPOINT_STEPS = frozenset({CheckpointStep.READY, CheckpointStep.FAILED})
 
 _PHASES = {
+    CheckpointStep.WAITING: Phase.PENDING,
     CheckpointStep.FREEZING: Phase.PENDING,
     CheckpointStep.READY: Phase.READY,
     CheckpointStep.FAILED: Phase.FAILED,
@@ -89,6 +93,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     transfer: Transfer = Transfer()
     failure: str | None = None
     verdict: Verdict | None = None
+    attempt: int = 1
+    """Counts from 1; an attempt after a failed one is another checkpoint, with another uid."""
+    not_before: float | None = None
+    """The pause after a failed attempt ends here."""
+    called_off: bool = False
+    """Its abort was decided: a snapshot that it may commit all the same is never used."""
+    gone: bool = False
+    """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
 
     @property
     def phase(self) -> Phase:
@@ -120,7 +132,11 @@ class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     created_at: float
     deadline: float
     checkpoints: tuple[str, ...]
+    """The latest attempt for each victim."""
     released_at: float | None = None
+    verdicts: dict[str, Verdict] = {}
+    """By workload uid, from the moment the release is decided."""
+    reasons: dict[str, str] = {}
 
 
 class RestoreStep(StrEnum):
@@ -134,10 +150,12 @@ class RestoreStep(StrEnum):
     """The node continues the processes."""
     STARTING_COLD = "StartingCold"
     """There is nothing to continue, or it failed and the policy says start anew."""
+    GIVING_UP = "GivingUp"
+    """It failed, and the policy forbids a cold start: the node is told to fail the workload."""
     RUNNING = "Running"
     """It runs; `cold` says how it came back. The claim lasts until it ends."""
     FAILED = "Failed"
-    """It did not come back, and the policy forbids a cold start."""
+    """It did not come back: the policy forbids a cold start, or its node does not answer."""
     ENDED = "Ended"
     """The workload is gone; the claim is free."""
 
