@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from workloads.connection.workload import Connection
 from workloads.gromacs.workload import Gromacs
+from workloads.mpi.workload import Mpi
+from workloads.numpy_dynamics.workload import NumpyDynamics
+from workloads.threads.workload import Threads
 from workloads.workload import Workload
 from workloads.xgboost.workload import XGBoost
 
-_ALL: tuple[Workload, ...] = (Gromacs(), XGBoost())
+_ALL: tuple[Workload, ...] = (
+    Gromacs(),
+    XGBoost(),
+    NumpyDynamics(),
+    Mpi(),
+    Threads(),
+    Connection("tcp"),
+    Connection("unix"),
+    Connection("pipe"),
+)
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}

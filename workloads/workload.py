@@ -53,9 +53,9 @@ class Progress:
 class Workload(ABC):
     """One real program. A run lives in a directory of its own, which holds its inputs and its results."""
 
-    name: ClassVar[str]
+    name: str
     """Short and stable: what a person names on a command line."""
-    title: ClassVar[str]
+    title: str
     """What the program does, in a few words."""
     seconds: ClassVar[Mapping[Size, float]]
     """About how long an uninterrupted run takes, in seconds, on one ordinary core."""

@@ -1,0 +1,1 @@
+"""Two processes that talk: over loopback TCP, over a unix socket, or through pipes."""

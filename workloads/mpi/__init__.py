@@ -1,0 +1,1 @@
+"""A parallel program of two ranks under OpenMPI."""

@@ -1,0 +1,69 @@
+"""Two MPI ranks that exchange halos; the rod must end in the very same bits, and the log in the very same sums.
+
+The options keep OpenMPI on this machine and inside the run's own directory: no remote shell, loopback only,
+messages through shared memory that is copied by both sides, nobody spinning while it waits.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import ClassVar
+
+from workloads.comparing import differences, tail
+from workloads.inputs import cached_inputs, lay_inputs
+from workloads.packages import PackageError, Packages
+from workloads.workload import Command, Progress, Size, Workload, size_of
+
+_SOURCE = Path(__file__).parent / "heat.c"
+_RANKS = 2
+_STEPS = {Size.BRIEF: 2000, Size.TEST: 20_000, Size.DEMO: 50_000}
+_RESULTS = ("iterations.log", *(f"rod-{rank}.bin" for rank in range(_RANKS)))
+_TAIL_BYTES = 128
+_TUNING = {
+    "btl": "self,vader",
+    "btl_vader_single_copy_mechanism": "none",
+    "mpi_yield_when_idle": "1",
+    "oob_tcp_if_include": "lo",
+    "plm": "isolated",
+    "pml": "ob1",
+}
+
+
+class Mpi(Workload):
+    """Two ranks, 200,000 cells each."""
+
+    name = "mpi"
+    title = "two MPI ranks that exchange halos"
+    seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 8, Size.DEMO: 20}
+    packages = Packages(debian=("openmpi-bin", "libopenmpi-dev", "gcc", "libc6-dev"))
+
+    def write_inputs(self, directory: Path, size: Size) -> None:  # noqa: ARG002 - one program for all sizes
+        lay_inputs(cached_inputs("mpi", _SOURCE.read_bytes(), _compile), directory)
+        (directory / "session").mkdir(exist_ok=True)
+
+    def command(self, directory: Path) -> Command:
+        tuning = [word for name, value in self._tuning(directory).items() for word in ("--mca", name, value)]
+        ranks = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(_RANKS))
+        argv = ("mpirun", *ranks, *tuning, str(directory / "heat"), str(_STEPS[size_of(directory)]))
+        return Command(argv, directory, {"TMPDIR": str(directory / "session")})
+
+    def progress(self, directory: Path) -> Progress:
+        lines = tail(directory / "iterations.log", _TAIL_BYTES).splitlines()
+        return Progress(int(lines[-1].split()[0]) if lines else 0, _STEPS[size_of(directory)], "steps")
+
+    def check(self, directory: Path, reference: Path) -> list[str]:
+        """The sums of every step and the final rod of each rank must be the same files."""
+        return differences(directory, reference, _RESULTS)
+
+    @staticmethod
+    def _tuning(directory: Path) -> dict[str, str]:
+        session = str(directory / "session")
+        return _TUNING | {"orte_tmpdir_base": session, "btl_vader_backing_directory": session}
+
+
+def _compile(draft: Path) -> None:
+    command = ["mpicc", "-O2", "-Wall", "-Wextra", "-Werror", str(_SOURCE), "-o", str(draft / "heat")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PackageError("libopenmpi-dev", "mpicc could not compile the program", done.stderr)

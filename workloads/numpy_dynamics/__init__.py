@@ -1,0 +1,1 @@
+"""Molecular dynamics written with NumPy, for machines on which GROMACS cannot be installed."""

@@ -1,0 +1,1 @@
+"""A Python program with threads, shared memory, locks and every kind of open file."""
