@@ -24,7 +24,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,7 @@ class Toolchain:
     preload: Path | None = None
     """Shared object that CRIU needs on a machine without CAP_SYS_RESOURCE, else None (see `rlimits`)."""
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self) -> dict[str, str]:
         """The environment to start `criu` with."""
         if self.preload is None:
             return dict(os.environ)

@@ -1,0 +1,187 @@
+"""Runs `criu dump --stream` on a process tree and sees to it that the tree is as it was if that fails.
+
+The agent freezes the tree's cgroup first. CRIU finds it frozen, seizes every task with ptrace, thaws the cgroup
+while the tasks are trapped (its own code must run inside them), and freezes it again before it lets the tasks go
+(criu/seize.c, `freezer_restore_state`). So the workload executes nothing between the agent's freeze and whatever the
+agent does after the dump: kill, or thaw.
+
+Only the command line can stream: CRIU aborts when asked to by RPC (4.2.1 opens its images directory with mode -1).
+
+When CRIU is stopped (a failing sink, `cancel`, the deadline) it is first denied the stream: its next write fails, it
+undoes everything and exits. Only a CRIU that does not exit within `_ORDERLY_SECONDS` is killed. What a killed CRIU
+leaves behind, and what can be done about it, is told in `aftermath`.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.model.errors import DumpError
+from cedana_sched.snapshot.aftermath import undo_killed_dump
+from cedana_sched.snapshot.explain import explain
+from cedana_sched.snapshot.freezer import thaw
+from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
+from cedana_sched.snapshot.toolchain import Toolchain
+
+LOG_NAME = "dump.log"
+_ORDERLY_SECONDS = 3.0
+
+
+class After(enum.StrEnum):
+    """What the tasks do when the dump has succeeded."""
+
+    LEAVE_RUNNING = "--leave-running"
+    """They go on; in a cgroup that was frozen before, they stay frozen until it is thawed."""
+    LEAVE_STOPPED = "--leave-stopped"
+    """They are stopped as by SIGSTOP. Only for trees without a freezer cgroup."""
+
+
+class DumpRequest(msgspec.Struct, frozen=True):
+    """What to dump, and how."""
+
+    root_pid: int
+    """The first process of the tree, in this process's PID namespace."""
+    workdir: Path
+    """A directory of this dump's own: CRIU's log and statistics stay there, and the stream's socket."""
+    freeze_cgroup: Path | None = None
+    """The cgroup (v1 freezer or v2) that holds the whole tree, and nothing else; frozen by the caller."""
+    after: After = After.LEAVE_RUNNING
+    externals: tuple[str, ...] = ()
+    """`--external` items, for instance `Externals.items()`."""
+    root: Path = Path("/")
+    """Where the tree's root directory lies, when CRIU cannot find it by itself."""
+    tcp_established: bool = True
+    file_locks: bool = True
+    link_remap: bool = True
+    """Give files that were deleted but are still open, and have another name, a temporary name to be found by."""
+    ext_unix_sk: bool = False
+    """Let sockets connected to processes outside be dumped; restored they are connected to nothing."""
+    shell_job: bool = False
+    """The tree's terminal and session belong to somebody outside."""
+    ghost_limit_bytes: int = 64 << 20
+    """Deleted files that are still open are part of the snapshot up to this size each."""
+    manage_cgroups: str = "ignore"
+    timeout_seconds: float = 600.0
+
+
+class DumpResult(msgspec.Struct, frozen=True):
+    """What a successful dump was like."""
+
+    seconds: float
+    bytes: int
+    images: tuple[str, ...]
+    log: Path
+
+
+class Dump:
+    """One dump. `run` blocks; `cancel` may be called from another thread at any time."""
+
+    def __init__(self, toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> None:
+        self._toolchain = toolchain
+        self._request = request
+        self._images = request.workdir / "images"
+        self._images.mkdir(parents=True, exist_ok=True)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._why_stopped = ""
+        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop)
+
+    def __del__(self) -> None:
+        os.close(self._stop)
+
+    @property
+    def bytes_received(self) -> int:
+        """How much of the snapshot has come so far."""
+        return self._receiver.bytes_received
+
+    def cancel(self, why: str = "the dump was cancelled") -> None:
+        """Make `run` raise DumpError soon, with the tree running on. Harmless after the end."""
+        self._why_stopped = self._why_stopped or why
+        self._receiver.abort()
+        self._tell_stop()
+
+    def run(self) -> DumpResult:
+        """Dump the tree into the sink.
+
+        Raises:
+            DumpError: it failed, or was cancelled, or took too long. The processes run on (a frozen cgroup is thawed),
+                and the cause is the sink's own exception if there was one.
+        """
+        began = time.monotonic()
+        self._receiver.start()
+        with (self._request.workdir / "criu.stderr").open("wb") as stderr:
+            criu = subprocess.Popen(
+                [self._toolchain.criu, *self._arguments()],
+                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self._toolchain.environment(),
+            )  # fmt: skip
+            status = self._wait(criu)
+        self._receiver.finish()
+        if status or self._receiver.failure or self._why_stopped:
+            self._clean_up(status)
+            raise self._error(status) from self._receiver.failure
+        return DumpResult(
+            seconds=time.monotonic() - began,
+            bytes=self._receiver.bytes_received,
+            images=tuple(self._receiver.names),
+            log=self._request.workdir / LOG_NAME,
+        )
+
+    def _arguments(self) -> list[str]:
+        request = self._request
+        arguments = ["dump", "--stream", "--tree", str(request.root_pid), request.after.value]
+        arguments += ["--images-dir", str(self._images), "--work-dir", str(request.workdir)]
+        arguments += ["--log-file", LOG_NAME, "-v4", "--root", str(request.root)]
+        arguments += ["--manage-cgroups=" + request.manage_cgroups, "--ghost-limit", str(request.ghost_limit_bytes)]
+        arguments += ["--network-lock", "nftables", "--timeout", str(max(1, round(request.timeout_seconds)))]
+        if request.freeze_cgroup:
+            arguments += ["--freeze-cgroup", str(request.freeze_cgroup)]
+        flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
+        arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
+        for item in request.externals:
+            arguments += ["--external", item]
+        return arguments
+
+    def _tell_stop(self) -> None:
+        os.eventfd_write(self._stop, 1)
+
+    def _wait(self, criu: subprocess.Popen[bytes]) -> int:
+        """CRIU's exit status, negative if a signal ended it. Stops it when it must not go on."""
+        ended = os.pidfd_open(criu.pid)
+        waiter = select.poll()
+        waiter.register(ended, select.POLLIN)
+        waiter.register(self._stop, select.POLLIN)
+        ready = dict(waiter.poll(self._request.timeout_seconds * 1000))
+        if not ready:
+            self.cancel(f"the dump did not end within {self._request.timeout_seconds:g} s")
+        if ended not in ready:
+            waiter.unregister(self._stop)
+            if not waiter.poll(_ORDERLY_SECONDS * 1000):
+                criu.kill()
+        os.close(ended)
+        return criu.wait()
+
+    def _clean_up(self, status: int) -> None:
+        if status < 0:
+            undo_killed_dump(self._toolchain, self._request.root_pid, self._request.workdir / LOG_NAME)
+        if self._request.freeze_cgroup:
+            thaw(self._request.freeze_cgroup)
+
+    def _error(self, status: int) -> DumpError:
+        found = explain(self._request.workdir / LOG_NAME, status, self._request.workdir / "criu.stderr")
+        if self._receiver.failure:
+            message = f"the snapshot could not be stored: {self._receiver.failure}"
+            return DumpError(message, remedy="the processes run on", evidence=found.evidence)
+        if self._why_stopped:
+            return DumpError(self._why_stopped, remedy="the processes run on", evidence=found.evidence)
+        return DumpError(found.message, remedy=found.remedy, evidence=found.evidence)
+
+
+def dump(toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> DumpResult:
+    """Dump the tree into the sink; see `Dump.run`."""
+    return Dump(toolchain, request, sink).run()

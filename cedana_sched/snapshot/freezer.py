@@ -1,0 +1,157 @@
+"""Stops, continues and kills every process of a cgroup, without letting any of them notice.
+
+Both generations of the kernel's interface are served, recognised by the files in the directory:
+
+    v2 (`cgroup.freeze`)    the kernel tells when all are frozen, and when the last has gone: `cgroup.events`, poll(2)
+    v1 (`freezer.state`)    nothing is told, so the state is read again every 2 ms within the time allowed. The v1
+                            freezer also misses processes that are being forked: writing FROZEN once more
+                            collects them (what CRIU and runc do too)
+
+A frozen process executes nothing, not even a signal handler; SIGKILL stays pending until the cgroup is thawed (v1)
+and then takes effect before any instruction of the program. So `kill` of a frozen cgroup runs none of its code.
+
+Called by the agent around `dump`, and by `restore` to remove what a failed one left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+from cedana_sched.model.errors import SnapshotError
+
+_REREAD_SECONDS = 0.002
+_REWRITE_EVERY = 16  # re-reads after which FROZEN is written again, about every 30 ms
+
+
+class FreezerError(SnapshotError):
+    """A cgroup did not reach the state that was asked for in time."""
+
+
+def is_frozen(cgroup: Path) -> bool:
+    """True when every process in the cgroup is frozen (also when it has none)."""
+    if _is_v2(cgroup):
+        return _events(cgroup).get("frozen") == "1"
+    return (cgroup / "freezer.state").read_text().strip() == "FROZEN"
+
+
+def members(cgroup: Path) -> list[int]:
+    """PIDs in the cgroup and in those below it."""
+    found: list[int] = []
+    for folder in (cgroup, *(path.parent for path in cgroup.rglob("cgroup.procs") if path.parent != cgroup)):
+        with contextlib.suppress(FileNotFoundError, OSError):  # removed meanwhile: then it has no members
+            found.extend(int(line) for line in (folder / "cgroup.procs").read_text().split())
+    return found
+
+
+def freeze(cgroup: Path, timeout_seconds: float = 10.0) -> None:
+    """Freeze the cgroup and return when nothing in it runs any more.
+
+    Raises:
+        FreezerError: it did not freeze in time; it is thawed again.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    frozen = _freeze_v2(cgroup, deadline) if _is_v2(cgroup) else _freeze_v1(cgroup, deadline)
+    if not frozen:
+        thaw(cgroup)
+        raise FreezerError(
+            f"the processes in {cgroup} did not freeze within {timeout_seconds:g} s; they run on",
+            remedy="one of them is held in the kernel (state D: storage that does not answer?); try again later",
+            evidence=tuple(_describe(pid) for pid in members(cgroup)),
+        )
+
+
+def thaw(cgroup: Path) -> None:
+    """Let the cgroup run on. Does nothing if it runs, or is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        if _is_v2(cgroup):
+            _write(cgroup / "cgroup.freeze", "0")
+        else:
+            _write(cgroup / "freezer.state", "THAWED")
+
+
+def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
+    """SIGKILL every process of the cgroup, frozen or not, and return when all have gone.
+
+    A frozen one executes no instruction in between. Zombies whose parent has not waited count as gone.
+
+    Raises:
+        FreezerError: some process did not go in time.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while pids := members(cgroup):
+        # Signals before the thaw; several rounds, because a process that runs may fork between reading and killing.
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        thaw(cgroup)
+        if time.monotonic() > deadline:
+            raise FreezerError(
+                f"processes in {cgroup} are still there {timeout_seconds:g} s after SIGKILL",
+                remedy="they are held in the kernel (state D); a reboot may be needed",
+                evidence=tuple(_describe(pid) for pid in pids),
+            )
+        _await_exit(pids, deadline)
+
+
+def _freeze_v2(cgroup: Path, deadline: float) -> bool:
+    with (cgroup / "cgroup.events").open("rb", buffering=0) as events:
+        waiter = select.poll()
+        waiter.register(events, select.POLLPRI)
+        _write(cgroup / "cgroup.freeze", "1")
+        while not is_frozen(cgroup):
+            if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return is_frozen(cgroup)
+            events.seek(0)
+            events.read()  # until the file is read, poll reports the same event again
+    return True
+
+
+def _freeze_v1(cgroup: Path, deadline: float) -> bool:
+    state = cgroup / "freezer.state"
+    reads = 0
+    while True:
+        if reads % _REWRITE_EVERY == 0:
+            _write(state, "FROZEN")
+        if state.read_text().strip() == "FROZEN":
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_REREAD_SECONDS)  # the v1 freezer has no event to wait for
+        reads += 1
+
+
+def _await_exit(pids: list[int], deadline: float) -> None:
+    """Wait until each has ended, told by its pidfd."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        waiter = select.poll()
+        waiter.register(descriptor, select.POLLIN)
+        waiter.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        os.close(descriptor)
+
+
+def _is_v2(cgroup: Path) -> bool:
+    return not (cgroup / "freezer.state").exists()
+
+
+def _events(cgroup: Path) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in (cgroup / "cgroup.events").read_text().splitlines())
+
+
+def _write(path: Path, value: str) -> None:
+    path.write_text(value)
+
+
+def _describe(pid: int) -> str:
+    try:
+        return " ".join(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[0].split("(", 1)) + ")"
+    except OSError:
+        return f"{pid} (gone)"

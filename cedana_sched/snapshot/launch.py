@@ -1,0 +1,175 @@
+"""Starts a job in the namespaces that CRIU can dump, and CRIU in a mount namespace where it can restore them.
+
+Both need a process that changes its own namespaces and then becomes another program, which a process with threads
+must not do; so this module runs as a program of its own: `python -m cedana_sched.snapshot.launch`, with its task as
+JSON on standard input. It ends within about 50 ms; a job is its *sibling*, that is a child of the caller, just as a
+restored job is (`criu restore --restore-sibling`).
+
+Called by the per-job supervisor through `spawn`, and by `restore`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from cedana_sched.model.errors import SnapshotError
+from cedana_sched.snapshot import syscalls
+from cedana_sched.snapshot.namespaces import Externals
+
+_FAILED = 125  # what `env` and `timeout` also use for "could not even start"
+
+
+class Job(msgspec.Struct, frozen=True, tag=True):
+    """A command to run as a job."""
+
+    command: tuple[str, ...]
+    tini: str
+    """Path of the static tini that becomes PID 1 of the job: it reaps orphans and passes signals on."""
+    mount_point: str
+    """An empty directory of the host where the job's root is put together; used only in the job's namespace."""
+    externals: Externals = Externals()
+    environment: dict[str, str] = {}
+    directory: str = "/"
+    stdout: str = "/dev/null"
+    stderr: str = "/dev/null"
+    """Files that the job's output is appended to, by their path in the host (the same inside)."""
+    cgroups: tuple[str, ...] = ()
+    """Directories of the cgroups that the job begins in: one for v2, one per hierarchy for v1."""
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+class Restorer(msgspec.Struct, frozen=True, tag=True):
+    """A CRIU to run where it can restore a job: in the job's cgroups, and with a root to put the job's mounts on."""
+
+    command: tuple[str, ...]
+    mount_point: str | None
+    """An empty directory; the host's root filesystem is bound to it in a mount namespace of CRIU's own."""
+    cgroups: tuple[str, ...] = ()
+
+
+COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.launch")
+"""This module as a program."""
+
+
+def spawn(job: Job) -> int:
+    """Start the job and return the PID of its tini, a child of this process: the caller reaps it.
+
+    Raises:
+        SnapshotError: a namespace, a mount, a cgroup or a file could not be had, or the command does not exist.
+    """
+    done = subprocess.run(
+        COMMAND,
+        input=msgspec.json.encode(job), capture_output=True, check=False, env=module_environment(),
+    )  # fmt: skip
+    if done.returncode:
+        lines = tuple(done.stderr.decode(errors="replace").splitlines())
+        reason = lines[-1] if lines else f"exit status {done.returncode}"
+        raise SnapshotError(f"the job could not be started: {reason}", remedy="run as root", evidence=lines)
+    return int(done.stdout)
+
+
+def module_environment() -> dict[str, str]:
+    """An environment in which a fresh interpreter finds this package where this one did."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def enter_root(mount_point: str, externals: Externals) -> None:
+    """Become a process of the namespaces that `namespaces` describes; they are this process's own already."""
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount("/", mount_point, flags=syscalls.MS_BIND)
+    safe = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    for path in sorted(externals.mounts):
+        syscalls.mount(path, mount_point + path, flags=syscalls.MS_BIND)
+    syscalls.mount("proc", f"{mount_point}/proc", "proc", safe)
+    syscalls.mount("sysfs", f"{mount_point}/sys", "sysfs", safe)
+    devpts = "newinstance,ptmxmode=0666,mode=0620,gid=5"
+    syscalls.mount("devpts", f"{mount_point}/dev/pts", "devpts", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, devpts)
+    syscalls.mount("shm", f"{mount_point}/dev/shm", "tmpfs", safe & ~syscalls.MS_NOEXEC, "mode=1777")  # noqa: S108
+    if Path(mount_point, "dev/mqueue").is_dir():  # minimal machines have none; the job's IPC namespace works without
+        syscalls.mount("mqueue", f"{mount_point}/dev/mqueue", "mqueue", safe)
+    os.chdir(mount_point)
+    syscalls.pivot_root(".", ".")  # stacks the old root on the new one: pivot_root(2), "pivot_root(".", ".")"
+    syscalls.umount_detached(".")
+    os.chdir("/")
+
+
+def _start(job: Job) -> int:
+    """Clone the job's first process as a child of our parent; returns its PID once its program runs."""
+    reader, writer = os.pipe()  # close-on-exec: end of file means that the exec succeeded
+    flags = syscalls.CLONE_PARENT | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC
+    pid = syscalls.clone(flags)
+    if pid == 0:
+        os.close(reader)
+        _become(job, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        if failure := pipe.read():
+            raise SnapshotError(failure.decode(errors="replace"))
+    return pid
+
+
+def _become(job: Job, failures: int) -> None:
+    try:
+        os.setsid()
+        _join(job.cgroups)
+        enter_root(job.mount_point, job.externals)
+        _redirect(job)
+        os.chdir(job.directory)
+        os.setgroups(job.groups)
+        os.setgid(job.gid)
+        os.setuid(job.uid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
+        os.execve(job.tini, ["tini", "-g", "--", *job.command], job.environment)  # noqa: S606
+    except OSError as error:
+        os.write(failures, str(error).encode())
+        os._exit(_FAILED)
+
+
+def _become_restorer(task: Restorer) -> NoReturn:
+    _join(task.cgroups)
+    if task.mount_point:
+        syscalls.unshare(syscalls.CLONE_NEWNS)  # what CRIU mounts is gone with it, whatever becomes of it
+        syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("/", task.mount_point, flags=syscalls.MS_BIND)
+    os.execv(task.command[0], task.command)  # noqa: S606
+
+
+def _join(cgroups: tuple[str, ...]) -> None:
+    for cgroup in cgroups:
+        Path(cgroup, "cgroup.procs").write_text("0")  # 0 is the writer itself
+
+
+def _redirect(job: Job) -> None:
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for number, path, flags in ((0, "/dev/null", os.O_RDONLY), (1, job.stdout, appending), (2, job.stderr, appending)):
+        descriptor = os.open(path, flags, 0o644)
+        if job.uid and number:
+            os.fchown(descriptor, job.uid, job.gid)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def main() -> int:
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Job | Restorer)
+    try:
+        if isinstance(task, Restorer):
+            _become_restorer(task)
+        print(_start(task))
+    except (OSError, SnapshotError) as error:
+        print(error, file=sys.stderr)
+        return _FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Makes the processes of a snapshot again from a directory of its images.
+
+The root of the tree becomes a *child of the calling process* (`criu restore --restore-sibling`), which must reap it,
+as a job that `launch.spawn` started is. CRIU itself is started in the cgroups that the tree shall live in, because
+restored processes inherit them; the images say nothing about cgroups (`--manage-cgroups=ignore`).
+
+Called by the per-job supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.explain import explain
+from cedana_sched.snapshot.launch import COMMAND, Restorer, module_environment
+from cedana_sched.snapshot.toolchain import Toolchain
+
+LOG_NAME = "restore.log"
+
+
+class RestoreRequest(msgspec.Struct, frozen=True):
+    """What to restore, and into what."""
+
+    images: Path
+    """The directory of the images, each under the name that the dump's stream had."""
+    workdir: Path
+    """A directory of this restore's own: CRIU's log stays there."""
+    mount_point: Path | None = None
+    """An empty directory for the tree's new root, as for `launch.Job`; None if the tree has no mount namespace."""
+    externals: tuple[str, ...] = ()
+    """`--external` items, the same as for the dump."""
+    cgroups: tuple[Path, ...] = ()
+    """Directories of the cgroups to restore into; new and empty. The first that has a freezer is emptied on failure."""
+    tcp_established: bool = True
+    file_locks: bool = True
+    link_remap: bool = True
+    ext_unix_sk: bool = False
+    shell_job: bool = False
+    timeout_seconds: float = 600.0
+
+
+class RestoreResult(msgspec.Struct, frozen=True):
+    """A tree that runs again."""
+
+    root_pid: int
+    """A child of the calling process."""
+    seconds: float
+    log: Path
+
+
+def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
+    """Restore the tree. Returns when its processes run.
+
+    Raises:
+        RestoreError: they do not, and nothing of them is left; the message says why in plain words.
+    """
+    began = time.monotonic()
+    request.workdir.mkdir(parents=True, exist_ok=True)
+    pidfile = request.workdir / "restored.pid"
+    pidfile.unlink(missing_ok=True)
+    log, stderr = request.workdir / LOG_NAME, request.workdir / "criu.stderr"
+    log.unlink(missing_ok=True)
+    status = _run_criu(toolchain, request, pidfile, stderr)
+    if status != 0:
+        _clean_up(request, log)
+        found = explain(log, status, stderr)
+        raise RestoreError(found.message, remedy=found.remedy, evidence=found.evidence)
+    return RestoreResult(int(pidfile.read_text()), time.monotonic() - began, log)
+
+
+def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path) -> int:
+    task = Restorer(
+        command=(str(toolchain.criu), *_arguments(request, pidfile)),
+        mount_point=str(request.mount_point) if request.mount_point else None,
+        cgroups=tuple(map(str, request.cgroups)),
+    )
+    environment = module_environment() | toolchain.environment()
+    with stderr.open("wb") as output:
+        criu = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment)
+        try:
+            criu.communicate(msgspec.json.encode(task), timeout=request.timeout_seconds)
+        except subprocess.TimeoutExpired:
+            criu.kill()
+            criu.wait()
+    return criu.returncode
+
+
+def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
+    arguments = ["restore", "--restore-detached", "--restore-sibling", "--pidfile", str(pidfile)]
+    arguments += ["--images-dir", str(request.images), "--work-dir", str(request.workdir)]
+    arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore", "--network-lock", "nftables"]
+    if request.mount_point:
+        arguments += ["--root", str(request.mount_point)]
+    flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
+    arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
+    for item in request.externals:
+        arguments += ["--external", item]
+    return arguments
+
+
+def _clean_up(request: RestoreRequest, log: Path) -> None:
+    """Kill what CRIU had made already, and reap its root, which is a child of this process."""
+    for cgroup in request.cgroups[:1]:
+        freezer.kill(cgroup)
+    text = log.read_text(errors="replace") if log.exists() else ""
+    for pid in re.findall(r"PID: real (\d+) virt", text)[:1]:
+        try:
+            os.waitpid(int(pid), 0)
+        except ChildProcessError:
+            continue  # CRIU had reaped it, or never made it

@@ -1,0 +1,219 @@
+"""Receives the images of `criu dump --stream` as they are made, and hands them on.
+
+CRIU connects to `streamer-capture.sock` in its images directory. For each image it sends a little-endian u32 length,
+a protobuf message whose field 1 is the image's name, and then one byte that carries the reading end of a pipe; the
+name `stop-listener` ends it (criu/img-streamer.c, images/img-streamer.proto). Many images are open at once, so each
+pipe is read by a thread of its own; reading releases the GIL.
+
+Used by `dump` only. The store satisfies `StreamSink`; this package does not know it.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+SOCKET_NAME = "streamer-capture.sock"
+_STOP = "stop-listener"
+_PIPE_BYTES = 1 << 20  # the most an unprivileged user may ask for, /proc/sys/fs/pipe-max-size
+_BUFFER_BYTES = 4 << 20
+
+
+class StreamWriter(Protocol):
+    """Takes the bytes of one image, in order, from one thread."""
+
+    def write(self, data: memoryview) -> None:
+        """Take `data` (1 byte to 4 MiB). The memory is reused after the return: copy what must stay."""
+
+    def close(self) -> None:
+        """The image has ended. It is complete only if the dump as a whole succeeds."""
+
+
+class StreamSink(Protocol):
+    """Where images go. Whatever it raises stops the dump and becomes its cause."""
+
+    def open_stream(self, name: str) -> StreamWriter:
+        """A writer for the image `name`, like `pages-1.img`. Called from one thread, before the image's bytes."""
+
+
+class StreamReceiver:
+    """The listening end of one dump: `start`, run CRIU, then `finish` once CRIU has ended, however it did.
+
+    `failure` holds the first exception of the sink, and `bytes_received` counts while it runs.
+    """
+
+    def __init__(self, images_dir: Path, sink: StreamSink, on_failure: Callable[[], None]) -> None:
+        self._sink = sink
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._pipes: set[int] = set()
+        self._drains: list[threading.Thread] = []
+        self._aborted = False
+        self._stop_reader, self._stop_writer = os.pipe()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._connection: socket.socket | None = None
+        self._acceptor = threading.Thread(target=self._receive, name="criu-stream-receiver", daemon=True)
+        self._address = images_dir / SOCKET_NAME
+        self.failure: BaseException | None = None
+        self.bytes_received = 0
+        self.names: list[str] = []
+
+    def start(self) -> None:
+        """Listen. CRIU may be started as soon as this returns."""
+        self._address.unlink(missing_ok=True)
+        with _short_path(self._address) as short:
+            self._listener.bind(short)
+        self._listener.listen(1)
+        self._acceptor.start()
+
+    def abort(self) -> None:
+        """Let no more bytes in: CRIU's next write fails, and it gives up in an orderly way. From any thread."""
+        with self._lock:
+            self._aborted = True
+            null = os.open("/dev/null", os.O_RDONLY)
+            for pipe in self._pipes:
+                os.dup2(null, pipe, inheritable=False)  # closes the pipe without freeing a number that a thread reads
+            os.close(null)
+            if self._connection is not None:
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def finish(self) -> None:
+        """Wait until all that CRIU wrote has reached the sink. CRIU must have ended."""
+        os.close(self._stop_writer)
+        self._acceptor.join()
+        for drain in self._drains:
+            drain.join()
+        os.close(self._stop_reader)
+        self._listener.close()
+        self._address.unlink(missing_ok=True)
+
+    def _receive(self) -> None:
+        try:
+            waiter = select.poll()
+            waiter.register(self._listener, select.POLLIN)
+            waiter.register(self._stop_reader, select.POLLHUP)
+            if self._listener.fileno() not in dict(waiter.poll()):
+                return  # CRIU ended before it connected
+            connection, _ = self._listener.accept()
+            with connection:
+                with self._lock:
+                    self._connection = connection
+                while message := _read_message(connection):
+                    self._begin_image(*message)
+                with self._lock:
+                    self._connection = None
+        except BaseException as error:  # noqa: BLE001  whatever it is must reach the caller of the dump
+            self._fail(error)
+
+    def _begin_image(self, name: str, pipe: int) -> None:
+        with self._lock:
+            if self._aborted:
+                os.close(pipe)
+                return
+            self._pipes.add(pipe)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self.names.append(name)
+        try:
+            writer = self._sink.open_stream(name)
+        except BaseException:
+            self._close_pipe(pipe)
+            raise
+        drain = threading.Thread(target=self._drain, args=(pipe, writer), name=f"criu-stream {name}", daemon=True)
+        self._drains.append(drain)
+        drain.start()
+
+    def _drain(self, pipe: int, writer: StreamWriter) -> None:
+        try:
+            # Anonymous memory costs nothing until it is touched: most images are far smaller than a buffer.
+            with mmap.mmap(-1, _BUFFER_BYTES) as memory, memoryview(memory) as buffer:
+                self._copy(pipe, buffer, writer)
+            writer.close()
+        except BaseException as error:  # noqa: BLE001  a sink may raise anything; it becomes the dump's cause
+            self._fail(error)
+        finally:
+            self._close_pipe(pipe)
+
+    def _copy(self, pipe: int, buffer: memoryview, writer: StreamWriter) -> None:
+        used = 0
+        while count := os.readv(pipe, [buffer[used:]]):
+            used += count
+            if used == len(buffer):
+                used = self._hand_on(buffer, writer)
+        if used:
+            self._hand_on(buffer[:used], writer)
+
+    def _hand_on(self, data: memoryview, writer: StreamWriter) -> int:
+        with self._lock:
+            self.bytes_received += len(data)
+        writer.write(data)
+        return 0
+
+    def _close_pipe(self, pipe: int) -> None:
+        with self._lock:
+            self._pipes.discard(pipe)
+            os.close(pipe)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.failure = self.failure or error
+        self.abort()
+        self._on_failure()
+
+
+def _read_message(connection: socket.socket) -> tuple[str, int] | None:
+    """The next image's name and pipe; None when CRIU says that there are no more, or is gone."""
+    header = _read_exactly(connection, 4)
+    if header is None:
+        return None
+    message = _read_exactly(connection, struct.unpack("<I", header)[0])
+    if message is None:
+        return None
+    name = _parse_name(message)
+    if name == _STOP:
+        return None
+    _, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_LEN(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC)
+    if not ancillary:
+        return None
+    descriptors = array.array("i")
+    descriptors.frombytes(ancillary[0][2][: descriptors.itemsize])
+    return name, descriptors[0]
+
+
+def _parse_name(message: bytes) -> str:
+    """Field 1 of `img_streamer_request_entry`: tag 0x0a, a varint length (names are short: one byte), the name."""
+    if len(message) < 2 or message[0] != 0x0A or message[1] != len(message) - 2:
+        raise ValueError(f"CRIU speaks another stream protocol: {message[:32]!r}")
+    return message[2:].decode()
+
+
+def _read_exactly(connection: socket.socket, count: int) -> bytes | None:
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            return None
+        data += part
+    return data
+
+
+class _short_path:  # noqa: N801  used like a function
+    """A path to a socket that fits into the kernel's 108 bytes, however deep its folder lies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> str:
+        self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._folder}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)

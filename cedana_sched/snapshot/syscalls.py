@@ -1,0 +1,68 @@
+"""The few system calls that Python 3.11's standard library does not offer, with errors as OSError.
+
+Called by `launch` only: a process that builds a job's namespaces. Numbers of flags are from linux/sched.h and
+linux/mount.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+
+CLONE_PARENT = 0x00008000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x2, 0x4, 0x8
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 0x2
+
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    """Give this process namespaces of its own; unshare(2)."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def clone(flags: int) -> int:
+    """Fork, with flags of clone(2). Returns 0 in the child, its PID in the parent.
+
+    Only for a process with one thread whose child soon calls exec: the C library does not learn of the child.
+    """
+    number = _SYS_CLONE[platform.machine()]
+    return _check(_libc.syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0), "clone")
+
+
+def mount(source: str, target: str, fstype: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount a filesystem, or bind one again; see mount(2)."""
+    result = _libc.mount(
+        source.encode(), target.encode(), fstype.encode() or None, ctypes.c_ulong(flags), options.encode() or None
+    )
+    _check(result, f"mount {fstype or source} on {target}")
+
+
+def umount_detached(target: str) -> None:
+    """umount2(2) with MNT_DETACH: gone from the tree at once, from the kernel when nobody uses it any more."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Exchange the root mount; see pivot_root(2)."""
+    number = _SYS_PIVOT_ROOT[platform.machine()]
+    _check(_libc.syscall(number, new_root.encode(), put_old.encode()), f"pivot_root {new_root}")
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
