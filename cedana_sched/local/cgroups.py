@@ -1,0 +1,251 @@
+"""The control groups of one run, on cgroup v1 and v2: limits, usage, killing all of it, leaving nothing.
+
+Where they are is `cgroup_site`'s business. Called by the supervisor (`shim`), which makes and removes the groups of
+its run, and by the runtime, which reads usage, kills, and clears away what a crash left. Standard library only: each
+supervisor imports it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot import freezer
+
+UNIFIED = "unified"
+
+_V2_CONTROLLERS = ("cpu", "memory", "pids")
+_PERIOD_MICROSECONDS = 100_000
+_TRIES = 20
+_NO_SWAP = "it may swap"  # a machine without swap accounting has no such file, and mostly no swap
+
+
+class CgroupError(CedanaSchedError):
+    """A control group cannot be made, or its processes do not end."""
+
+
+class Limits(NamedTuple):
+    """What a run may use; None is no limit. CPUs may be fractions."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+
+
+class Usage(NamedTuple):
+    cpu_seconds: float
+    memory_bytes: int
+    peak_memory_bytes: int
+
+
+class RunCgroup:
+    """The groups of one run. `directories` maps controllers (v1), or `unified` (v2), to directories."""
+
+    def __init__(self, directories: Mapping[str, str]) -> None:
+        self.directories = {name: Path(path) for name, path in directories.items()}
+        self.version = 2 if UNIFIED in directories else 1
+
+    def as_json(self) -> dict[str, str]:
+        return {name: str(path) for name, path in self.directories.items()}
+
+    @property
+    def freezer(self) -> Path:
+        """The directory that stops all of the run: v1 freezer, or v2."""
+        return self.directories[UNIFIED if self.version == 2 else "freezer"]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Each directory once, although hosts may mount several v1 controllers together."""
+        return tuple(dict.fromkeys(self.directories.values()))
+
+    def create(self) -> None:
+        """Make the groups, with their controllers delegated to them. Idempotent.
+
+        Raises:
+            CgroupError: the kernel refused; says which directory and why.
+        """
+        for path in self.paths:
+            _make(path, _V2_CONTROLLERS if self.version == 2 else ())
+
+    def join(self, pid: int = 0) -> None:
+        """Move a process (0: the caller) into the groups."""
+        for path in self.paths:
+            _write(path / "cgroup.procs", str(pid))
+
+    def limit(self, limits: Limits) -> list[str]:
+        """Apply the limits; returns in words what this machine cannot do. Memory is meant without swap."""
+        settings = (_v2_settings if self.version == 2 else _v1_settings)(limits)
+        problems = [self._set(*setting) for setting in settings]
+        return [problem for problem in problems if problem]
+
+    def usage(self) -> Usage:
+        """CPU seconds and memory bytes of all its processes, 0 where the controller is missing."""
+        if self.version == 2:
+            cpu = _table(self.freezer / "cpu.stat").get("usage_usec", 0) / 1e6
+            return Usage(cpu, _number(self.freezer / "memory.current"), _number(self.freezer / "memory.peak"))
+        nanoseconds = self._read_number("cpuacct", "cpuacct.usage")
+        now, peak = (self._read_number("memory", f"memory.{n}usage_in_bytes") for n in ("", "max_"))
+        return Usage(nanoseconds / 1e9, now, peak)
+
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel killed because the memory limit was reached."""
+        if self.version == 2:
+            return _table(self.freezer / "memory.events").get("oom_kill", 0)
+        memory = self.directories.get("memory")
+        return _table(memory / "memory.oom_control").get("oom_kill", 0) if memory else 0
+
+    def members(self) -> set[int]:
+        """PIDs in any of the groups."""
+        return {pid for path in self.paths for pid in _members(path)}
+
+    def kill(self) -> None:
+        """Kill every process, also frozen ones, and wait for their end. A frozen one executes nothing any more.
+
+        Raises:
+            FreezerError: some do not end within 10 s (they wait for a device, or CRIU holds them).
+        """
+        if self.freezer.is_dir():
+            freezer.kill(self.freezer)
+
+    def remove(self) -> None:
+        """Remove the groups; they must be empty. Those that are gone already are fine.
+
+        Raises:
+            CgroupError: there are processes in one.
+        """
+        for path in self.paths:
+            try:
+                path.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                remedy = f"end its processes: {_listed(_members(path))}"
+                raise CgroupError(f"{path} cannot be removed: {error.strerror}", remedy=remedy) from error
+
+    def _set(self, name: str, value: str, what: str) -> str | None:
+        controller = UNIFIED if self.version == 2 else name.split(".", maxsplit=1)[0]
+        directory = self.directories.get(controller)
+        if directory is None or not (directory / name).exists():
+            return f"{what}: this machine's control groups have no {name}" if what != _NO_SWAP else None
+        try:
+            _write(directory / name, value)
+        except OSError as error:
+            return f"{what}: {name} cannot be set to {value}: {error.strerror}"
+        return None
+
+    def _read_number(self, controller: str, name: str) -> int:
+        directory = self.directories.get(controller)
+        return _number(directory / name) if directory else 0
+
+
+def _v1_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
+    if limits.cpus is not None:
+        yield "cpu.shares", str(max(2, round(limits.cpus * 1024))), "no CPU weight"
+        yield "cpu.cfs_quota_us", str(_quota(limits.cpus)), "no CPU limit"
+    if limits.memory_bytes is not None:
+        yield "memory.limit_in_bytes", str(limits.memory_bytes), "no memory limit"
+        yield "memory.memsw.limit_in_bytes", str(limits.memory_bytes), _NO_SWAP
+    if limits.processes is not None:
+        yield "pids.max", str(limits.processes), "no limit of processes"
+
+
+def _v2_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
+    if limits.cpus is not None:
+        weight = min(10_000, max(1, round(limits.cpus * 100)))  # 100 is the kernel's default, as 1024 is in v1
+        yield "cpu.weight", str(weight), "no CPU weight"
+        yield "cpu.max", f"{_quota(limits.cpus)} {_PERIOD_MICROSECONDS}", "no CPU limit"
+    if limits.memory_bytes is not None:
+        yield "memory.max", str(limits.memory_bytes), "no memory limit"
+        yield "memory.swap.max", "0", _NO_SWAP
+    if limits.processes is not None:
+        yield "pids.max", str(limits.processes), "no limit of processes"
+
+
+def _quota(cpus: float) -> int:
+    return max(1000, round(cpus * _PERIOD_MICROSECONDS))  # the kernel refuses less than a millisecond
+
+
+def _make(path: Path, controllers: tuple[str, ...]) -> None:
+    """Make `parent/path`; another engine may be removing the empty parent at the same time."""
+    for _ in range(_TRIES):
+        try:
+            path.parent.mkdir(exist_ok=True)
+            if controllers:
+                _delegate(path.parent.parent, controllers)
+                _delegate(path.parent, controllers)
+            path.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CgroupError(
+                f"{path} cannot be made: {error.strerror}",
+                remedy="run the engine as root, where control groups are mounted writable",
+            ) from error
+        return
+    raise CgroupError(f"{path} cannot be made: its parent vanishes again and again", remedy="run one engine only")
+
+
+def _delegate(directory: Path, controllers: tuple[str, ...]) -> None:
+    """Let the children of a v2 group have these controllers, as far as the group itself has them.
+
+    A container's v2 root holds processes, and a group with processes cannot delegate: they move to a leaf first.
+    """
+    available = set((directory / "cgroup.controllers").read_text().split())
+    enabled = set((directory / "cgroup.subtree_control").read_text().split())
+    wanted = " ".join(f"+{name}" for name in controllers if name in available - enabled)
+    if not wanted:
+        return
+    try:
+        _write(directory / "cgroup.subtree_control", wanted)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        leaf = directory / "init"
+        leaf.mkdir(exist_ok=True)
+        for pid in _members(directory):
+            _move(pid, leaf)
+        _write(directory / "cgroup.subtree_control", wanted)
+
+
+def _move(pid: int, group: Path) -> None:
+    try:
+        _write(group / "cgroup.procs", str(pid))
+    except ProcessLookupError:
+        return  # it ended meanwhile
+
+
+def _members(path: Path) -> list[int]:
+    try:
+        return [int(line) for line in (path / "cgroup.procs").read_text().split()]
+    except (FileNotFoundError, OSError) as error:
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ENODEV:  # removed meanwhile
+            return []
+        raise
+
+
+def _listed(pids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(pids)[:10])) or "none"
+
+
+def _write(path: Path, value: str) -> None:
+    with path.open("wb", buffering=0) as file:  # one write call, whose error is the kernel's answer
+        file.write(value.encode())
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def _table(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return {}
+    pairs: list[Any] = [line.split() for line in lines]
+    return {name: int(value) for name, value in pairs}
