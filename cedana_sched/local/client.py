@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -66,11 +67,11 @@ class EngineClient:
         Raises:
             NotFoundError: there is none.
         """
-        return await self._call("GET", f"/v1/jobs/{key}", JobView)
+        return await self._call("GET", f"/v1/jobs/{_segment(key)}", JobView)
 
     async def preempt(self, key: str) -> JobView:
         """Take the job's place as a preemption would; it is queued again. Returns once that is under way."""
-        return await self._call("POST", f"/v1/jobs/{key}/preempt", JobView)
+        return await self._call("POST", f"/v1/jobs/{_segment(key)}/preempt", JobView)
 
     async def checkpoint(self, key: str, *, leave_running: bool) -> JobView:
         """Take a snapshot: the job runs on, or is held suspended until `restore`. Returns when it is settled.
@@ -79,21 +80,28 @@ class EngineClient:
             EngineRefusedError: the snapshot failed; the message is CRIU's, explained.
         """
         body = {"leave_running": leave_running}
-        return await self._call("POST", f"/v1/jobs/{key}/checkpoint", JobView, body=body)
+        return await self._call("POST", f"/v1/jobs/{_segment(key)}/checkpoint", JobView, body=body)
 
     async def restore(self, key: str, generation: int | None = None) -> JobView:
         """Queue an ended or suspended job again, to continue from its newest snapshot or from `generation`."""
-        return await self._call("POST", f"/v1/jobs/{key}/restore", JobView, body={"generation": generation})
+        return await self._call("POST", f"/v1/jobs/{_segment(key)}/restore", JobView, body={"generation": generation})
 
     async def cancel(self, key: str) -> JobView:
-        return await self._call("POST", f"/v1/jobs/{key}/cancel", JobView)
+        return await self._call("POST", f"/v1/jobs/{_segment(key)}/cancel", JobView)
 
-    async def watch(self) -> AsyncIterator[Change]:
-        """First every job as it is, then each change as it happens, until the engine stops."""
-        async with self._open("GET", "/v1/watch") as response:
-            await _raise_for_problem(response)
-            async for line in response.content:
-                yield msgspec.json.decode(line, type=Change)
+    async def watch(self) -> AsyncGenerator[Change, None]:
+        """First every job as it is, then each change as it happens, until the engine stops.
+
+        Raises:
+            EngineUnreachableError: no engine answers, or it was killed on the way.
+        """
+        try:
+            async with self._open("GET", "/v1/watch") as response:
+                await _raise_for_problem(response)
+                async for line in response.content:
+                    yield msgspec.json.decode(line, type=Change)
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+            raise self._unreachable() from error
 
     async def _call(self, method: str, path: str, expected: type[T], body: Any = None) -> T:
         data = None if body is None else msgspec.json.encode(body)
@@ -114,6 +122,11 @@ class EngineClient:
             f"no engine answers at {self._socket}",
             remedy="start one with 'cedana-sched engine run', or name its --state-dir",
         )
+
+
+def _segment(key: str) -> str:
+    """What a person typed, as one path segment whatever it holds."""
+    return quote(key, safe="")
 
 
 async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:

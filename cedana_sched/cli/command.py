@@ -1,0 +1,127 @@
+"""Registers a function as a command: gives it a session, the options that every command has, and error reports."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from cedana_sched.cli.exit_codes import ExitCode, exit_code_of
+from cedana_sched.cli.output import Format, Output
+from cedana_sched.model.errors import CedanaSchedError
+
+if TYPE_CHECKING:
+    from cedana_sched.local.client import EngineClient
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, None] | None])
+
+STATE_DIRECTORY_VARIABLE = "CEDANA_SCHED_STATE_DIR"
+
+StateDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Directory of the engine's state.",
+        show_default="/var/lib/cedana-sched",
+        envvar=STATE_DIRECTORY_VARIABLE,
+        rich_help_panel="Everywhere",
+    ),
+]
+OutputFormat = Annotated[
+    Format | None,
+    typer.Option("--output", "-o", help="How data is printed.", show_default="table", rich_help_panel="Everywhere"),
+]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every command gets: where to write, and which engine to ask."""
+
+    output: Output
+    chosen_state_directory: Path | None = None
+
+    @property
+    def state_directory(self) -> Path:
+        from cedana_sched.local.client import DEFAULT_STATE_DIRECTORY
+
+        return self.chosen_state_directory or DEFAULT_STATE_DIRECTORY
+
+    def client(self) -> EngineClient:
+        """A connection to the engine, not yet opened."""
+        from cedana_sched.local.client import EngineClient
+
+        return EngineClient(self.state_directory)
+
+
+@dataclass(frozen=True)
+class GlobalOptions:
+    """What was written before the command's name; the same option after it wins."""
+
+    state_directory: Path | None
+    output: Format | None
+
+
+def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """Register `body(session, …)`, a function or a coroutine function, as a command of `app`."""
+
+    def register(body: F) -> F:
+        @functools.wraps(body)
+        def run(context: typer.Context, *, output: Format | None, state_directory: Path | None, **given: Any) -> None:
+            session = _session(context, output, state_directory)
+            with reported_errors(session.output):
+                result = body(session, **given)
+                if result is not None:
+                    asyncio.run(result)
+
+        _declare(run, body)
+        app.command(name, **settings)(run)
+        return body
+
+    return register
+
+
+@contextmanager
+def reported_errors(output: Output) -> Iterator[None]:
+    """Turn an error of ours into its report and exit code. Other exceptions are bugs and keep their traceback."""
+    try:
+        yield
+    except CedanaSchedError as error:
+        output.problem(error)
+        raise typer.Exit(exit_code_of(error)) from error
+    except KeyboardInterrupt as interrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from interrupt
+    except BrokenPipeError as broken:  # the reader of our stdout had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.OK) from broken
+
+
+def _session(context: typer.Context, output: Format | None, state_directory: Path | None) -> Session:
+    before = context.obj if isinstance(context.obj, GlobalOptions) else GlobalOptions(None, None)
+    chosen = output or before.output or Format.TABLE
+    return Session(Output(chosen), state_directory or before.state_directory)
+
+
+def _declare(run: Callable[..., None], body: Callable[..., Any]) -> None:
+    """Give `run` the signature that typer reads: that of `body` without the session, plus the common options."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [
+        parameter.replace(kind=keyword)
+        for parameter in list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+    ]
+    common = [
+        inspect.Parameter("context", keyword, annotation=typer.Context),
+        inspect.Parameter("output", keyword, annotation=OutputFormat, default=None),
+        inspect.Parameter("state_directory", keyword, annotation=StateDirectory, default=None),
+    ]
+    parameters = [common[0], *own, *common[1:]]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions carry it if set
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -1,0 +1,50 @@
+"""Completes job names and snapshot references in the shell, from what the running engine knows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cedana_sched.cli.command import STATE_DIRECTORY_VARIABLE
+from cedana_sched.model.errors import CedanaSchedError
+
+if TYPE_CHECKING:
+    from cedana_sched.local.views import JobView
+
+PATIENCE_SECONDS = 0.5
+
+
+def job_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Names of jobs that begin with what was typed, each with its phase."""
+    return [(job.name, job.phase) for job in _jobs(context) if job.name.startswith(incomplete)]
+
+
+def snapshot_references(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The newest snapshot of each job, as far as the engine knows it."""
+    made = ((job.checkpoint.snapshot, job.name) for job in _jobs(context) if job.checkpoint)
+    return [(snapshot, name) for snapshot, name in made if snapshot and snapshot.startswith(incomplete)]
+
+
+def _jobs(context: typer.Context) -> list[JobView]:
+    # Silent on failure: a shell that completes shows no errors, and the command itself will report the same.
+    try:
+        return asyncio.run(_ask(_state_directory(context)))
+    except (CedanaSchedError, TimeoutError, OSError):
+        return []
+
+
+def _state_directory(context: typer.Context) -> Path | None:
+    root = context.find_root().params.get("state_directory")
+    chosen = context.params.get("state_directory") or root or os.environ.get(STATE_DIRECTORY_VARIABLE)
+    return Path(chosen) if chosen else None
+
+
+async def _ask(state_directory: Path | None) -> list[JobView]:
+    from cedana_sched.local.client import DEFAULT_STATE_DIRECTORY, EngineClient
+
+    async with asyncio.timeout(PATIENCE_SECONDS), EngineClient(state_directory or DEFAULT_STATE_DIRECTORY) as client:
+        return await client.jobs()

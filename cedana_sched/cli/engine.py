@@ -1,0 +1,50 @@
+"""`cedana-sched engine`: run the embedded engine in the foreground, and ask it how it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cedana_sched.cli import storage, tables
+from cedana_sched.cli.command import Session, command
+
+app = typer.Typer(help="The engine that runs jobs on this machine.", no_args_is_help=True)
+
+
+def run(
+    session: Session,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Groups, quotas and policies.")
+    ] = None,
+    store: storage.StoreOption = None,
+    s3_endpoint: storage.EndpointOption = None,
+    s3_region: storage.RegionOption = None,
+) -> None:
+    """Run the engine until it is told to stop (Ctrl-C or SIGTERM). Jobs live on; the next engine finds them."""
+    from cedana_sched.local.engine import EngineOptions
+    from cedana_sched.local.engine import run as run_engine
+
+    chosen = (store, s3_endpoint, s3_region)
+    run_engine(EngineOptions(state_directory=session.state_directory, config=config, store=chosen))
+
+
+async def status(session: Session) -> None:
+    """Show the running engine, its store and its groups."""
+    async with session.client() as client:
+        engine = await client.engine()
+    session.output.data(engine, lambda: tables.engine_text(engine, time.time()))
+
+
+async def groups(session: Session) -> None:
+    """Show each group's quota, what it uses and what it borrows."""
+    async with session.client() as client:
+        engine = await client.engine()
+    session.output.data(engine.groups, lambda: tables.groups_table(engine.groups))
+
+
+for body in (run, status, groups):
+    command(app)(body)

@@ -1,0 +1,41 @@
+"""`ps --watch` on a terminal: one table that moves with the engine's watch stream."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from cedana_sched.cli import tables
+from cedana_sched.cli.output import Output, rich_table
+
+if TYPE_CHECKING:
+    from cedana_sched.local.client import EngineClient
+    from cedana_sched.local.views import JobView
+
+
+class _Jobs:
+    """The jobs as they are now, drawn anew whenever rich asks, so that ages grow between changes."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._jobs: dict[str, JobView] = {}
+
+    def put(self, job: JobView) -> None:
+        self._jobs[job.uid] = job
+
+    def __rich__(self) -> Any:
+        shown = [job for job in self._jobs.values() if self._everything or job.phase not in tables.ENDED]
+        return rich_table(tables.jobs_table(shown, time.time()))
+
+
+async def live_table(output: Output, client: EngineClient, *, everything: bool) -> None:
+    """Show jobs until the engine stops or the user interrupts."""
+    from rich.live import Live
+
+    jobs = _Jobs(everything=everything)
+    with Live(jobs, console=output.console(), refresh_per_second=4):
+        async with aclosing(client.watch()) as changes:
+            async for change in changes:
+                if change.job is not None:
+                    jobs.put(change.job)

@@ -1,0 +1,132 @@
+"""`cedana-sched logs`: what a job wrote, before and after every restore; `-f` goes on until the job has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cedana_sched.cli import arguments, tables
+from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.errors import PermissionRefusedError
+from cedana_sched.cli.output import Output
+from cedana_sched.model.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from cedana_sched.local.client import EngineClient
+    from cedana_sched.local.views import JobView
+
+_BLOCK_BYTES = 1 << 16
+Write = Callable[[bytes], None]
+
+
+def register(app: typer.Typer) -> None:
+    command(app)(logs)
+
+
+async def logs(
+    session: Session,
+    job: arguments.Job,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead of standard output.")] = False,
+) -> None:
+    """Print what a job wrote to its standard output."""
+    async with session.client() as client:
+        found = await client.job(job)
+        path = Path(found.stderr if stderr else found.stdout)
+        write = _writer(session.output, found)
+        if follow and found.phase not in tables.ENDED:
+            await _follow(client, found, path, write)
+        else:
+            _print_file(path, write, started=found.started_at is not None)
+
+
+class Tail:
+    """Reads what was appended to a file since the last call; a file that does not exist yet is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def blocks(self) -> Iterator[bytes]:
+        """What is new, in blocks of at most 64 KiB.
+
+        Raises:
+            PermissionRefusedError: the file belongs to somebody else.
+        """
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        except PermissionError as error:
+            raise PermissionRefusedError(
+                f"{self._path} cannot be read by this user", remedy="run as root, or as the user of the job"
+            ) from error
+        with file:
+            file.seek(self._offset)
+            while block := file.read(_BLOCK_BYTES):
+                self._offset += len(block)
+                yield block
+
+
+async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) -> None:
+    from asyncinotify import Inotify, Mask
+
+    from cedana_sched.cli.waiting import wait_until
+
+    tail = Tail(path)
+    with Inotify() as changes:
+        # The directory is watched, not the file: the file may not exist before the job starts.
+        changes.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)
+
+        async def copy_changes() -> None:
+            async for change in changes:
+                if change.name is not None and change.name.name == path.name:
+                    _copy(tail, write)
+
+        _copy(tail, write)
+        copying = asyncio.create_task(copy_changes(), name=f"logs of {job.uid}")
+        ended = asyncio.create_task(
+            wait_until(client, job, lambda now: now.phase in tables.ENDED), name=f"end of {job.uid}"
+        )
+        try:
+            await asyncio.wait((copying, ended), return_when=asyncio.FIRST_COMPLETED)
+            for task in (copying, ended):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (copying, ended):
+                task.cancel()
+            await asyncio.wait((copying, ended))
+    _copy(tail, write)  # what was written between the last change and the end
+
+
+def _print_file(path: Path, write: Write, *, started: bool) -> None:
+    if started and not path.exists():
+        raise NotFoundError("logs", str(path), "does not exist any more", remedy="the file was moved or removed")
+    _copy(Tail(path), write)
+
+
+def _copy(tail: Tail, write: Write) -> None:
+    for block in tail.blocks():
+        write(block)
+
+
+def _writer(output: Output, job: JobView) -> Write:
+    if output.is_json:
+
+        def write_json(block: bytes) -> None:
+            output.record({"job": job.uid, "text": block.decode(errors="replace")}, "")
+
+        return write_json
+
+    def write(block: bytes) -> None:
+        sys.stdout.buffer.write(block)
+        sys.stdout.buffer.flush()
+
+    return write

@@ -1,0 +1,80 @@
+"""The command `cedana-sched`: puts the command groups together and ends with the documented exit code.
+
+Everything heavy is imported by the command that needs it, so that `--help` and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cedana_sched import __version__
+from cedana_sched.cli import doctor, engine, jobs, logs, snapshots, store, submit, wait
+from cedana_sched.cli.command import GlobalOptions, OutputFormat, StateDirectory
+from cedana_sched.cli.errors import CommandLineError
+from cedana_sched.cli.exit_codes import MEANINGS, ExitCode
+from cedana_sched.cli.output import Format, Output
+
+app = typer.Typer(
+    name="cedana-sched",
+    help="Run jobs that survive preemption: frozen, streamed to storage, and continued where they stopped.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: " + "; ".join(f"{code.value} {meaning.split(';')[0]}" for code, meaning in MEANINGS.items()),
+)
+app.add_typer(engine.app, name="engine")
+for module in (submit, jobs, logs, wait):
+    module.register(app)
+app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(store.app, name="store")
+doctor.register(app)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  # the form of a typer callback
+    if wanted:
+        print(f"cedana-sched {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    context: typer.Context,
+    *,
+    state_directory: StateDirectory = None,
+    output: OutputFormat = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # its callback has ended the command
+    context.obj = GlobalOptions(state_directory, output)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:  # a command line that typer could not read
+        _report_bad_usage(error)
+        code = ExitCode.USAGE
+    except typer.Abort:
+        code = ExitCode.INTERRUPTED
+    sys.exit(code or ExitCode.OK)
+
+
+def _report_bad_usage(error: typer.TyperException) -> None:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "cedana-sched"
+    said = getattr(error, "format_message", error.__str__)()
+    remedy = f"see '{path} --help'"
+    Output(_format_of(sys.argv[1:])).problem(CommandLineError(said.rstrip("."), remedy=remedy))
+
+
+def _format_of(arguments: list[str]) -> Format:
+    """The format asked for on a command line that could not be read as a whole."""
+    joined = " ".join(arguments).split(" -- ")[0]
+    spellings = ("-o json", "-ojson", "--output json", "--output=json")
+    return Format.JSON if any(spelling in joined for spelling in spellings) else Format.TABLE

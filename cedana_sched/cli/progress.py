@@ -1,0 +1,82 @@
+"""Shows how far a checkpoint or a long read of the store is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from cedana_sched.cli import tables
+from cedana_sched.cli.output import Output
+
+if TYPE_CHECKING:
+    from cedana_sched.local.client import EngineClient
+    from cedana_sched.local.views import CheckpointView, JobView
+
+Show = Callable[["CheckpointView"], None]
+
+
+@asynccontextmanager
+async def checkpoint_progress(client: EngineClient, job: JobView, output: Output) -> AsyncIterator[None]:
+    """While the body runs, show every step of the checkpoint that it makes of `job`."""
+    with _bar(output, job.name) if output.shows_progress else _lines(output, job.name) as show:
+        task = asyncio.create_task(_follow(client, job, show), name=f"progress of {job.uid}")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()):
+                output.note(f"progress could not be shown: {error}")
+
+
+async def _follow(client: EngineClient, job: JobView, show: Show) -> None:
+    old = job.checkpoint.uid if job.checkpoint else None
+    async with aclosing(client.watch()) as changes:
+        async for change in changes:
+            current = change.job.checkpoint if change.job and change.job.uid == job.uid else None
+            if current is not None and current.uid != old:
+                show(current)
+
+
+@contextmanager
+def _lines(output: Output, name: str) -> Iterator[Show]:
+    last = ""
+
+    def show(checkpoint: CheckpointView) -> None:
+        nonlocal last
+        if checkpoint.step != last:
+            last = checkpoint.step
+            output.note(f"{name}: {tables.progress_of(checkpoint)}")
+
+    yield show
+
+
+@contextmanager
+def _bar(output: Output, name: str) -> Iterator[Show]:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=output.console(stderr=True), transient=True) as progress:
+        # CRIU does not say beforehand how much it will send, so the bar has no end.
+        task = progress.add_task(name, total=None)
+
+        def show(checkpoint: CheckpointView) -> None:
+            progress.update(task, description=f"{name} {checkpoint.step}", completed=checkpoint.read_bytes)
+
+        yield show
+
+
+@contextmanager
+def counted_progress(output: Output, name: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a read of `total_bytes`; the body calls what it is given with the bytes done so far."""
+    if not output.shows_progress:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=output.console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=total_bytes)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,131 @@
+"""`cedana-sched submit`: a command line becomes a job."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cedana_sched.cli import arguments, units
+from cedana_sched.cli.command import Session, command
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
+
+if TYPE_CHECKING:
+    from cedana_sched.local.views import JobView
+
+# Everything after the first word of the job's command belongs to the job, with or without '--' before it.
+_SETTINGS = {"allow_interspersed_args": False}
+
+
+def register(app: typer.Typer) -> None:
+    command(app, context_settings=_SETTINGS)(submit)
+
+
+async def submit(
+    session: Session,
+    argv: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run; write -- before it.")],
+    *,
+    group: Annotated[str, typer.Option("--group", "-g", help="The group whose quota pays.")],
+    checkpoint_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help=f"Checkpoint id: the job continues from this id's newest snapshot. Also ${CHECKPOINT_VARIABLE}.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job.", show_default="from the command")] = None,
+    cpus: Annotated[str, typer.Option(help="Processors of one replica, such as 0.5.")] = "1",
+    memory: Annotated[str, typer.Option(help="Memory of one replica, such as 2Gi.")] = "512Mi",
+    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    replicas: Annotated[int, typer.Option(help="Processes that start, freeze and end together.")] = 1,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="KEY[=VALUE]", help="Set a variable, or pass on your own."),
+    ] = None,
+    cwd: Annotated[Path | None, typer.Option(help="Working directory.", show_default="this one")] = None,
+    user: Annotated[str | None, typer.Option(help="User to run as.", show_default="the engine's")] = None,
+    stdout: Annotated[Path | None, typer.Option(help="File for standard output.")] = None,
+    stderr: Annotated[Path | None, typer.Option(help="File for standard error.")] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Longest time from a preemption's notice until the job must go."),
+    ] = None,
+    wait: arguments.Wait = False,
+    timeout: arguments.Timeout = None,
+) -> None:
+    """Queue a job.
+
+    Options stand before the command, for example: submit --group bio --id md -- gmx mdrun -v
+    """
+    from cedana_sched.cli.waiting import wait_for_end
+    from cedana_sched.local.views import Submission
+
+    variables = environment(env or [], os.environ)
+    patience = units.parse_duration("timeout", timeout) if timeout else None
+    submission = Submission(
+        argv=tuple(argv),
+        group=group,
+        name=name,
+        id=chosen_id(checkpoint_id, variables, os.environ),
+        cpus=cpus,
+        memory=memory,
+        priority=priority,
+        replicas=replicas,
+        env=variables,
+        cwd=str((cwd or Path.cwd()).absolute()),
+        user=user,
+        stdout=str(stdout.absolute()) if stdout else None,
+        stderr=str(stderr.absolute()) if stderr else None,
+        deadline_seconds=units.parse_duration("deadline", deadline) if deadline else None,
+    )
+    async with session.client() as client:
+        job = await client.submit(submission)
+        if wait:
+            session.output.note(f"submitted {job.name} ({job.uid})")
+            job = await wait_for_end(client, job, session.output, patience)
+    session.output.data(job, lambda: _outcome(job) if wait else job.uid)
+
+
+def environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, str]:
+    """Variables of `KEY=VALUE`, or of `KEY` alone with the caller's value.
+
+    Raises:
+        UsageError: a key is empty, given twice with different values, or not set by the caller.
+    """
+    variables: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not key:
+            raise UsageError("env", assignment, "has no name", remedy="write --env NAME=VALUE")
+        if not equals and key not in caller:
+            raise UsageError("env", key, "is not set here", remedy=f"write --env {key}=VALUE")
+        chosen = value if equals else caller[key]
+        if variables.setdefault(key, chosen) != chosen:
+            raise UsageError("env", assignment, "gives a second value", remedy=f"give {key} once")
+    return variables
+
+
+def chosen_id(option: str | None, variables: Mapping[str, str], caller: Mapping[str, str]) -> str | None:
+    """The checkpoint id: `--id` or the job's variable, which must agree; the caller's own variable is the default.
+
+    Raises:
+        UsageError: the two differ, or the id has characters that it cannot hold.
+    """
+    named = variables.get(CHECKPOINT_VARIABLE)
+    if option is not None and named is not None and option != named:
+        raise UsageError(
+            "id", option, f"differs from {CHECKPOINT_VARIABLE}={named} in --env", remedy="give one of the two"
+        )
+    chosen = option if option is not None else named if named is not None else caller.get(CHECKPOINT_VARIABLE)
+    return validate_name("id", chosen) if chosen is not None else None
+
+
+def _outcome(job: JobView) -> str:
+    lasted = job.ended_at - job.submitted_at if job.ended_at else time.time() - job.submitted_at
+    saved = f", {units.duration(job.work_saved_seconds)} of work saved" if job.work_saved_seconds else ""
+    return f"{job.name} {job.phase} after {units.duration(lasted)}{saved}"

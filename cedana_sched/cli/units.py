@@ -1,0 +1,75 @@
+"""Numbers as people read and write them. Tables use these; JSON output keeps raw seconds and bytes."""
+
+from __future__ import annotations
+
+import re
+
+from cedana_sched.model.errors import UsageError
+
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+ABSENT = "-"
+
+
+def size(count: float) -> str:
+    """Bytes with three significant digits: `0 B`, `17.3 MiB`, `2.00 GiB`."""
+    value, unit = float(count), _SIZE_UNITS[0]
+    for unit in _SIZE_UNITS:  # the unit where the loop stops is the answer
+        if value < 1_000 or unit == _SIZE_UNITS[-1]:
+            break
+        value /= 1_024
+    if unit == "B":
+        return f"{value:.0f} B"
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def rate(count: float, seconds: float) -> str:
+    """Bytes per second, or `-` where no time passed."""
+    return f"{size(count / seconds)}/s" if seconds > 0 else ABSENT
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: `350ms`, `4.2s`, `3m05s`, `2h15m`, `3d4h`; `-` for None."""
+    if seconds is None:
+        return ABSENT
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1_000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 10 else _whole(round(seconds))
+
+
+def age(since: float | None, now: float) -> str:
+    """How long ago, in whole units: `0s`, `42s`, `3m05s`; `-` for None."""
+    return ABSENT if since is None else _whole(max(round(now - since), 0))
+
+
+def _whole(seconds: int) -> str:
+    if seconds < _MINUTE:
+        return f"{seconds}s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m{seconds % _MINUTE:02d}s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h{seconds % _HOUR // _MINUTE:02d}m"
+    return f"{seconds // _DAY}d{seconds % _DAY // _HOUR}h"
+
+
+def number(value: float) -> str:
+    """A count without needless decimals: `2`, `0.5`."""
+    return f"{value:g}"
+
+
+def parse_duration(field: str, text: str) -> float:
+    """Seconds of `90`, `90s`, `5m`, `1h30m` or `2d`.
+
+    Raises:
+        UsageError: the text has another form, or is no time at all.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if not text.strip() or match is None:
+        raise UsageError(field, text, "is no duration", remedy="write 90s, 5m, 1h30m or 2d")
+    days, hours, minutes, seconds = (float(part) if part else 0.0 for part in match.groups())
+    total = days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds
+    if total <= 0:
+        raise UsageError(field, text, "is no time at all", remedy="write a duration above zero, such as 30s")
+    return total

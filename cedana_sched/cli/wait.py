@@ -1,0 +1,60 @@
+"""`cedana-sched wait`: returns when a job has ended, or is in a phase."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cedana_sched.cli import arguments, tables, units
+from cedana_sched.cli.command import Session, command
+from cedana_sched.model.errors import UsageError
+
+PHASES = ("Queued", "Starting", "Running", "Preempting", "Suspended", "Succeeded", "Failed", "Cancelled")
+
+
+def register(app: typer.Typer) -> None:
+    command(app)(wait)
+
+
+async def wait(
+    session: Session,
+    job: arguments.Job,
+    *,
+    phase: Annotated[
+        str | None, typer.Option("--for", metavar="PHASE", help=f"Wait for a phase: {', '.join(PHASES)}.")
+    ] = None,
+    timeout: arguments.Timeout = None,
+) -> None:
+    """Wait until a job has ended. Exit code 1 when it did not succeed, 5 when the time is over."""
+    from cedana_sched.cli.waiting import PhaseReporter, failed, wait_for_end, wait_until
+
+    wanted = canonical_phase(phase) if phase else None
+    patience = units.parse_duration("timeout", timeout) if timeout else None
+    async with session.client() as client:
+        found = await client.job(job)
+        if wanted is None:
+            found = await wait_for_end(client, found, session.output, patience)
+        else:
+            found = await wait_until(
+                client,
+                found,
+                lambda now: now.phase == wanted or now.phase in tables.ENDED,
+                timeout=patience,
+                seen=PhaseReporter(session.output),
+            )
+            if found.phase != wanted:  # it ended on the way, and will never be there
+                raise failed(found)
+    session.output.data(found, lambda: tables.job_line(found))
+
+
+def canonical_phase(text: str) -> str:
+    """The phase as the engine spells it.
+
+    Raises:
+        UsageError: there is no such phase.
+    """
+    for phase in PHASES:
+        if phase.lower() == text.lower():
+            return phase
+    raise UsageError("for", text, "is no phase", remedy=f"use one of {', '.join(PHASES)}")

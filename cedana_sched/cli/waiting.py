@@ -1,0 +1,92 @@
+"""Waits for a job by the engine's watch stream, and shows the way there. Nothing here asks twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from cedana_sched.cli import tables, units
+from cedana_sched.cli.errors import JobFailedError, WaitTimedOutError
+from cedana_sched.cli.output import Output
+
+if TYPE_CHECKING:
+    from cedana_sched.local.client import EngineClient
+    from cedana_sched.local.views import JobView
+
+
+async def wait_until(
+    client: EngineClient,
+    job: JobView,
+    reached: Callable[[JobView], bool],
+    *,
+    timeout: float | None = None,
+    seen: Callable[[JobView], None] = lambda _: None,
+) -> JobView:
+    """The job as soon as `reached` says so; `seen` is told of every change before.
+
+    Raises:
+        WaitTimedOutError: after `timeout` seconds; None waits for ever.
+        EngineUnreachableError: the engine went away.
+    """
+    last = job
+    try:
+        async with asyncio.timeout(timeout), aclosing(client.watch()) as changes:
+            async for change in changes:
+                if change.job is None or change.job.uid != job.uid:
+                    continue
+                last = change.job
+                if reached(last):
+                    return last
+                seen(last)
+    except TimeoutError as error:
+        raise WaitTimedOutError(
+            f"job {job.name} is {last.phase} after {units.duration(timeout)}",
+            remedy=f"it goes on; wait again with 'cedana-sched wait {job.uid}'",
+        ) from error
+    raise _engine_stopped(job)
+
+
+async def wait_for_end(client: EngineClient, job: JobView, output: Output, timeout: float | None) -> JobView:
+    """Wait until the job has ended, telling its phases on stderr.
+
+    Raises:
+        JobFailedError: it did not succeed.
+    """
+    ended = await wait_until(
+        client, job, lambda now: now.phase in tables.ENDED, timeout=timeout, seen=PhaseReporter(output)
+    )
+    if ended.phase != "Succeeded":
+        raise failed(ended)
+    return ended
+
+
+def failed(job: JobView) -> JobFailedError:
+    """The error of a command that waited for a job which did not succeed."""
+    how = job.why or (f"signal {job.signal}" if job.signal else f"exit code {job.exit_code}")
+    remedy = f"see 'cedana-sched logs {job.uid}' and 'cedana-sched describe {job.uid}'"
+    return JobFailedError(f"job {job.name} ended as {job.phase}: {how}", remedy=remedy)
+
+
+class PhaseReporter:
+    """Writes a line to stderr whenever a job's phase or reason changes."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._last: tuple[str, str] | None = None
+
+    def __call__(self, job: JobView) -> None:
+        state = (job.phase, job.why)
+        if state != self._last:
+            self._last = state
+            self._output.note(tables.job_line(job))
+
+
+def _engine_stopped(job: JobView) -> Exception:
+    from cedana_sched.local.client import EngineUnreachableError
+
+    return EngineUnreachableError(
+        f"the engine stopped while job {job.name} was waited for",
+        remedy="start it again with 'cedana-sched engine run': it knows the job and goes on with it",
+    )
