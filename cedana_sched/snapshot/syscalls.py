@@ -29,12 +29,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Give this process namespaces of its own; unshare(2)."""
+    """Give this process namespaces of its own."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def clone(flags: int) -> int:
-    """Fork, with flags of clone(2). Returns 0 in the child, its PID in the parent.
+    """Fork, with flags for new namespaces. Returns 0 in the child, its PID in the parent.
 
     Only for a process with one thread whose child soon calls exec: the C library does not learn of the child.
     """
@@ -43,7 +43,7 @@ def clone(flags: int) -> int:
 
 
 def mount(source: str, target: str, fstype: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount a filesystem, or bind one again; see mount(2)."""
+    """Mount a filesystem, or bind one to a second place."""
     result = _libc.mount(
         source.encode(), target.encode(), fstype.encode() or None, ctypes.c_ulong(flags), options.encode() or None
     )
@@ -56,7 +56,7 @@ def umount_detached(target: str) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """Exchange the root mount; see pivot_root(2)."""
+    """Exchange the root mount; the old one appears at `put_old`."""
     number = _SYS_PIVOT_ROOT[platform.machine()]
     _check(_libc.syscall(number, new_root.encode(), put_old.encode()), f"pivot_root {new_root}")
 

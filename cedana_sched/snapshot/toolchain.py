@@ -6,10 +6,13 @@ is linked to with their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu
 
     <cache>/criu-<version>-<digest of the packages>/
         bin/criu         shell script that starts libexec/criu through lib/ld-linux-*
+        bin/nft          likewise; undoes the network lock of a CRIU that was killed
         bin/tini         statically linked
-        lib/  libexec/   the libraries, and the program itself
+        lib/  libexec/   the libraries, and the programs themselves
         python/          pycriu (protobuf comes from the environment)
         toolchain.json   versions, and the SHA-256 of every file: written last, so its presence means complete
+    <cache>/tini-<digest of the program>/tini
+        what jobs run: part of every snapshot by its path, which therefore must not change with CRIU's
 
 Called by the agent and the embedded engine at start, by `doctor`, and by tests. `ensure_toolchain` builds what is
 missing, `find_toolchain` only looks.
@@ -42,15 +45,17 @@ SYSTEM_CRIU_VARIABLE = "CEDANA_SCHED_CRIU"
 """Environment variable that names a CRIU of this machine to be used instead of Debian's."""
 
 _SUITE = "testing"
-_PROGRAMS = ("criu", "tini-static")
+_PROGRAMS = ("criu", "nftables", "tini-static")
 _MARKER = "toolchain.json"
+_LAYOUT = 2  # of the folder; one laid by an older release is made again
 _PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
-_START_CRIU = f"""\
+_LAUNCHER = f"""\
 #!/bin/sh
-# Starts CRIU with the libraries beside it, whatever this machine's own are.
+# Starts the program of the same name in libexec with the libraries beside it, whatever this machine's own are.
+name=$(basename -- "$0")
 root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 127
 exec "$root"/lib/ld-linux-*.so.* --library-path "$root/lib" \\
-    ${{{_PRELOAD_VARIABLE}:+--preload "${_PRELOAD_VARIABLE}"}} --argv0 criu "$root/libexec/criu" "$@"
+    ${{{_PRELOAD_VARIABLE}:+--preload "${_PRELOAD_VARIABLE}"}} --argv0 "$name" "$root/libexec/$name" "$@"
 """
 
 Progress = Callable[[str], None]
@@ -68,6 +73,8 @@ class Toolchain:
     version: str
     criu: Path
     tini: Path
+    """Statically linked; its path is the same on every machine whose cache lies in the same place."""
+    nft: Path
     pycriu: Path
     """Folder that holds the Python package `pycriu`: put it on `sys.path`."""
     preload: Path | None = None
@@ -83,6 +90,7 @@ class Toolchain:
 
 
 class _Marker(msgspec.Struct, frozen=True):
+    layout: int
     version: str
     packages: dict[str, str]
     files: dict[str, str]
@@ -111,7 +119,7 @@ def find_toolchain(cache_dir: Path | None = None) -> Toolchain | None:
 
 
 def ensure_toolchain(cache_dir: Path | None = None, progress: Progress | None = None) -> Toolchain:
-    """The toolchain, made from Debian's packages first if this machine has none (about 10 s, 10 MB of download).
+    """The toolchain, made from Debian's packages first if this machine has none (about 8 s, 20 MB of download).
 
     Safe to call from several processes at once: one builds, the others wait for it.
 
@@ -149,32 +157,37 @@ def _lay(extracted: Path, folder: Path) -> None:
     for name in ("bin", "lib", "libexec", "python"):
         (folder / name).mkdir(parents=True)
     loader = _only(extracted, "usr/lib*/ld-linux-*.so.*", "usr/lib/*/ld-linux-*.so.*")
-    criu = _only(extracted, "usr/sbin/criu", "usr/bin/criu")
     search = ":".join(str(path) for path in [*extracted.glob("usr/lib/*-linux-gnu*"), extracted / "usr/lib"])
+    for name in ("criu", "nft"):
+        program = _only(extracted, f"usr/sbin/{name}", f"usr/bin/{name}")
+        for library in _libraries(program, loader, search):
+            shutil.copy(library, folder / "lib" / library.name)
+        shutil.copy(program, folder / "libexec" / name)
+        (folder / "bin" / name).write_text(_LAUNCHER)
+        (folder / "bin" / name).chmod(0o755)
+    shutil.copy(loader, folder / "lib" / loader.name)
+    shutil.copy(_only(extracted, "usr/bin/tini-static"), folder / "bin" / "tini")
+    shutil.copytree(_only(extracted, "usr/lib/python3/dist-packages/pycriu"), folder / "python" / "pycriu")
+
+
+def _libraries(program: Path, loader: Path, search: str) -> list[Path]:
     listed = subprocess.run(
-        [loader, "--library-path", search, "--list", criu], capture_output=True, text=True, check=False
+        [loader, "--library-path", search, "--list", program], capture_output=True, text=True, check=False
     )
     if listed.returncode:
         raise ToolchainError(
-            "a library that CRIU is linked to is in none of the packages it depends on",
-            remedy="report this: Debian's criu package has changed",
+            f"a library that {program.name} is linked to is in none of the packages it depends on",
+            remedy="report this: Debian's packages have changed",
             evidence=tuple((listed.stdout + listed.stderr).splitlines()),
         )
-    for soname, path in re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE):
-        shutil.copy(path, folder / "lib" / Path(soname).name)
-    shutil.copy(loader, folder / "lib" / loader.name)
-    shutil.copy(criu, folder / "libexec" / "criu")
-    shutil.copy(_only(extracted, "usr/bin/tini-static"), folder / "bin" / "tini")
-    shutil.copytree(_only(extracted, "usr/lib/python3/dist-packages/pycriu"), folder / "python" / "pycriu")
-    (folder / "bin" / "criu").write_text(_START_CRIU)
-    (folder / "bin" / "criu").chmod(0o755)
+    return [Path(found) for found in re.findall(r"^\s*\S+ => (/\S+)", listed.stdout, re.MULTILINE)]
 
 
 def _publish(folder: Path, packages: list[Package], cache: Path) -> Path:
     """Give the finished folder its name in one step; whoever sees the name sees all of it."""
     identity = "\n".join(f"{p.name} {p.version} {p.sha256}" for p in sorted(packages, key=lambda p: p.name))
     version = _criu_version(folder / "bin" / "criu")
-    marker = _Marker(version, {p.name: p.version for p in packages}, _digests(folder))
+    marker = _Marker(_LAYOUT, version, {p.name: p.version for p in packages}, _digests(folder))
     (folder / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker)))
     target = cache / f"criu-{version}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     shutil.rmtree(target, ignore_errors=True)  # only a damaged one can be there: an intact one would have been found
@@ -184,14 +197,32 @@ def _publish(folder: Path, packages: list[Package], cache: Path) -> Path:
 
 def _open(folder: Path, cache: Path) -> Toolchain:
     marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
-    bin_dir = folder / "bin"
-    return Toolchain(marker.version, bin_dir / "criu", bin_dir / "tini", folder / "python", rlimit_preload(cache))
+    tini = _tini_by_digest(folder / "bin" / "tini", cache)
+    return Toolchain(
+        version=marker.version,
+        criu=folder / "bin" / "criu",
+        tini=tini,
+        nft=folder / "bin" / "nft",
+        pycriu=folder / "python",
+        preload=rlimit_preload(cache),
+    )
+
+
+def _tini_by_digest(tini: Path, cache: Path) -> Path:
+    content = tini.read_bytes()
+    target = cache / f"tini-{hashlib.sha256(content).hexdigest()[:12]}" / "tini"
+    if not target.exists() or target.read_bytes() != content:
+        target.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            copied = Path(shutil.copy(tini, work))
+            copied.replace(target)
+    return target
 
 
 def _is_intact(folder: Path) -> bool:
     try:
         marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
-        return _digests(folder) == marker.files
+        return marker.layout == _LAYOUT and _digests(folder) == marker.files
     except (OSError, msgspec.MsgspecError):
         return False  # half made or damaged: built again
 
@@ -214,14 +245,15 @@ def _system_toolchain(criu: Path, cache: Path) -> Toolchain:
             remedy=f"name CRIU {minimum} or newer, or unset the variable to have Debian's fetched",
         )  # fmt: skip
     tini = shutil.which("tini-static") or shutil.which("tini")
+    nft = shutil.which("nft")
     pycriu = next((p for p in Path("/usr/lib").glob("python3*/*-packages/pycriu")), None)
-    if tini is None or pycriu is None:
-        missing = "tini" if tini is None else "pycriu"
+    if tini is None or nft is None or pycriu is None:
+        missing = "tini" if tini is None else "nft" if nft is None else "pycriu"
         raise ToolchainError(
             f"{SYSTEM_CRIU_VARIABLE} is set, but this machine has no {missing}",
-            remedy=f"install {missing} (Debian: tini, python3-pycriu), or unset {SYSTEM_CRIU_VARIABLE}",
+            remedy=f"install {missing} (Debian: tini, nftables, python3-pycriu), or unset {SYSTEM_CRIU_VARIABLE}",
         )
-    return Toolchain(version, criu, Path(tini), pycriu.parent, rlimit_preload(cache))
+    return Toolchain(version, criu, Path(tini), Path(nft), pycriu.parent, rlimit_preload(cache))
 
 
 def _criu_version(criu: Path) -> str:
