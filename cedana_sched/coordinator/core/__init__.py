@@ -1,0 +1,51 @@
+"""The coordinator's mind: events in, frozen instructions out; no await, no clock, no client.
+
+`Core.handle(event, now)` is the only way in. What survives a restart is in the records of its `Persist`
+instructions and nowhere else: `Core.recover(records, now)` carries on from them.
+"""
+
+from cedana_sched.coordinator.core.events import (
+    AgentRestarted,
+    Event,
+    HoldPlaced,
+    NodeLost,
+    OrderLost,
+    ReleaseDone,
+    ReleaseFailed,
+    Reported,
+    Tick,
+)
+from cedana_sched.coordinator.core.instructions import (
+    Instruction,
+    Persist,
+    PlaceHold,
+    ReleaseHold,
+    Send,
+    Severity,
+    Tell,
+)
+from cedana_sched.coordinator.core.invariants import violations
+from cedana_sched.coordinator.core.machine import Core
+from cedana_sched.coordinator.core.timing import Timing
+
+__all__ = [
+    "AgentRestarted",
+    "Core",
+    "Event",
+    "HoldPlaced",
+    "Instruction",
+    "NodeLost",
+    "OrderLost",
+    "Persist",
+    "PlaceHold",
+    "ReleaseDone",
+    "ReleaseFailed",
+    "ReleaseHold",
+    "Reported",
+    "Send",
+    "Severity",
+    "Tell",
+    "Tick",
+    "Timing",
+    "violations",
+]

@@ -1,0 +1,227 @@
+"""The records and their indexes; the one place where a record changes, and only as the tables allow.
+
+The parts of the machine (checkpoints, holds, restores) read the book freely and write through `add`, `move`
+and `update`. What changed since the last `take_changes` is what the next `Persist` must hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, advance
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.preemption import After
+from cedana_sched.model.records import (
+    TERMINAL_CHECKPOINT_STEPS,
+    TERMINAL_RESTORE_STEPS,
+    Checkpoint,
+    CheckpointStep,
+    PreemptionHold,
+    Record,
+    Restore,
+)
+
+HISTORY_LINES = 20
+
+K = TypeVar("K")
+
+
+def set_key(checkpoint: Checkpoint) -> str:
+    """Checkpoints of equal key pass the barriers together; one without a gang is a set of its own."""
+    if checkpoint.gang is None:
+        return checkpoint.uid
+    return f"{checkpoint.signal_uid}/{checkpoint.gang}/{checkpoint.attempt}"
+
+
+def holds_identity(restore: Restore) -> bool:
+    """Whether processes of this workload may run, or are about to: false once nobody can run as it any more."""
+    return restore.step not in TERMINAL_RESTORE_STEPS or claims(restore) is not None
+
+
+def claims(restore: Restore) -> SnapshotRef | None:
+    """The snapshot that nobody else may restore now. A failure that no node confirmed keeps its claim."""
+    return None if restore.finished_at is not None else restore.snapshot
+
+
+class Book:
+    """All records by uid, and by whatever the rules ask for."""
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.holds: dict[str, PreemptionHold] = {}
+        self.restores: dict[str, Restore] = {}
+        self.touched: dict[str, None] = {}
+        """Uids whose consequences the machine has not drawn yet, in order."""
+        self._sets: dict[str, list[str]] = {}
+        self._by_workload: dict[str, list[str]] = {}
+        self._by_identity: dict[Identity, list[str]] = {}
+        self._by_signal: dict[str, list[str]] = {}
+        self._restores_by_identity: dict[Identity, list[str]] = {}
+        self._restore_of: dict[str, str] = {}
+        self._changed: dict[str, Record] = {}
+        self._forgotten: dict[str, Record] = {}
+        self._history: dict[str, deque[str]] = {}
+
+    # -- reading
+
+    def members(self, checkpoint: Checkpoint) -> list[Checkpoint]:
+        """Every member of its set, itself among them."""
+        return [self.checkpoints[uid] for uid in self._sets[set_key(checkpoint)]]
+
+    def of_workload(self, workload_uid: str) -> list[Checkpoint]:
+        """All checkpoints of one workload that are remembered, oldest first."""
+        return [self.checkpoints[uid] for uid in self._by_workload.get(workload_uid, ())]
+
+    def of_identity(self, identity: Identity) -> list[Checkpoint]:
+        """All checkpoints of one identity that are remembered, oldest first."""
+        return [self.checkpoints[uid] for uid in self._by_identity.get(identity, ())]
+
+    def of_signal(self, signal_uid: str) -> list[Checkpoint]:
+        """All checkpoints of one signal that are remembered, oldest first."""
+        return [self.checkpoints[uid] for uid in self._by_signal.get(signal_uid, ())]
+
+    def restore_of(self, workload_uid: str) -> Restore | None:
+        """The restore of one workload, if it was started under our eyes."""
+        uid = self._restore_of.get(workload_uid)
+        return None if uid is None else self.restores[uid]
+
+    def restores_of(self, identity: Identity) -> list[Restore]:
+        """All restores of one identity that are remembered, oldest first."""
+        return [self.restores[uid] for uid in self._restores_by_identity.get(identity, ())]
+
+    def stopped_by(self, workload_uid: str) -> Checkpoint | None:
+        """The checkpoint with which this workload was committed and killed."""
+        for checkpoint in self.of_workload(workload_uid):
+            if checkpoint.step is CheckpointStep.READY and checkpoint.after is After.STOP:
+                return checkpoint
+        return None
+
+    def records(self) -> Iterator[Record]:
+        """Everything that is remembered."""
+        yield from self.checkpoints.values()
+        yield from self.holds.values()
+        yield from self.restores.values()
+
+    def get(self, uid: str) -> Record | None:
+        """Any record by its uid."""
+        return self.checkpoints.get(uid) or self.restores.get(uid) or self.holds.get(uid)
+
+    def history(self, uid: str) -> tuple[str, ...]:
+        """The last steps of one record, in words."""
+        return tuple(self._history.get(uid, ()))
+
+    # -- writing
+
+    def add(self, record: Record, now: float, why: str) -> None:
+        """Take in a new record."""
+        self.load(record)
+        self._note(record.uid, now, f"{record.step}: {why}")
+        self._changed[record.uid] = record
+
+    def load(self, record: Record) -> None:
+        """Take in a record that is stored already."""
+        if isinstance(record, Checkpoint):
+            self.checkpoints[record.uid] = record
+            self._sets.setdefault(set_key(record), []).append(record.uid)
+            self._by_workload.setdefault(record.workload.uid, []).append(record.uid)
+            self._by_identity.setdefault(record.identity, []).append(record.uid)
+            self._by_signal.setdefault(record.signal_uid, []).append(record.uid)
+        elif isinstance(record, Restore):
+            self.restores[record.uid] = record
+            self._restores_by_identity.setdefault(record.identity, []).append(record.uid)
+            self._restore_of[record.workload.uid] = record.uid
+        else:
+            self.holds[record.uid] = record
+        self.touched[record.uid] = None
+
+    def move_checkpoint(self, record: Checkpoint, cause: Cause, now: float, **changes: Any) -> Checkpoint | None:
+        """Take the step that the table names; None when it is a late message and nothing changed."""
+        step = advance(CHECKPOINT, record.step, cause, record.uid, self.history(record.uid))
+        if step is None:
+            return None
+        if step in TERMINAL_CHECKPOINT_STEPS:
+            changes["finished_at"] = now
+        following = replace(record, step=step, **changes)
+        self.checkpoints[record.uid] = following
+        self._moved(record, following, cause, now)
+        return following
+
+    def move_hold(self, record: PreemptionHold, cause: Cause, now: float, **changes: Any) -> PreemptionHold | None:
+        """Take the step that the table names; None when it is a late message and nothing changed."""
+        step = advance(HOLD, record.step, cause, record.uid, self.history(record.uid))
+        if step is None:
+            return None
+        following = replace(record, step=step, **changes)
+        self.holds[record.uid] = following
+        self._moved(record, following, cause, now)
+        return following
+
+    def move_restore(self, record: Restore, cause: Cause, now: float, **changes: Any) -> Restore | None:
+        """Take the step that the table names; None when it is a late message and nothing changed."""
+        step = advance(RESTORE, record.step, cause, record.uid, self.history(record.uid))
+        if step is None:
+            return None
+        following = replace(record, step=step, **changes)
+        self.restores[record.uid] = following
+        self._moved(record, following, cause, now)
+        return following
+
+    def update(self, record: Record, *, stored: bool = True) -> None:
+        """Replace a record by one in the same step. Not `stored`: worth showing, not worth a write."""
+        if isinstance(record, Checkpoint):
+            self.checkpoints[record.uid] = record
+        elif isinstance(record, Restore):
+            self.restores[record.uid] = record
+        else:
+            self.holds[record.uid] = record
+        if stored:
+            self._changed[record.uid] = record
+
+    def forget(self, record: Record) -> None:
+        """Drop a settled record."""
+        uid = record.uid
+        if isinstance(record, Checkpoint):
+            del self.checkpoints[uid]
+            _drop(self._sets, set_key(record), uid)
+            _drop(self._by_workload, record.workload.uid, uid)
+            _drop(self._by_identity, record.identity, uid)
+            _drop(self._by_signal, record.signal_uid, uid)
+        elif isinstance(record, Restore):
+            del self.restores[uid]
+            _drop(self._restores_by_identity, record.identity, uid)
+            del self._restore_of[record.workload.uid]
+        else:
+            del self.holds[uid]
+        self._history.pop(uid, None)
+        self._changed.pop(uid, None)
+        self.touched.pop(uid, None)
+        self._forgotten[uid] = record
+
+    def take_changes(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+        """What must be written and what dropped, since the last call."""
+        changed, forgotten = tuple(self._changed.values()), tuple(self._forgotten.values())
+        self._changed.clear()
+        self._forgotten.clear()
+        return changed, forgotten
+
+    def _moved(self, before: Record, after: Record, cause: Cause, now: float) -> None:
+        self._note(after.uid, now, f"{before.step} -> {after.step}: {cause}")
+        self._changed[after.uid] = after
+        self.touched[after.uid] = None
+
+    def _note(self, uid: str, now: float, line: str) -> None:
+        history = self._history.get(uid)
+        if history is None:
+            history = self._history[uid] = deque(maxlen=HISTORY_LINES)
+        history.append(f"{now:.3f} {line}")
+
+
+def _drop(index: dict[K, list[str]], key: K, uid: str) -> None:
+    uids = index[key]
+    uids.remove(uid)
+    if not uids:
+        del index[key]

@@ -1,0 +1,84 @@
+"""What the parts of the machine share: the book, the time of this turn, the instructions that it produces."""
+
+from __future__ import annotations
+
+from cedana_sched.coordinator.core.book import Book
+from cedana_sched.coordinator.core.deadlines import Deadlines
+from cedana_sched.coordinator.core.instructions import Instruction, Send, Severity, Tell
+from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.orders import Order
+from cedana_sched.model.preemption import WorkloadRef
+
+TEXT_LIMIT = 1000
+
+
+class Desk:
+    """One for each core. `now` is the time of the turn in epoch seconds; only the machine sets it."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.book = Book()
+        self.deadlines = Deadlines()
+        self.timing = timing
+        self.now = 0.0
+        self.out: list[Instruction] = []
+        self._repeat: dict[str, tuple[float, float]] = {}
+        """By record: when its unanswered order is repeated, and the pause after that."""
+
+    def order(self, uid: str, node: str, order: Order) -> None:
+        """Send the order that record `uid` waits on; it is repeated until the record takes its next step."""
+        self.out.append(Send(node, order))
+        self._repeat[uid] = (self.now + self.timing.resend, self.timing.resend)
+
+    def send_once(self, node: str, order: Order) -> None:
+        """Send an order that nothing waits on."""
+        self.out.append(Send(node, order))
+
+    def answered(self, uid: str) -> None:
+        """The record waits on no order any more."""
+        self._repeat.pop(uid, None)
+
+    def heard(self, uid: str) -> None:
+        """The agent works on the order: repeat it no earlier than usual from now on."""
+        if uid in self._repeat:
+            self._repeat[uid] = (self.now + self.timing.resend, self.timing.resend)
+
+    def repeat_in(self, uid: str, seconds: float) -> None:
+        """Repeat the record's order after this pause; the pauses after it double."""
+        self._repeat[uid] = (self.now + seconds, seconds)
+
+    def repeat_at(self, uid: str) -> float | None:
+        """When the record's order is due for repetition (epoch seconds); None when it waits on none."""
+        entry = self._repeat.get(uid)
+        return entry[0] if entry else None
+
+    def lost(self, uid: str) -> None:
+        """The order is known to be lost: repeat it soon, and later each time that it is lost again."""
+        entry = self._repeat.get(uid)
+        if entry is None:
+            return
+        pause = entry[1] * 2 if entry[1] < self.timing.resend else self.timing.lost
+        self._repeat[uid] = (self.now + pause, pause)
+
+    def due(self, uid: str) -> bool:
+        """Whether the record's order must be repeated now; if so, the next pause is twice as long."""
+        entry = self._repeat.get(uid)
+        if entry is None or self.now < entry[0]:
+            return False
+        pause = min(entry[1] * 2, self.timing.resend_most)
+        self._repeat[uid] = (self.now + pause, pause)
+        return True
+
+    def tell(
+        self,
+        kind: str,
+        text: str,
+        *,
+        identity: Identity | None = None,
+        workload: WorkloadRef | None = None,
+        signal_uid: str | None = None,
+        warning: bool = False,
+    ) -> None:
+        """Tell whoever listens; see `Tell`."""
+        severity = Severity.WARNING if warning else Severity.NORMAL
+        self.out.append(Tell(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid))

@@ -1,0 +1,124 @@
+"""Rules of the holds: all victims of one preemption are released together, and never after the deadline."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from cedana_sched.coordinator.core import words
+from cedana_sched.coordinator.core.checkpoints import Checkpoints, verdict_of
+from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.instructions import PlaceHold, ReleaseHold
+from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.model.preemption import After, Release, Signal
+from cedana_sched.model.records import HoldStep, PreemptionHold
+
+
+class Holds:
+    """All holds of one core, and the signals that make them."""
+
+    def __init__(self, desk: Desk, checkpoints: Checkpoints) -> None:
+        self._desk = desk
+        self._book = desk.book
+        self._checkpoints = checkpoints
+
+    def preempted(self, signal: Signal) -> None:
+        """Begin what a signal asks for; a repeated one is answered with what stands already."""
+        known = self._book.holds.get(signal.uid)
+        if known is not None:
+            self._repeated(known, signal)
+            return
+        if self._book.of_signal(signal.uid):
+            return
+        deadline = min(
+            [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._desk.now]
+        )
+        if signal.not_after is not None:
+            deadline = min(deadline, signal.not_after)
+        uids = self._checkpoints.create(signal, deadline)
+        if signal.after is After.CONTINUE:
+            return
+        hold = PreemptionHold(
+            uid=signal.uid,
+            adapter=signal.adapter,
+            preemptor=signal.preemptor,
+            reason=signal.reason,
+            step=HoldStep.HOLDING,
+            created_at=self._desk.now,
+            deadline=deadline,
+            checkpoints=uids,
+        )
+        self._book.add(hold, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
+        self._desk.out.append(PlaceHold(signal.adapter, signal))
+
+    def _repeated(self, hold: PreemptionHold, signal: Signal) -> None:
+        if hold.step is HoldStep.HOLDING:
+            self._desk.out.append(PlaceHold(hold.adapter, signal))
+        else:
+            self.release_again(hold)
+
+    def placed(self, signal_uid: str, until: float | None) -> None:
+        """The adapter holds, perhaps for less time than the policy grants."""
+        hold = self._book.holds.get(signal_uid)
+        if hold is None or hold.step is not HoldStep.HOLDING:
+            return
+        if until is not None and until < hold.deadline:
+            hold = replace(hold, deadline=until)
+            self._book.update(hold)
+            self._checkpoints.tighten(signal_uid, until)
+            self.arm(hold)
+        seconds = max(hold.deadline - self._desk.now, 0.0)
+        text = f"Eviction held for checkpoint, at most {seconds:.0f}s"
+        self._desk.tell("EvictionHeld", text, signal_uid=signal_uid)
+
+    def released(self, signal_uid: str) -> None:
+        """The adapter let its scheduler go on."""
+        hold = self._book.holds.get(signal_uid)
+        if hold is not None:
+            self._book.move_hold(hold, Cause.RELEASE_DONE, self._desk.now, released_at=self._desk.now)
+
+    def release_failed(self, signal_uid: str, why: str) -> None:
+        """The adapter could not; the shell goes on trying."""
+        text = f"The scheduler could not be told to go on, trying again: {why}"
+        self._desk.tell("ReleaseFailed", text, signal_uid=signal_uid, warning=True)
+
+    def release_again(self, hold: PreemptionHold) -> None:
+        """Hand out a decided release once more; the adapter's `release` is idempotent."""
+        self._desk.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
+
+    def draw(self, hold: PreemptionHold) -> None:
+        """Release it once all its checkpoints are settled."""
+        if hold.step is HoldStep.HOLDING:
+            checkpoints = self._book.checkpoints
+            if all(checkpoints[uid].settled for uid in hold.checkpoints):
+                self._release(hold, Cause.SETTLED)
+        self.arm(self._book.holds[hold.uid])
+
+    def due(self, hold: PreemptionHold) -> None:
+        """Its deadline passed, or it is to be forgotten."""
+        if hold.step is HoldStep.HOLDING:
+            for uid in hold.checkpoints:
+                checkpoint = self._book.checkpoints[uid]
+                if not checkpoint.settled:
+                    self._checkpoints.due(checkpoint)
+            self._release(self._book.holds[hold.uid], Cause.DEADLINE)
+        elif hold.step is HoldStep.RELEASED:
+            self._book.forget(hold)
+
+    def arm(self, hold: PreemptionHold) -> None:
+        """Set when it is looked at again."""
+        if hold.step is HoldStep.HOLDING:
+            at: float | None = hold.deadline
+        elif hold.released_at is not None:
+            at = max(hold.released_at + self._desk.timing.remember, hold.deadline)
+        else:
+            at = None
+        self._desk.deadlines.set(hold.uid, at)
+
+    def _release(self, hold: PreemptionHold, cause: Cause) -> None:
+        checkpoints = [self._book.checkpoints[uid] for uid in hold.checkpoints]
+        verdicts = {c.workload.uid: verdict_of(c) for c in checkpoints}
+        reasons = {c.workload.uid: c.failure for c in checkpoints if c.failure is not None}
+        released = self._book.move_hold(hold, cause, self._desk.now, verdicts=verdicts, reasons=reasons)
+        if released is not None:
+            words.of_release(self._desk, released, deadline=cause is Cause.DEADLINE)
+            self.release_again(released)

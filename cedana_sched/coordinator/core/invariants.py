@@ -1,0 +1,119 @@
+"""The invariants of the design, as far as the records alone show them; tests evaluate them after every step.
+
+What only the world can show (that a frozen process executes nothing, that a store holds what is restored) is
+checked beside it by the simulation of the tests. Numbers are those of the design's list.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from cedana_sched.coordinator.core.book import claims
+from cedana_sched.coordinator.core.machine import Core
+from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Restore, RestoreStep
+
+_IRREVERSIBLE = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, CheckpointStep.ABORTING})
+_PAST_COMMIT = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.RESUMING})
+_ENDING = frozenset({RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP})
+_OPEN_ENDED = frozenset({RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED})
+
+
+def violations(core: Core) -> list[str]:
+    """Every invariant that the records break now, as `number: sentence`; empty when all hold."""
+    return [*_claims(core), *_cold_starts(core), *_holds(core), *_checkpoints(core), *_phases(core)]
+
+
+def _claims(core: Core) -> Iterator[str]:
+    """1, 3, 7, 8: one claim for each snapshot, of the right namespace and replica, of nothing called off."""
+    restores = core.book.restores.values()
+    claimed = Counter(ref for restore in restores if (ref := claims(restore)) is not None)
+    for ref, count in claimed.items():
+        if count > 1:
+            yield f"1: {ref} is claimed {count} times"
+    called_off = {c.snapshot for c in core.book.checkpoints.values() if c.called_off and c.snapshot is not None}
+    for restore in restores:
+        ref = claims(restore)
+        if ref is None:
+            continue
+        if ref in called_off:
+            yield f"3: {restore.uid} claims {ref}, whose checkpoint was called off"
+        if ref.identity.namespace != restore.identity.namespace:
+            yield f"7: {restore.uid} of {restore.identity} claims {ref}"
+        if ref.identity.index != restore.identity.index:
+            yield f"8: {restore.uid} of {restore.identity} claims {ref}"
+
+
+def _cold_starts(core: Core) -> Iterator[str]:
+    """2: a cold start where a snapshot was known says why."""
+    for restore in core.book.restores.values():
+        if not restore.cold or restore.failure is not None:
+            continue
+        for checkpoint in core.book.of_identity(restore.identity):
+            ready_at = checkpoint.finished_at if checkpoint.step is CheckpointStep.READY else None
+            if ready_at is not None and ready_at <= restore.created_at:
+                yield f"2: {restore.uid} started cold without a word, {checkpoint.snapshot} was there"
+
+
+def _holds(core: Core) -> Iterator[str]:
+    """4: a hold ends by its deadline, and with a verdict for each victim."""
+    for hold in core.book.holds.values():
+        if hold.step is HoldStep.HOLDING:
+            if core.now > hold.deadline:
+                yield f"4: {hold.uid} holds {core.now - hold.deadline:.1f} s past its deadline"
+            continue
+        for uid in hold.checkpoints:
+            checkpoint = core.book.checkpoints.get(uid)
+            if checkpoint is None:
+                continue
+            verdict = hold.verdicts.get(checkpoint.workload.uid)
+            if verdict is None:
+                yield f"4: {hold.uid} is released without a verdict for {checkpoint.workload.uid}"
+            killed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.READY}
+            if killed and verdict is not Verdict.COMMITTED:
+                yield f"4: {hold.uid} says {verdict} of {uid}, which is {checkpoint.step}"
+
+
+def _checkpoints(core: Core) -> Iterator[str]:
+    """5, 6: nothing is killed before its whole set is committed; nothing is frozen twice at a time."""
+    busy: Counter[str] = Counter()
+    for checkpoint in core.book.checkpoints.values():
+        step = checkpoint.step
+        if step is not CheckpointStep.WAITING and not checkpoint.settled:
+            busy[checkpoint.workload.uid] += 1
+        if (step in _PAST_COMMIT or step is CheckpointStep.READY) and checkpoint.snapshot is None:
+            yield f"5: {checkpoint.uid} is {step} without a snapshot"
+        if step is CheckpointStep.KILLING and checkpoint.after is not After.STOP:
+            yield f"5: {checkpoint.uid} is killed although it was to run on"
+        if step is CheckpointStep.KILLING and checkpoint.gang is not None:
+            yield from _gang(core, checkpoint)
+        if step is CheckpointStep.FAILED and checkpoint.verdict is Verdict.COMMITTED:
+            yield f"6: {checkpoint.uid} failed, and its scheduler is told that it is committed"
+    for workload_uid, count in busy.items():
+        if count > 1:
+            yield f"5: {workload_uid} is frozen by {count} checkpoints at a time"
+
+
+def _gang(core: Core, checkpoint: Checkpoint) -> Iterator[str]:
+    for member in core.book.members(checkpoint):
+        if member.snapshot is None or member.called_off:
+            yield f"5: {checkpoint.uid} is killed while {member.uid} of its gang is {member.step}"
+
+
+def _phases(core: Core) -> Iterator[str]:
+    """9: nothing stays in an intermediate phase past its deadline."""
+    confirm = core.timing.confirm
+    for checkpoint in core.book.checkpoints.values():
+        if not checkpoint.settled:
+            grace = confirm if checkpoint.step in _IRREVERSIBLE else 0.0
+            yield from _late(core, checkpoint, grace)
+    for restore in core.book.restores.values():
+        if restore.step not in _OPEN_ENDED:
+            yield from _late(core, restore, confirm if restore.step in _ENDING else 0.0)
+
+
+def _late(core: Core, record: Checkpoint | Restore, grace: float) -> Iterator[str]:
+    late = core.now - record.deadline - grace
+    if late > 0:
+        yield f"9: {record.uid} is {record.step} {late:.1f} s past its deadline"

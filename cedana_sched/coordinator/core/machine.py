@@ -1,0 +1,215 @@
+"""The one way in: an event comes, its consequences are drawn until nothing follows any more, instructions go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cedana_sched.adapter.contract import Ended, PreemptionCancelled, Report, Starting
+from cedana_sched.coordinator.core import orders
+from cedana_sched.coordinator.core.book import Book
+from cedana_sched.coordinator.core.checkpoints import CheckpointOutcome, Checkpoints
+from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.events import (
+    AgentRestarted,
+    Event,
+    HoldPlaced,
+    NodeLost,
+    OrderLost,
+    ReleaseDone,
+    ReleaseFailed,
+    Reported,
+    Tick,
+)
+from cedana_sched.coordinator.core.holds import Holds
+from cedana_sched.coordinator.core.instructions import Instruction, Persist
+from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
+from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.model.orders import Retain
+from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore
+
+RUNAWAY = 100_000
+"""More consequences than this from one event is a loop of the rules, not work."""
+
+
+class Core:
+    """The whole state machine. Not thread-safe; it never blocks."""
+
+    def __init__(self, timing: Timing | None = None) -> None:
+        self._desk = Desk(timing or Timing())
+        self._checkpoints = Checkpoints(self._desk)
+        self._holds = Holds(self._desk, self._checkpoints)
+        self._restores = Restores(self._desk)
+
+    @classmethod
+    def recover(
+        cls, records: Iterable[Record], now: float, timing: Timing | None = None
+    ) -> tuple[Core, tuple[Instruction, ...]]:
+        """Carry on from what is stored: repeats every order and release that may not have arrived."""
+        core = cls(timing)
+        desk = core._desk
+        desk.now = now
+        stored = sorted(records, key=lambda record: record.created_at)
+        for record in stored:
+            desk.book.load(record)
+        for record in stored:
+            core._repeat(record)
+        core._draw()
+        core._pass_deadlines()
+        return core, core._take_instructions()
+
+    @property
+    def book(self) -> Book:
+        """All records, to look at."""
+        return self._desk.book
+
+    @property
+    def now(self) -> float:
+        """The time of the last event (epoch seconds)."""
+        return self._desk.now
+
+    @property
+    def timing(self) -> Timing:
+        """The core's own intervals."""
+        return self._desk.timing
+
+    def records(self) -> tuple[Record, ...]:
+        """Everything that is remembered, checkpoints first."""
+        return tuple(self._desk.book.records())
+
+    def next_deadline(self) -> float | None:
+        """When the core wants a `Tick` (epoch seconds); None when it waits for nothing but events."""
+        return self._desk.deadlines.next()
+
+    def handle(self, event: Event, now: float) -> tuple[Instruction, ...]:
+        """Take in one event; the first instruction is the `Persist`, when anything changed.
+
+        Deadlines that have passed by `now` come before the event: what arrives late is late. `now` never runs
+        backwards: an earlier time than the last one counts as the last one.
+
+        Raises:
+            IllegalTransitionError: the event contradicts the record. Nothing of it was taken in; what its time
+                made due is handed out with the next event, so follow with a `Tick`.
+        """
+        self._desk.now = max(now, self._desk.now)
+        self._pass_deadlines()
+        self._dispatch(event)
+        self._draw()
+        self._pass_deadlines()
+        return self._take_instructions()
+
+    def _dispatch(self, event: Event) -> None:
+        if isinstance(event, Tick):
+            return
+        if isinstance(event, Reported):
+            self._report(event.adapter, event.report)
+        elif isinstance(event, HoldPlaced):
+            self._holds.placed(event.signal_uid, event.until)
+        elif isinstance(event, ReleaseDone):
+            self._holds.released(event.signal_uid)
+        elif isinstance(event, ReleaseFailed):
+            self._holds.release_failed(event.signal_uid, event.why)
+        elif isinstance(event, OrderLost):
+            self._order_lost(event)
+        elif isinstance(event, AgentRestarted):
+            self._checkpoints.agent_restarted(event.node)
+            self._restores.agent_restarted(event.node)
+        elif isinstance(event, NodeLost):
+            self._checkpoints.node_lost(event.node)
+            self._restores.node_lost(event.node)
+        elif isinstance(event, CheckpointOutcome):
+            self._checkpoints.answer(event)
+        elif isinstance(event, RestoreOutcome):
+            self._restores.answer(event)
+
+    def _report(self, adapter: str, report: Report) -> None:
+        if isinstance(report, Starting):
+            self._restores.starting(adapter, report)
+        elif isinstance(report, Ended):
+            self._restores.workload_ended(report.workload_uid)
+            self._checkpoints.workload_ended(report.workload_uid, report.why)
+        elif isinstance(report, PreemptionCancelled):
+            self._checkpoints.cancel(report.signal_uid, report.why)
+        else:
+            self._holds.preempted(report.signal)
+
+    def _order_lost(self, lost: OrderLost) -> None:
+        order = lost.order
+        if isinstance(order, Retain):
+            return
+        uid = orders.record_of(order)
+        record = self._desk.book.get(uid)
+        if isinstance(record, Checkpoint):
+            current = orders.of_checkpoint(record, self._desk.now)
+        elif isinstance(record, Restore):
+            current = orders.of_restore(record)
+        else:
+            return
+        if current is None or type(current) is type(order):
+            self._desk.lost(uid)
+            self._arm(record)
+
+    def _draw(self) -> None:
+        """Follow every changed record until no rule has anything to add."""
+        book = self._desk.book
+        for _ in range(RUNAWAY):
+            if not book.touched:
+                return
+            uid = next(iter(book.touched))
+            del book.touched[uid]
+            record = book.get(uid)
+            if isinstance(record, Checkpoint):
+                self._draw_checkpoint(record)
+            elif isinstance(record, Restore):
+                self._restores.draw(record)
+                self._checkpoints.workload_changed(record.workload.uid)
+            elif record is not None:
+                self._holds.draw(record)
+        raise RuntimeError(f"the rules run in circles around {list(book.touched)[:5]}")
+
+    def _draw_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._checkpoints.draw(checkpoint)
+        if checkpoint.settled:
+            if self._desk.book.stopped_by(checkpoint.workload.uid) is not None:
+                self._restores.workload_ended(checkpoint.workload.uid)
+            hold = self._desk.book.holds.get(checkpoint.signal_uid)
+            if hold is not None:
+                self._holds.draw(hold)
+        self._restores.wake(checkpoint)
+
+    def _pass_deadlines(self) -> None:
+        while due := self._desk.deadlines.pop_due(self._desk.now):
+            for uid in due:
+                record = self._desk.book.get(uid)
+                if isinstance(record, Checkpoint):
+                    self._checkpoints.due(record)
+                elif isinstance(record, Restore):
+                    self._restores.due(record)
+                elif record is not None:
+                    self._holds.due(record)
+            self._draw()
+
+    def _repeat(self, record: Record) -> None:
+        if isinstance(record, Checkpoint):
+            order = None if record.settled else orders.of_checkpoint(record, self._desk.now)
+            if order is not None:
+                self._desk.order(record.uid, record.workload.node, order)
+        elif isinstance(record, Restore):
+            self._restores.repeat(record)
+        elif record.step is HoldStep.RELEASING:
+            self._holds.release_again(record)
+
+    def _arm(self, record: Record) -> None:
+        if isinstance(record, Checkpoint):
+            self._checkpoints.arm(record)
+        elif isinstance(record, Restore):
+            self._restores.arm(record)
+        else:
+            self._holds.arm(record)
+
+    def _take_instructions(self) -> tuple[Instruction, ...]:
+        instructions = tuple(self._desk.out)
+        self._desk.out.clear()
+        records, forgotten = self._desk.book.take_changes()
+        if records or forgotten:
+            return (Persist(records, forgotten), *instructions)
+        return instructions

@@ -1,0 +1,70 @@
+"""Which order goes with which step: the same for the first time, a repetition, and after a restart."""
+
+from __future__ import annotations
+
+from cedana_sched.model.orders import (
+    Abort,
+    Continue,
+    Dump,
+    Find,
+    Freeze,
+    GiveUp,
+    Kill,
+    Order,
+    Resume,
+    Retain,
+    Stage,
+    StartCold,
+)
+from cedana_sched.model.preemption import After
+from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
+
+
+def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) -> Order | None:
+    """The order that its step waits on.
+
+    `again`: its agent may have forgotten everything, so that a step which waits for others also asserts what
+    the agent did before, and a settled checkpoint what may never have been confirmed.
+    """
+    uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
+    if step is CheckpointStep.FREEZING or (again and step is CheckpointStep.FROZEN):
+        return Freeze(uid, workload)
+    if step is CheckpointStep.DUMPING or (again and step is CheckpointStep.COMMITTED):
+        policy = checkpoint.policy
+        left = max(checkpoint.deadline - now, 0.0)
+        return Dump(uid, workload, checkpoint.identity, policy.compression, checkpoint.reason, checkpoint.adapter, left)
+    stopped = again and step is CheckpointStep.READY and checkpoint.after is After.STOP
+    if step is CheckpointStep.KILLING or stopped:
+        return Kill(uid, workload)
+    if step is CheckpointStep.RESUMING:
+        return Resume(uid, workload)
+    called_off = again and step is CheckpointStep.FAILED and checkpoint.called_off
+    if step is CheckpointStep.ABORTING or called_off:
+        return Abort(uid, workload, checkpoint.identity, checkpoint.failure or "it was called off")
+    return None
+
+
+def record_of(order: Order) -> str:
+    """The uid of the record that an order belongs to."""
+    if isinstance(order, Find | Stage | Continue | StartCold | GiveUp):
+        return order.restore_uid
+    return order.checkpoint_uid
+
+
+def retain(checkpoint: Checkpoint, spare: tuple[int, ...]) -> Retain:
+    """The order that follows a checkpoint that succeeded."""
+    return Retain(checkpoint.uid, checkpoint.identity, checkpoint.policy.retention, spare)
+
+
+def of_restore(restore: Restore) -> Order | None:
+    """The order that its step waits on; `WAITING` has its own rules (see `restores`)."""
+    uid, workload = restore.uid, restore.workload
+    if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
+        return Stage(uid, workload, restore.snapshot)
+    if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
+        return Continue(uid, workload, restore.snapshot)
+    if restore.step is RestoreStep.STARTING_COLD:
+        return StartCold(uid, workload, restore.failure)
+    if restore.step is RestoreStep.GIVING_UP:
+        return GiveUp(uid, workload, restore.failure or "it could not be continued")
+    return None

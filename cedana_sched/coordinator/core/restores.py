@@ -1,0 +1,343 @@
+"""Rules of the restores: who may continue from which snapshot, when, and what happens if it fails.
+
+A workload waits while a snapshot of its identity may still be committed, and while another workload may still
+run as it. Each snapshot is claimed by at most one restore, from the choice until the workload has ended.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from cedana_sched.adapter.contract import Starting
+from cedana_sched.coordinator.core import orders, words
+from cedana_sched.coordinator.core.book import claims, holds_identity
+from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.orders import (
+    Continued,
+    ContinueFailed,
+    Find,
+    Found,
+    GaveUp,
+    Staged,
+    StageFailed,
+    StartedCold,
+)
+from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
+
+RestoreOutcome = Found | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
+
+STALE_ANSWERS = 3
+"""So often an older generation than the newest one that we know is taken for a late answer; then for the truth."""
+
+
+class Restores:
+    """All restores of one core."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._book = desk.book
+        self._finding: set[str] = set()
+        self._wants: dict[str, SnapshotRef] = {}
+        """Restores that wait for somebody else's claim to end."""
+        self._stale: dict[str, int] = {}
+
+    # -- what happens
+
+    def starting(self, adapter: str, report: Starting) -> None:
+        """A workload got its node; a repeated report changes nothing."""
+        if self._book.restore_of(report.workload.uid) is not None:
+            return
+        restore = Restore(
+            uid=f"restore.{report.workload.uid}",
+            adapter=adapter,
+            workload=report.workload,
+            identity=report.identity,
+            policy=report.policy,
+            step=RestoreStep.WAITING,
+            created_at=self._desk.now,
+            deadline=self._desk.now + report.policy.restore_deadline_seconds,
+            wanted=report.wanted,
+        )
+        self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
+
+    def answer(self, outcome: RestoreOutcome) -> None:
+        """Take in an agent's answer; answers for what is forgotten already are dropped."""
+        restore = self._book.restores.get(outcome.restore_uid)
+        if restore is None:
+            return
+        now = self._desk.now
+        if isinstance(outcome, Found):
+            self._found(restore, outcome)
+        elif isinstance(outcome, Staged):
+            self._move(restore, Cause.STAGED)
+        elif isinstance(outcome, StageFailed):
+            self._stage_failed(restore, outcome)
+        elif isinstance(outcome, ContinueFailed):
+            if restore.step is RestoreStep.RESTORING:
+                self._refuse(restore, f"{restore.snapshot} could not be continued: {outcome.why}")
+            else:
+                self._move(restore, Cause.CONTINUE_FAILED)
+        elif isinstance(outcome, Continued):
+            self._move(restore, Cause.CONTINUED, cold=False, failure=None, running_at=now)
+        elif isinstance(outcome, StartedCold):
+            self._move(restore, Cause.STARTED_COLD, running_at=now)
+        else:
+            self._move(restore, Cause.GAVE_UP, finished_at=now)
+
+    def workload_ended(self, workload_uid: str) -> None:
+        """The workload is gone: its claim is free."""
+        restore = self._book.restore_of(workload_uid)
+        if restore is not None:
+            self._end(restore, Cause.ENDED)
+
+    def node_lost(self, node: str) -> None:
+        """Everything on the node is gone."""
+        for restore in tuple(self._book.restores.values()):
+            if restore.workload.node == node and restore.step is not RestoreStep.ENDED:
+                self._end(restore, Cause.NODE_LOST)
+
+    def agent_restarted(self, node: str) -> None:
+        """Repeat every order of that node."""
+        for restore in tuple(self._book.restores.values()):
+            if restore.workload.node == node:
+                self.repeat(restore)
+
+    def repeat(self, restore: Restore) -> None:
+        """Give the order that its step waits on once more."""
+        order = orders.of_restore(restore)
+        if order is not None:
+            self._desk.order(restore.uid, restore.workload.node, order)
+        elif restore.uid in self._finding:
+            self._find(restore)
+        self.arm(restore)
+
+    def due(self, restore: Restore) -> None:
+        """Its time has come: the deadline, an order to repeat, or to be forgotten."""
+        now, step = self._desk.now, restore.step
+        if step in {RestoreStep.ENDED, RestoreStep.FAILED}:
+            self._desk.answered(restore.uid)
+            self._book.forget(restore)
+            return
+        if step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
+            if now >= restore.deadline + self._desk.timing.confirm:
+                self._move(restore, Cause.UNCONFIRMED, finished_at=None if restore.snapshot else now)
+                return
+        elif now >= restore.deadline:
+            self._deadline(restore)
+            return
+        if self._desk.due(restore.uid):
+            order = orders.of_restore(restore)
+            if order is not None:
+                self._desk.send_once(restore.workload.node, order)
+            elif restore.uid in self._finding:
+                self._desk.send_once(restore.workload.node, self._find_order(restore))
+        self.arm(restore)
+
+    # -- what follows from a changed record
+
+    def draw(self, restore: Restore) -> None:
+        """Look for a snapshot when nothing is in the way; wake others when this one is out of theirs."""
+        self.look(restore)
+        if not holds_identity(restore):
+            self.wake(restore)
+        self.arm(self._book.restores[restore.uid])
+
+    def look(self, restore: Restore) -> None:
+        """Ask the store, unless something is in the way or it was asked already."""
+        if restore.step is not RestoreStep.WAITING:
+            return
+        if problem := _forbidden(restore):
+            self._refuse(restore, problem)
+        elif self._blocked_by(restore) is not None:
+            if restore.wanted is not None:
+                self._wants[restore.uid] = restore.wanted
+            if restore.uid in self._finding:
+                self._finding.discard(restore.uid)
+                self._desk.answered(restore.uid)
+        elif restore.uid not in self._finding:
+            self._finding.add(restore.uid)
+            self._find(restore)
+
+    def wake(self, changed: Checkpoint | Restore) -> None:
+        """Look again for those that may have waited for this checkpoint or restore."""
+        identity = changed.identity
+        freed = changed.snapshot
+        for restore in tuple(self._book.restores_of(identity)):
+            self.look(self._book.restores[restore.uid])
+        for uid in [uid for uid, wanted in self._wants.items() if wanted == freed or wanted.identity == identity]:
+            restore_waiting = self._book.restores.get(uid)
+            if restore_waiting is not None:
+                self.look(restore_waiting)
+
+    def arm(self, restore: Restore) -> None:
+        """Set when it is looked at again."""
+        at: float | None = restore.deadline
+        if restore.step is RestoreStep.RUNNING:
+            at = None
+        elif restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
+            at = None if restore.finished_at is None else restore.finished_at + self._desk.timing.remember
+        elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
+            at = restore.deadline + self._desk.timing.confirm
+        repeat = self._desk.repeat_at(restore.uid)
+        if at is not None and repeat is not None:
+            at = min(at, repeat)
+        self._desk.deadlines.set(restore.uid, at)
+
+    # -- the steps
+
+    def _move(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
+        moved = self._book.move_restore(restore, cause, self._desk.now, **changes)
+        if moved is None:
+            return None
+        for waiting in (self._finding.discard, self._desk.answered):
+            waiting(moved.uid)
+        self._wants.pop(moved.uid, None)
+        self._stale.pop(moved.uid, None)
+        order = orders.of_restore(moved)
+        if order is not None:
+            self._desk.order(moved.uid, moved.workload.node, order)
+        words.of_restore(self._desk, moved)
+        return moved
+
+    def _end(self, restore: Restore, cause: Cause) -> None:
+        self._move(restore, cause, finished_at=self._desk.now)
+
+    def _find(self, restore: Restore) -> None:
+        self._desk.order(restore.uid, restore.workload.node, self._find_order(restore))
+        self.arm(restore)
+
+    def _find_order(self, restore: Restore) -> Find:
+        identity = restore.wanted.identity if restore.wanted else restore.identity
+        excluding = tuple(c.uid for c in self._book.of_identity(identity) if c.called_off)
+        return Find(restore.uid, restore.identity, restore.wanted, excluding)
+
+    def _found(self, restore: Restore, found: Found) -> None:
+        if restore.step is not RestoreStep.WAITING or restore.uid not in self._finding:
+            self._move(restore, Cause.FOUND)
+            return
+        snapshot = found.snapshot
+        if found.problem is not None:
+            self._refuse(restore, found.problem)
+        elif snapshot is None:
+            why = self._why_nothing(restore)
+            self._move(restore, Cause.START_COLD, cold=True, failure=why)
+        elif snapshot.identity != (restore.wanted or snapshot).identity or (
+            restore.wanted is None and snapshot.identity != restore.identity
+        ):
+            self._refuse(restore, f"the node found {snapshot}, which is another identity's")
+        elif self._is_stale(restore, snapshot):
+            return  # the question is repeated by its timer
+        elif self._claimed_by_other(restore, snapshot):
+            self._wants[restore.uid] = snapshot
+            self._finding.discard(restore.uid)
+            self._desk.answered(restore.uid)
+            self.arm(restore)
+        else:
+            self._move(restore, Cause.CHOSEN, snapshot=snapshot)
+
+    def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
+        """Whether the answer is older than a commit that we know of: then it was on its way for long."""
+        if restore.wanted is not None:
+            return False
+        newest = max((ref.generation for ref in self._ready(restore)), default=0)
+        if snapshot.generation >= newest:
+            return False
+        self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
+        return self._stale[restore.uid] < STALE_ANSWERS
+
+    def _ready(self, restore: Restore) -> list[SnapshotRef]:
+        checkpoints = self._book.of_identity(restore.identity)
+        return [c.snapshot for c in checkpoints if c.step is CheckpointStep.READY and c.snapshot is not None]
+
+    def _why_nothing(self, restore: Restore) -> str | None:
+        """Why nothing was found, if something should have been there; None for a plain first start."""
+        if ready := self._ready(restore):
+            return f"{max(ready)} is not in the store any more"
+        for checkpoint in reversed(self._book.of_identity(restore.identity)):
+            if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
+                return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
+        return None
+
+    def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
+        if restore.step is not RestoreStep.STAGING:
+            self._move(restore, Cause.STAGE_FAILED)
+            return
+        tries = self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
+        pause = self._desk.timing.pause(tries)
+        if failed.retryable and self._desk.now + pause < restore.deadline:
+            self._desk.repeat_in(restore.uid, pause)
+            self.arm(restore)
+        else:
+            self._refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
+
+    def _deadline(self, restore: Restore) -> None:
+        """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
+        in_flight = self._in_flight(restore) if restore.step is RestoreStep.WAITING else []
+        if in_flight:
+            settled = max(c.deadline for c in in_flight) + self._desk.timing.confirm
+            deadline = max(settled, self._desk.now) + restore.policy.restore_deadline_seconds
+            extended = replace(restore, deadline=deadline)
+            self._book.update(extended)
+            self.arm(extended)
+            return
+        seconds = restore.deadline - restore.created_at
+        why = f"not restored within {seconds:.0f} s"
+        if (blocker := self._blocked_by(restore)) is not None and restore.step is RestoreStep.WAITING:
+            why += f", because {blocker}"
+        self._refuse(restore, why, keep_claim=restore.step is RestoreStep.RESTORING)
+
+    def _refuse(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:
+        """It cannot be continued: start cold or fail, as its policy says, and say why.
+
+        `keep_claim`: the node may be restoring it all the same.
+        """
+        snapshot = restore.snapshot if keep_claim else None
+        if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START:
+            self._move(restore, Cause.START_COLD, cold=True, failure=why, snapshot=snapshot)
+        else:
+            self._move(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
+
+    # -- what is in the way
+
+    def _in_flight(self, restore: Restore) -> list[Checkpoint]:
+        """Checkpoints of other workloads that may still give this restore its snapshot."""
+        identity = restore.wanted.identity if restore.wanted else restore.identity
+        return [
+            checkpoint
+            for checkpoint in self._book.of_identity(identity)
+            if not checkpoint.settled and checkpoint.workload.uid != restore.workload.uid
+        ]
+
+    def _blocked_by(self, restore: Restore) -> str | None:
+        """What is in the way of a waiting restore, in words; None when nothing is."""
+        if restore.wanted is None and self._in_flight(restore):
+            return f"a checkpoint of {restore.identity} is in flight"
+        is_earlier = True  # of two that wait, the later one waits for the earlier one
+        for other in self._book.restores_of(restore.identity):
+            if other.uid == restore.uid:
+                is_earlier = False
+            elif holds_identity(other) and (is_earlier or other.step is not RestoreStep.WAITING):
+                return f"{other.workload.name} still runs as {restore.identity}"
+        wanted = self._wants.get(restore.uid, restore.wanted)
+        if wanted is not None and self._claimed_by_other(restore, wanted):
+            return f"{wanted} is claimed by another workload"
+        return None
+
+    def _claimed_by_other(self, restore: Restore, snapshot: SnapshotRef) -> bool:
+        return any(claims(other) == snapshot for other in self._book.restores.values() if other.uid != restore.uid)
+
+
+def _forbidden(restore: Restore) -> str | None:
+    """Why the very snapshot that was asked for can never be given to this workload."""
+    wanted = restore.wanted
+    if wanted is None:
+        return None
+    if wanted.identity.namespace != restore.identity.namespace:
+        return f"{wanted} belongs to another namespace"
+    if wanted.identity.index != restore.identity.index:
+        return f"{wanted} belongs to replica {wanted.identity.index}, this is replica {restore.identity.index}"
+    return None

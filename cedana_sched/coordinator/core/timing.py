@@ -1,0 +1,26 @@
+"""The core's own intervals, in seconds. Deadlines that people choose are in `CheckpointPolicy`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults suit a cluster; tests shorten them."""
+
+    resend: float = 30.0
+    """An order without an answer is repeated after this long, then after twice as long, up to `resend_most`."""
+    resend_most: float = 300.0
+    lost: float = 1.0
+    """The same for an order that is known to be lost."""
+    retry: float = 1.0
+    """Pause after the first failed attempt that may be repeated; doubles up to `retry_most`."""
+    retry_most: float = 60.0
+    confirm: float = 120.0
+    """How long past its deadline a step that cannot be taken back (kill, abort) waits for the node's answer."""
+    remember: float = 3600.0
+    """How long settled records are kept, or until their deadline, whichever is later."""
+
+    def pause(self, attempt: int) -> float:
+        """Seconds to wait after failed attempt number `attempt` (counts from 1)."""
+        return float(min(self.retry * 2.0 ** min(attempt - 1, 30), self.retry_most))

@@ -1,0 +1,178 @@
+"""Every step that a record may take, as tables: (step, cause) -> next step.
+
+A pair that stands in a table with `LATE` is legal and changes nothing: orders are repeated after a loss, and
+answers may come twice or after the matter was decided otherwise. A pair that does not stand there is a bug of
+ours or of an agent: `advance` raises. `mermaid` draws the same tables for the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from cedana_sched.model.errors import IllegalTransitionError
+from cedana_sched.model.records import CheckpointStep as C
+from cedana_sched.model.records import HoldStep as H
+from cedana_sched.model.records import RestoreStep as R
+
+LATE: Final = None
+"""Legal, and nothing changes: a repeated or delayed message."""
+
+
+class Cause(StrEnum):
+    """Why a record takes a step: an answer of the agent, a report, or a rule of the core."""
+
+    # the core's own rules
+    BEGIN = "nothing is in the way"
+    JOIN = "another preemption's checkpoint has taken the workload"
+    ALL_FROZEN = "all members are frozen"
+    KILL_ALL = "all members are committed, and are to stop"
+    RESUME_ALL = "all members are committed, and are to run on"
+    SET_FAILED = "another member failed"
+    DEADLINE = "the deadline passed"
+    UNCONFIRMED = "the node does not answer"
+    CHOSEN = "a snapshot is claimed"
+    START_COLD = "nothing can be continued, and it starts cold"
+    GIVE_UP = "nothing can be continued, and the policy says fail"
+    SETTLED = "all victims are settled"
+    # reports
+    CANCELLED = "the preemption was cancelled"
+    ENDED = "the workload ended"
+    NODE_LOST = "the node is lost"
+    # answers of the agent, of the adapter
+    FROZEN = "Frozen"
+    COMMITTED = "Committed"
+    CHECKPOINT_FAILED = "CheckpointFailed"
+    KILLED = "Killed"
+    RESUMED = "Resumed"
+    ABORTED = "Aborted"
+    FOUND = "Found"
+    STAGED = "Staged"
+    STAGE_FAILED = "StageFailed"
+    CONTINUED = "Continued"
+    CONTINUE_FAILED = "ContinueFailed"
+    STARTED_COLD = "StartedCold"
+    GAVE_UP = "GaveUp"
+    RELEASE_DONE = "ReleaseDone"
+
+
+Step = TypeVar("Step", C, H, R)
+Table = Mapping[tuple[Step, Cause], Step | None]
+
+_BEFORE_KILL = (C.FREEZING, C.FROZEN, C.DUMPING, C.COMMITTED)
+_CALLED_OFF = (Cause.SET_FAILED, Cause.DEADLINE, Cause.CANCELLED)
+
+CHECKPOINT: Final[Table[C]] = {
+    (C.WAITING, Cause.BEGIN): C.FREEZING,
+    (C.WAITING, Cause.JOIN): C.READY,
+    (C.FREEZING, Cause.FROZEN): C.FROZEN,
+    (C.FROZEN, Cause.ALL_FROZEN): C.DUMPING,
+    (C.DUMPING, Cause.COMMITTED): C.COMMITTED,
+    (C.COMMITTED, Cause.KILL_ALL): C.KILLING,
+    (C.COMMITTED, Cause.RESUME_ALL): C.RESUMING,
+    (C.KILLING, Cause.KILLED): C.READY,
+    (C.RESUMING, Cause.RESUMED): C.READY,
+    (C.ABORTING, Cause.ABORTED): C.FAILED,
+    # it goes wrong, or is called off; nothing was ordered yet while it waits
+    **{(C.WAITING, cause): C.FAILED for cause in _CALLED_OFF},
+    **{(step, cause): C.ABORTING for step in _BEFORE_KILL for cause in _CALLED_OFF},
+    (C.FREEZING, Cause.CHECKPOINT_FAILED): C.ABORTING,
+    (C.FROZEN, Cause.CHECKPOINT_FAILED): C.ABORTING,
+    (C.DUMPING, Cause.CHECKPOINT_FAILED): C.ABORTING,
+    # the workload ends by itself; committed and frozen, its snapshot stays good
+    (C.WAITING, Cause.ENDED): C.FAILED,
+    (C.FREEZING, Cause.ENDED): C.ABORTING,
+    (C.FROZEN, Cause.ENDED): C.ABORTING,
+    (C.DUMPING, Cause.ENDED): C.ABORTING,
+    (C.COMMITTED, Cause.ENDED): C.COMMITTED,
+    (C.KILLING, Cause.ENDED): C.READY,
+    (C.RESUMING, Cause.ENDED): C.READY,
+    # its node is gone: nobody is left to abort anything
+    (C.WAITING, Cause.NODE_LOST): C.FAILED,
+    (C.FREEZING, Cause.NODE_LOST): C.FAILED,
+    (C.FROZEN, Cause.NODE_LOST): C.FAILED,
+    (C.DUMPING, Cause.NODE_LOST): C.FAILED,
+    (C.COMMITTED, Cause.NODE_LOST): C.COMMITTED,
+    (C.KILLING, Cause.NODE_LOST): C.READY,
+    (C.RESUMING, Cause.NODE_LOST): C.READY,
+    (C.ABORTING, Cause.NODE_LOST): C.FAILED,
+    # what was decided stays decided when the node does not answer
+    (C.KILLING, Cause.UNCONFIRMED): C.READY,
+    (C.RESUMING, Cause.UNCONFIRMED): C.READY,
+    (C.ABORTING, Cause.UNCONFIRMED): C.FAILED,
+    # repeated, or too late to matter
+    **{(step, Cause.FROZEN): LATE for step in C if step not in {C.WAITING, C.FREEZING}},
+    **{(step, Cause.COMMITTED): LATE for step in (C.COMMITTED, C.KILLING, C.RESUMING, C.ABORTING, C.READY, C.FAILED)},
+    **{
+        (step, Cause.CHECKPOINT_FAILED): LATE
+        for step in (C.COMMITTED, C.KILLING, C.RESUMING, C.ABORTING, C.READY, C.FAILED)
+    },
+    (C.READY, Cause.KILLED): LATE,
+    (C.READY, Cause.RESUMED): LATE,
+    (C.FAILED, Cause.ABORTED): LATE,
+    (C.ABORTING, Cause.ENDED): LATE,
+}
+
+HOLD: Final[Table[H]] = {
+    (H.HOLDING, Cause.SETTLED): H.RELEASING,
+    (H.HOLDING, Cause.DEADLINE): H.RELEASING,
+    (H.RELEASING, Cause.RELEASE_DONE): H.RELEASED,
+    (H.RELEASED, Cause.RELEASE_DONE): LATE,
+}
+
+_UNDECIDED = (R.WAITING, R.STAGING, R.RESTORING)
+_LIVE = (*_UNDECIDED, R.STARTING_COLD, R.GIVING_UP, R.RUNNING)
+
+RESTORE: Final[Table[R]] = {
+    (R.WAITING, Cause.CHOSEN): R.STAGING,
+    (R.STAGING, Cause.STAGED): R.RESTORING,
+    (R.RESTORING, Cause.CONTINUED): R.RUNNING,
+    **{(step, Cause.START_COLD): R.STARTING_COLD for step in _UNDECIDED},
+    **{(step, Cause.GIVE_UP): R.GIVING_UP for step in _UNDECIDED},
+    (R.STARTING_COLD, Cause.STARTED_COLD): R.RUNNING,
+    (R.GIVING_UP, Cause.GAVE_UP): R.FAILED,
+    # the node continued it after all, when it was already told otherwise
+    (R.STARTING_COLD, Cause.CONTINUED): R.RUNNING,
+    (R.GIVING_UP, Cause.CONTINUED): LATE,
+    (R.STARTING_COLD, Cause.UNCONFIRMED): R.FAILED,
+    (R.GIVING_UP, Cause.UNCONFIRMED): R.FAILED,
+    # the workload is gone; after a failure that no node confirmed, this frees the claim
+    **{(step, Cause.ENDED): R.ENDED for step in (*_LIVE, R.FAILED)},
+    **{(step, Cause.NODE_LOST): R.ENDED for step in (*_LIVE, R.FAILED)},
+    (R.ENDED, Cause.ENDED): LATE,
+    # repeated, or too late to matter
+    **{(step, Cause.FOUND): LATE for step in R},
+    **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
+    **{(step, Cause.STAGE_FAILED): LATE for step in R if step is not R.WAITING},
+    **{(step, Cause.CONTINUED): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
+    **{(step, Cause.CONTINUE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
+    **{(step, Cause.STARTED_COLD): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
+    **{(step, Cause.GAVE_UP): LATE for step in (R.FAILED, R.ENDED)},
+}
+
+
+def advance(table: Table[Step], step: Step, cause: Cause, uid: str, history: Sequence[str]) -> Step | None:
+    """The next step, or `LATE`.
+
+    Raises:
+        IllegalTransitionError: the table does not know it; the evidence is the record's history.
+    """
+    try:
+        return table[step, cause]
+    except KeyError:
+        message = f"{uid} is {step} and cannot take {cause.name} ({cause})"
+        remedy = "this is a defect: report it with the history below"
+        raise IllegalTransitionError(message, remedy=remedy, evidence=tuple(history)) from None
+
+
+def mermaid(table: Table[Step]) -> str:
+    """A state diagram of `table`; messages that change nothing are left out."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (step, cause), following in table.items():
+        if following is not None and following != step:
+            arrows.setdefault((str(step), str(following)), []).append(str(cause))
+    lines = ["stateDiagram-v2"]
+    for (step_name, next_name), causes in arrows.items():
+        lines.append(f"    {step_name} --> {next_name}: {', '.join(causes)}")
+    return "\n".join(lines)
