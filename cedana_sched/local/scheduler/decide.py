@@ -1,0 +1,159 @@
+"""One scheduling cycle as a pure function: who is admitted, who must go for whom, and why everybody else waits.
+
+Two ledgers are kept. `now` is what is in use this instant, victims that are still on their way out included;
+`then` is what it will be when they are gone and those who wait for their place have it. A job is admitted only
+if it fits in both: so a freed place goes to the job for which it was freed, and nobody is preempted twice for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cedana_sched.local.scheduler.ledger import Ledger
+from cedana_sched.local.scheduler.reasons import (
+    never_fits,
+    why_not_fitting,
+    why_preempting,
+    why_waiting_for_place,
+)
+from cedana_sched.local.scheduler.search import victims_for
+from cedana_sched.local.scheduler.state import (
+    AdmittedJob,
+    ClusterState,
+    Decisions,
+    PendingJob,
+    Preemption,
+    QueueingStrategy,
+)
+
+
+def decide(state: ClusterState, now: float) -> Decisions:
+    """What to do in `state` at `now` (epoch seconds). The same input always gives the same answer."""
+    return _Cycle(state, now).run()
+
+
+class _Cycle:
+    """The working memory of one call of `decide`."""
+
+    def __init__(self, state: ClusterState, now: float) -> None:
+        self._state = state
+        self._time = now
+        pending = {job.uid for job in state.pending}
+        stale = {a.uid for a in state.admitted if _is_stale(a, pending)}
+        self._leaving = {a.uid: a for a in state.admitted if a.eviction is not None and a.uid not in stale}
+        staying = [a for a in state.admitted if a.uid not in self._leaving]
+        self._now = Ledger(state.cohort, ((a.group, a.request) for a in state.admitted))
+        self._then = Ledger(state.cohort, ((a.group, a.request) for a in staying))
+        self._staying = [a for a in staying if a.preemptible and a.uid not in stale and a.protected_until <= now]
+        self._admissions: list[str] = []
+        self._preemptions: list[Preemption] = []
+        self._unneeded = sorted(stale)
+        self._claims: set[str] = set()
+        self._waiting: dict[str, str] = {}
+        self._unschedulable: dict[str, str] = {}
+
+    def run(self) -> Decisions:
+        for job in self._in_order():
+            self._consider(job)
+        return Decisions(
+            admissions=tuple(self._admissions),
+            preemptions=tuple(self._preemptions),
+            unneeded=tuple(self._unneeded),
+            waiting=self._waiting,
+            unschedulable=self._unschedulable,
+            claims=frozenset(self._claims.intersection(self._waiting)),
+            wake_at=self._wake_at(),
+        )
+
+    def _in_order(self) -> Iterator[PendingJob]:
+        """Those whose place is being freed, then the heads of the groups' queues, one after the other."""
+        claims = {job.uid for job in self._state.pending if job.claims}
+        claims |= {a.eviction.preemptor for a in self._leaving.values() if a.eviction and a.eviction.preemptor}
+        known = [job for job in self._state.pending if self._can_ever_run(job)]
+        for job in sorted((job for job in known if job.uid in claims), key=_queue_order):
+            if self._then.fits(job.group, job.request):
+                self._claims.add(job.uid)
+            yield job
+        queues: dict[str, list[PendingJob]] = {}
+        for job in sorted((job for job in known if job.uid not in claims), key=_queue_order):
+            queues.setdefault(job.group, []).append(job)
+        while queues:
+            head = min((queue[0] for queue in queues.values()), key=self._head_order)
+            yield head
+            queue = queues[head.group]
+            queue.pop(0)
+            if self._blocks(head):
+                self._waiting |= {job.uid: f"queued behind {head.label}, its group is StrictFIFO" for job in queue}
+                queue.clear()
+            if not queue:
+                del queues[head.group]
+
+    def _can_ever_run(self, job: PendingJob) -> bool:
+        problem = never_fits(self._state.cohort, job.group, job.request)
+        if problem is not None:
+            self._unschedulable[job.uid] = str(problem)
+        return problem is None
+
+    def _head_order(self, job: PendingJob) -> tuple[object, ...]:
+        if self._state.cohort.share_strategies:
+            return (self._then.share_with(job.group, job.request), *_queue_order(job))
+        return (not self._then.within_nominal(job.group, job.request), *_queue_order(job))
+
+    def _blocks(self, job: PendingJob) -> bool:
+        strict = self._state.cohort.groups[job.group].queueing is QueueingStrategy.STRICT_FIFO
+        return strict and job.uid in self._waiting
+
+    def _consider(self, job: PendingJob) -> None:
+        if not self._then.fits(job.group, job.request):
+            self._look_for_victims(job)
+        elif self._now.fits(job.group, job.request):
+            self._admit(job)
+        else:
+            self._waiting[job.uid] = why_waiting_for_place(job, list(self._leaving.values()))
+            self._then.add(job.group, job.request)
+
+    def _admit(self, job: PendingJob) -> None:
+        self._admissions.append(job.uid)
+        self._now.add(job.group, job.request)
+        self._then.add(job.group, job.request)
+        for victim in [v for v in self._leaving.values() if _revocable_for(v, job.uid)]:
+            if self._then.fits(victim.group, victim.request):
+                self._then.add(victim.group, victim.request)
+                self._unneeded.append(victim.uid)
+                del self._leaving[victim.uid]
+
+    def _look_for_victims(self, job: PendingJob) -> None:
+        preemptions = victims_for(job, self._staying, self._then)
+        if not preemptions:
+            self._waiting[job.uid] = why_not_fitting(job, self._then)
+            return
+        self._preemptions += preemptions
+        self._claims.add(job.uid)
+        gone = {p.victim for p in preemptions}
+        victims = [a for a in self._staying if a.uid in gone]
+        for victim in victims:
+            self._then.remove(victim.group, victim.request)
+            self._leaving[victim.uid] = victim
+        self._staying = [a for a in self._staying if a.uid not in gone]
+        self._then.add(job.group, job.request)
+        self._waiting[job.uid] = why_preempting(preemptions, victims)
+
+    def _wake_at(self) -> float | None:
+        if not self._waiting:
+            return None
+        ends = [a.protected_until for a in self._state.admitted if a.protected_until > self._time]
+        return min(ends, default=None)
+
+
+def _queue_order(job: PendingJob) -> tuple[int, float, str]:
+    return (-job.priority, job.submitted_at, job.uid)
+
+
+def _is_stale(job: AdmittedJob, pending: set[str]) -> bool:
+    """Whether it is being evicted for a job that does not wait any more, and can still be left alone."""
+    eviction = job.eviction
+    return eviction is not None and eviction.revocable and eviction.preemptor not in {None, *pending}
+
+
+def _revocable_for(job: AdmittedJob, preemptor: str) -> bool:
+    return job.eviction is not None and job.eviction.revocable and job.eviction.preemptor == preemptor

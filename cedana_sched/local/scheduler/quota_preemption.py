@@ -1,0 +1,76 @@
+"""Finds victims by quota and priority alone: Kueue's classical preemption, on one flat cohort.
+
+Source of the rules: Kueue v0.19, pkg/scheduler/preemption/classical_strategy.go.
+"""
+
+from __future__ import annotations
+
+from cedana_sched.local.scheduler.candidates import Candidate, Variant
+from cedana_sched.local.scheduler.ledger import Ledger
+from cedana_sched.local.scheduler.resources import Resource
+from cedana_sched.local.scheduler.state import PendingJob, Preemption
+
+
+def quota_victims(
+    job: PendingJob, candidates: list[Candidate], ledger: Ledger, lacking: frozenset[Resource]
+) -> list[Preemption]:
+    """The first set of victims that makes place, not yet reduced; empty when there is none. Leaves the ledger as is."""
+    for may_borrow in _attempts(job, candidates, ledger, lacking):
+        taken = _attempt(job, candidates, ledger, lacking, may_borrow=may_borrow)
+        if taken:
+            kept = spare_the_needless(job, taken, ledger, may_borrow=may_borrow)
+            return [candidate.preempted_by(job) for candidate in kept]
+    return []
+
+
+def _attempts(
+    job: PendingJob, candidates: list[Candidate], ledger: Ledger, lacking: frozenset[Resource]
+) -> tuple[bool, ...]:
+    """Whether to try with borrowing, in which order: to avoid flapping, what may borrow may take less from others."""
+    group = ledger.cohort.groups[job.group]
+    others = any(c.variant is not Variant.SAME_GROUP for c in candidates)
+    may_not_borrow_then = not group.borrow_while_preempting
+    if not others or (may_not_borrow_then and not ledger.below_nominal(job.group, lacking)):
+        return (True,)
+    if may_not_borrow_then and not any(c.variant is Variant.RECLAIM for c in candidates):
+        return (False, True)
+    return (True, False)
+
+
+def _attempt(
+    job: PendingJob, candidates: list[Candidate], ledger: Ledger, lacking: frozenset[Resource], *, may_borrow: bool
+) -> list[Candidate]:
+    taken: list[Candidate] = []
+    fits = False
+    for candidate in candidates:
+        victim = candidate.job
+        if candidate.variant is not Variant.SAME_GROUP:
+            if may_borrow and candidate.variant is Variant.RECLAIM_WITHOUT_BORROWING:
+                continue
+            if not ledger.borrows(victim.group, lacking):
+                continue
+        ledger.remove(victim.group, victim.request)
+        taken.append(candidate)
+        if fits := ledger.fits(job.group, job.request, may_borrow=may_borrow):
+            break
+    for candidate in taken:
+        ledger.add(candidate.job.group, candidate.job.request)
+    return taken if fits else []
+
+
+def spare_the_needless(job: PendingJob, taken: list[Candidate], ledger: Ledger, *, may_borrow: bool) -> list[Candidate]:
+    """Give back, last taken first, every victim without which the job fits all the same; leaves the ledger as is.
+
+    The very last is never asked: before it was taken the job did not fit.
+    """
+    for candidate in taken:
+        ledger.remove(candidate.job.group, candidate.job.request)
+    kept = [taken[-1]]
+    for candidate in reversed(taken[:-1]):
+        ledger.add(candidate.job.group, candidate.job.request)
+        if not ledger.fits(job.group, job.request, may_borrow=may_borrow):
+            ledger.remove(candidate.job.group, candidate.job.request)
+            kept.append(candidate)
+    for candidate in kept:
+        ledger.add(candidate.job.group, candidate.job.request)
+    return kept[::-1]

@@ -1,0 +1,59 @@
+"""Amounts of the two resources that a job asks for and a group has quota of; whole numbers, so nothing drifts."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Resource(StrEnum):
+    """What quota is counted in."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+
+
+class Resources(msgspec.Struct, frozen=True, order=True):
+    """CPU in thousandths of a core, memory in bytes. Differences may be negative."""
+
+    cpu: int = 0
+    memory: int = 0
+
+    def __getitem__(self, resource: Resource) -> int:
+        return self.cpu if resource is Resource.CPU else self.memory
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpu + other.cpu, self.memory + other.memory)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.cpu - other.cpu, self.memory - other.memory)
+
+    def times(self, count: int) -> Resources:
+        return Resources(self.cpu * count, self.memory * count)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """An optional bound for each resource, in the units of `Resources`; None is no bound."""
+
+    cpu: int | None = None
+    memory: int | None = None
+
+    def __getitem__(self, resource: Resource) -> int | None:
+        return self.cpu if resource is Resource.CPU else self.memory
+
+
+def in_words(resource: Resource, amount: int) -> str:
+    """An amount as a person writes it: `1.5 cpus`, `2Gi of memory`."""
+    if resource is Resource.CPU:
+        return f"{amount / 1000:g} cpu" + ("" if amount == 1000 else "s")  # one whole core
+    return f"{_binary(amount)} of memory"
+
+
+def _binary(amount: int) -> str:
+    value = float(amount)
+    for unit in ("", "Ki", "Mi", "Gi"):
+        if abs(value) < 1024:  # the step between binary units
+            return f"{value:.4g}{unit}"
+        value /= 1024
+    return f"{value:.4g}Ti"

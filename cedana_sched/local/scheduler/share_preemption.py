@@ -1,0 +1,110 @@
+"""Finds victims by weighted fair share: the groups that borrow most, for their weight, give first.
+
+Source of the rules: Kueue v0.19, pkg/scheduler/preemption/fair_strategy.go (rules S2-a and S2-b of KEP-1714).
+"""
+
+from __future__ import annotations
+
+from cedana_sched.local.scheduler.candidates import Candidate
+from cedana_sched.local.scheduler.ledger import Ledger
+from cedana_sched.local.scheduler.quota_preemption import spare_the_needless
+from cedana_sched.local.scheduler.state import PendingJob, Preemption, PreemptionReason, ShareStrategy
+
+
+def share_victims(job: PendingJob, candidates: list[Candidate], ledger: Ledger) -> list[Preemption]:
+    """A minimal set of victims that makes place and that fair sharing allows; empty when there is none."""
+    search = _Search(job, candidates, ledger)
+    try:
+        fits = search.run()
+    finally:
+        search.undo()
+    if not fits:
+        return []
+    kept = spare_the_needless(job, search.taken, ledger, may_borrow=True)
+    return [candidate.preempted_by(job, search.reasons[candidate.job.uid]) for candidate in kept]
+
+
+class _Search:
+    """One walk over the candidates. The job itself is in the ledger meanwhile: shares must account for it."""
+
+    def __init__(self, job: PendingJob, candidates: list[Candidate], ledger: Ledger) -> None:
+        self.job = job
+        self.ledger = ledger
+        self.taken: list[Candidate] = []
+        self.reasons: dict[str, PreemptionReason] = {}
+        self._candidates = candidates
+        self._entitled = ledger.within_nominal(job.group, job.request)
+        ledger.add(job.group, job.request)
+
+    def run(self) -> bool:
+        first, *second = self.ledger.cohort.share_strategies
+        fits, rest = self._walk(self._candidates, first)
+        own_taken = PreemptionReason.IN_CLUSTER_QUEUE in self.reasons.values()
+        if not fits and own_taken:  # with jobs of its own gone, the job's group has a smaller share than before
+            fits, rest = self._walk(rest, first)
+        if not fits and second:
+            fits = self._walk_once_more(rest)
+        return fits
+
+    def undo(self) -> None:
+        for candidate in self.taken:
+            self.ledger.add(candidate.job.group, candidate.job.request)
+        self.ledger.remove(self.job.group, self.job.request)
+
+    def _walk(self, candidates: list[Candidate], strategy: ShareStrategy) -> tuple[bool, list[Candidate]]:
+        """Take candidates while `strategy` allows it; returns whether the job fits, and those passed over."""
+        queues = _by_group(candidates)
+        passed_over: list[Candidate] = []
+        while (name := self._greediest(queues)) is not None:
+            candidate = queues[name].pop(0)
+            reason = self._reason_to_take(candidate, strategy)
+            if reason is None:
+                passed_over.append(candidate)
+            elif self._take(candidate, reason):
+                return True, []
+        return False, passed_over
+
+    def _walk_once_more(self, candidates: list[Candidate]) -> bool:
+        """Rule S2-b: at most one more from each group, while its share is above the job's."""
+        queues = _by_group(candidates)
+        while (name := self._greediest(queues)) is not None:
+            candidate = queues.pop(name)[0]
+            reason = self._reason_to_take(candidate, ShareStrategy.LESS_THAN_INITIAL_SHARE)
+            if reason is not None and self._take(candidate, reason):
+                return True
+        return False
+
+    def _greediest(self, queues: dict[str, list[Candidate]]) -> str | None:
+        """The group with candidates and the highest share; a group that borrows nothing gives nothing."""
+        names = [n for n in sorted(queues) if queues[n] and (n == self.job.group or self.ledger.borrows(n))]
+        return max(names, key=self.ledger.share) if names else None
+
+    def _reason_to_take(self, candidate: Candidate, strategy: ShareStrategy) -> PreemptionReason | None:
+        victim = candidate.job
+        if victim.group == self.job.group:
+            return PreemptionReason.IN_CLUSTER_QUEUE
+        if self._entitled:
+            return PreemptionReason.IN_COHORT_RECLAMATION
+        ours = self.ledger.share(self.job.group)
+        if strategy is ShareStrategy.LESS_THAN_INITIAL_SHARE:
+            allowed = ours < self.ledger.share(victim.group)
+        else:
+            allowed = ours <= self.ledger.share_without(victim.group, victim.request)
+        return PreemptionReason.IN_COHORT_FAIR_SHARING if allowed else None
+
+    def _take(self, candidate: Candidate, reason: PreemptionReason) -> bool:
+        """Simulate the victim gone; returns whether the job fits now."""
+        self.ledger.remove(candidate.job.group, candidate.job.request)
+        self.taken.append(candidate)
+        self.reasons[candidate.job.uid] = reason
+        self.ledger.remove(self.job.group, self.job.request)
+        fits = self.ledger.fits(self.job.group, self.job.request)
+        self.ledger.add(self.job.group, self.job.request)
+        return fits
+
+
+def _by_group(candidates: list[Candidate]) -> dict[str, list[Candidate]]:
+    queues: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        queues.setdefault(candidate.job.group, []).append(candidate)
+    return queues
