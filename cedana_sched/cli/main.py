@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from cedana_sched import __version__
-from cedana_sched.cli import doctor, engine, jobs, logs, snapshots, store, submit, wait
+from cedana_sched.cli import engine, jobs, logs, snapshots, store, submit, wait
 from cedana_sched.cli.command import GlobalOptions, OutputFormat, StateDirectory
+from cedana_sched.cli.doctor import command as doctor
 from cedana_sched.cli.errors import CommandLineError
 from cedana_sched.cli.exit_codes import MEANINGS, ExitCode
 from cedana_sched.cli.output import Format, Output

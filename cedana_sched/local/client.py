@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from cedana_sched.local.views import Change, EngineView, JobView, Problem, Submission
+from cedana_sched.model import errors
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError, UsageError
 
 SOCKET_NAME = "engine.sock"
@@ -77,7 +78,8 @@ class EngineClient:
         """Take a snapshot: the job runs on, or is held suspended until `restore`. Returns when it is settled.
 
         Raises:
-            EngineRefusedError: the snapshot failed; the message is CRIU's, explained.
+            SnapshotError: it failed; the message is CRIU's, explained.
+            EngineRefusedError: the job is in a phase in which there is nothing to freeze.
         """
         body = {"leave_running": leave_running}
         return await self._call("POST", f"/v1/jobs/{_segment(key)}/checkpoint", JobView, body=body)
@@ -136,4 +138,12 @@ async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
     if problem.field is not None:
         kind = NotFoundError if response.status == 404 else UsageError
         raise kind.restored(problem.field, problem.message, remedy=problem.remedy)
-    raise EngineRefusedError(problem.message, remedy=problem.remedy, evidence=problem.evidence)
+    raise _kind(problem.kind)(problem.message, remedy=problem.remedy, evidence=problem.evidence)
+
+
+def _kind(name: str) -> type[CedanaSchedError]:
+    """The error that the engine raised, if it is one of the model's; else a refusal."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, CedanaSchedError) and not issubclass(kind, UsageError):
+        return kind
+    return EngineRefusedError

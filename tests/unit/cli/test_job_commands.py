@@ -94,6 +94,15 @@ def test_a_refused_action_shows_the_evidence(engine: FakeEngine, cli: Cli) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"), [("DumpError", 1), ("IncompatibleError", 6), ("StoreUnavailableError", 7), ("Unheard", 4)]
+)
+def test_an_error_of_the_engine_keeps_its_kind(engine: FakeEngine, cli: Cli, kind: str, code: int) -> None:
+    engine.jobs = {"4f6c1d2e9a7b": a_job()}
+    engine.problem = (409, Problem("it did not work", kind=kind))
+    assert cli("checkpoint", "md").exit_code == code
+
+
 def test_a_checkpoint_tells_its_steps_where_there_is_no_terminal(engine: FakeEngine, cli: Cli) -> None:
     running = a_job(checkpoint=None)
     engine.jobs = {running.uid: running}

@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cli.doctor import command, devices, machine
+from cedana_sched.cli.doctor.findings import Finding, Level, checked
+from cedana_sched.model.errors import CedanaSchedError
+
+from .conftest import Cli
+from .fake_engine import FakeEngine
+
+ALL = (1 << 41) - 1
+
+
+def status_without(*names: str) -> str:
+    held = ALL
+    for capability in machine.CAPABILITIES:
+        if capability.name in names:
+            held &= ~(1 << capability.bit)
+    return f"Name:\tx\nCapEff:\t{held:016x}\n"
+
+
+def test_a_full_root_has_nothing_to_mend() -> None:
+    (finding,) = machine.capabilities(status_without())
+    assert finding.level is Level.OK
+
+
+def test_missing_capabilities_say_what_does_not_work() -> None:
+    resource, admin = "CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"
+    found = {finding.says.split()[0]: finding for finding in machine.capabilities(status_without(resource, admin))}
+    assert found[resource].level is Level.WARN
+    assert "limits of other users" in found[resource].says
+    assert found[admin].level is Level.FAIL
+    assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.parametrize(("release", "level"), [("4.19.0-27", Level.FAIL), ("5.9.0", Level.OK), ("6.18.44", Level.OK)])
+def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, release: str, level: Level) -> None:
+    monkeypatch.setattr("platform.release", lambda: release)
+    (finding,) = machine.kernel()
+    assert finding.level is level
+    assert release in finding.says
+
+
+def test_a_gpu_is_seen_by_its_device(tmp_path: Path) -> None:
+    (finding,) = devices.gpus(tmp_path)
+    assert finding.says == "none"
+    (tmp_path / "nvidiactl").touch()
+    (finding,) = devices.gpus(tmp_path)
+    assert finding.level is Level.WARN
+    assert finding.remedy
+
+
+def test_the_disk_of_a_directory_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> None:
+    (finding,) = devices.disk(tmp_path / "a" / "b")
+    assert f"free at {tmp_path};" in finding.says
+
+
+def test_too_little_room_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "SCARCE_BYTES", 1 << 62)
+    (finding,) = devices.disk(tmp_path)
+    assert finding.level is Level.FAIL
+
+
+def test_an_error_is_a_finding_with_its_remedy() -> None:
+    def broken() -> list[Finding]:
+        raise CedanaSchedError("no hierarchy is mounted", remedy="mount one")
+
+    assert checked("cgroups", broken) == [Finding("cgroups", Level.FAIL, "no hierarchy is mounted", "mount one")]
+
+
+def test_the_exit_code_is_that_of_the_worst_finding(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Finding("kernel", Level.OK, "fine"), Finding("criu", Level.WARN, "not yet", "prepare")]
+    monkeypatch.setattr(command, "examine", lambda *_, **__: found)
+    result = cli("doctor")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-2:] == ["warn   criu    not yet", "               -> prepare"]
+    found.append(Finding("namespaces", Level.FAIL, "denied", "be root"))
+    result = cli("doctor", "-o", "json")
+    assert result.exit_code == 1
+    assert [finding["level"] for finding in json.loads(result.stdout)] == ["ok", "warn", "fail"]
+    assert json.loads(result.stderr)["kind"] == "DoctorError"
+
+
+def test_a_running_engine_is_named(engine: FakeEngine, cli: Cli) -> None:
+    found = {finding["check"]: finding["says"] for finding in json.loads(cli("doctor", "-o", "json").stdout)}
+    assert found["engine"].startswith("version 0.1.0 runs as process 4711")
+    assert {"kernel", "capabilities", "namespaces", "cgroups", "criu", "gpu", "disk"} <= set(found)
