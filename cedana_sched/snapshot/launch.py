@@ -124,12 +124,13 @@ def _become(job: Job, failures: int) -> None:
         enter_root(job.mount_point, job.externals)
         _redirect(job)
         os.chdir(job.directory)
+        tini = os.open(job.tini, os.O_PATH | os.O_CLOEXEC)  # its folder may be closed to the job's user
         os.setgroups(job.groups)
         os.setgid(job.gid)
         os.setuid(job.uid)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
-        os.execve(job.tini, ["tini", "-g", "--", *job.command], job.environment)  # noqa: S606
+        os.execve(tini, ["tini", "-g", "--", *job.command], job.environment)  # noqa: S606
     except OSError as error:
         os.write(failures, str(error).encode())
         os._exit(_FAILED)
