@@ -58,8 +58,8 @@ class RunCgroup:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Each directory once, although hosts may mount several v1 controllers together."""
-        return tuple(dict.fromkeys(self.directories.values()))
+        """Each directory once, the freezer first; hosts may mount several v1 controllers together."""
+        return tuple(dict.fromkeys((self.freezer, *self.directories.values())))
 
     def create(self) -> None:
         """Make the groups, with their controllers delegated to them. Idempotent.

@@ -11,13 +11,17 @@ import os
 import pwd
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from cedana_sched.local.cgroups import Limits
+from cedana_sched.local.restorer import RestoreTask, encode_toolchain
 from cedana_sched.model.errors import UsageError
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals
+from cedana_sched.snapshot.restore import RestoreRequest
+from cedana_sched.snapshot.toolchain import Toolchain
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -68,6 +72,26 @@ def launch_task(spec: JobSpec, tini: Path, mount_point: Path, externals: Externa
         gid=account.pw_gid,
         groups=tuple(os.getgrouplist(account.pw_name, account.pw_gid)),
     )
+
+
+def restore_task(
+    toolchain: Toolchain, images: Path, workdir: Path, mount_point: Path, mounts: Externals
+) -> RestoreTask:
+    """The task for `restorer`: CRIU's own files go to `workdir`."""
+    request = RestoreRequest(images=images, workdir=workdir, mount_point=mount_point, externals=mounts.items())
+    return RestoreTask(encode_toolchain(toolchain), request)
+
+
+def as_json(task: Job | RestoreTask) -> dict[str, Any]:
+    """The task as a supervisor's spec holds it."""
+    found: dict[str, Any] = msgspec.to_builtins(task, enc_hook=str)
+    return found
+
+
+def prepare_output(spec: JobSpec) -> None:
+    """Make the folders that the job's output goes to."""
+    for path in (spec.stdout, spec.stderr):
+        path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def install_tini(tini: Path, folder: Path) -> Path:

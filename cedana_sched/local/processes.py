@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-_START_TIME = 19  # proc(5), /proc/PID/stat field 22, counted from the field after the command's name
+_STATE, _START_TIME = 0, 19  # proc(5), /proc/PID/stat fields 3 and 22, counted after the command's name
 
 
 class ProcessId(NamedTuple):
@@ -27,22 +27,26 @@ class ProcessId(NamedTuple):
         Raises:
             ProcessLookupError: there is none.
         """
-        return cls(pid, _start_time(pid), _boot_id())
+        return cls(pid, int(_stat(pid)[_START_TIME]), _boot_id())
 
     def open(self) -> int | None:
-        """A pidfd of this very process, or None when it is gone, whoever has its PID now. A zombie has one."""
+        """A pidfd of this very process, or None when it is gone or a zombie, whoever has its PID now."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        if self == _current(self.pid):  # checked after opening: from here on the descriptor cannot change its mind
+        if self.alive():  # checked after opening: from here on the descriptor cannot change its mind
             return descriptor
         os.close(descriptor)
         return None
 
     def alive(self) -> bool:
         """Whether it exists and is not a zombie."""
-        return self == _current(self.pid) and _state(self.pid) not in "ZX"
+        try:
+            stat = _stat(self.pid)
+        except ProcessLookupError:
+            return False
+        return self == ProcessId(self.pid, int(stat[_START_TIME]), _boot_id()) and stat[_STATE] not in "ZX"
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is gone."""
@@ -56,24 +60,6 @@ class ProcessId(NamedTuple):
         finally:
             os.close(descriptor)
         return True
-
-
-def _current(pid: int) -> ProcessId | None:
-    try:
-        return ProcessId.of(pid)
-    except ProcessLookupError:
-        return None
-
-
-def _start_time(pid: int) -> int:
-    return int(_stat(pid)[_START_TIME])
-
-
-def _state(pid: int) -> str:
-    try:
-        return _stat(pid)[0]
-    except ProcessLookupError:
-        return "X"
 
 
 def _stat(pid: int) -> list[str]:

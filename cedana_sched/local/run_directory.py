@@ -45,10 +45,12 @@ class RunSpec(NamedTuple):
     cgroup: dict[str, str]
     """Directories of the run's groups, by controller (see `cgroups.RunCgroup`)."""
     supervisors: dict[str, str]
+    mounts: tuple[str, ...] = ()
+    """The host's mounts that the job sees besides `/`."""
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
-        return cls(**(found | {"limits": Limits(*found["limits"])}))
+        return cls(**(found | {"limits": Limits(*found["limits"]), "mounts": tuple(found["mounts"])}))
 
 
 class RunState(NamedTuple):

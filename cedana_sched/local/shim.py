@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cedana_sched.local.cgroups import RunCgroup
@@ -49,6 +50,7 @@ class LaunchError(Exception):
 
 
 def main(arguments: list[str]) -> int:
+    os.chdir("/")
     directory = RunDirectory(Path(arguments[1]))
     lock = directory.lock()  # kept until this process ends
     spec = directory.spec()
@@ -148,6 +150,9 @@ def _end(directory: RunDirectory, group: RunCgroup, record: ExitRecord, state: R
         group.remove()
     except CedanaSchedError as error:
         print(error, file=sys.stderr)  # the engine tries again, and tells a person
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass  # a job that failed to start, and what CRIU left: PID 1 of some machines reaps nothing
 
 
 def _stay(number: int, frame: object) -> None:

@@ -1,0 +1,23 @@
+"""Waits on descriptors that the kernel makes readable when something has happened: pidfds, inotify."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+async def any_readable(*descriptors: int) -> int:
+    """Wait until one of them is readable; returns the first that was. Each may be waited for by one task only."""
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[int] = loop.create_future()
+
+    def ready(descriptor: int) -> None:
+        if not first.done():
+            first.set_result(descriptor)
+
+    for descriptor in descriptors:
+        loop.add_reader(descriptor, ready, descriptor)
+    try:
+        return await first
+    finally:
+        for descriptor in descriptors:
+            loop.remove_reader(descriptor)

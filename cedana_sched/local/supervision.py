@@ -1,0 +1,135 @@
+"""One run as the engine sees it: its supervisor watched without polling, and its end settled whatever died.
+
+A pidfd tells that the supervisor has ended, inotify that it wrote its state. A supervisor that ended without a record
+was killed: then the engine takes its place, ends the job's processes, removes its groups, and records the run as lost.
+Called by the runtime only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import suppress
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
+
+from cedana_sched.local.cgroups import RunCgroup
+from cedana_sched.local.kernel import IN_MOVED_TO, inotify_open, inotify_watch
+from cedana_sched.local.readiness import any_readable
+from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.launch import module_environment
+
+_EVENT_BYTES = 64 << 10
+_LOST = Failure(
+    "its supervisor was killed, so the run was ended",
+    "see the kernel's log for the cause (out of memory?); a job with an id continues from its last snapshot",
+)
+
+log = structlog.get_logger(__name__)
+
+
+class SupervisedRun:
+    """A run from its beginning, or its adoption by a new engine, to its settled end.
+
+    `settled` is set when it runs or never will, `ended` when everything of it is gone; `record` is there from then
+    on, and stays None for a run whose supervisor never began.
+    """
+
+    def __init__(self, directory: RunDirectory, spec: RunSpec) -> None:
+        self.directory = directory
+        self.spec = spec
+        self.group = RunCgroup(spec.cgroup)
+        self.state: RunState | None = None
+        self.record: ExitRecord | None = None
+        self.unwanted = False
+        """A restore that was given up: its end is nobody's business."""
+        self.settled = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    @property
+    def uid(self) -> str:
+        return self.directory.uid
+
+    @property
+    def began(self) -> bool:
+        """Whether the job came to life."""
+        return self.state is not None and self.state.init is not None
+
+    async def watch(self, pidfd: int | None = None) -> None:
+        """Follow the supervisor to its end, then settle the run. `pidfd` is its, where it is a child of ours."""
+        inotify = inotify_open()
+        try:
+            inotify_watch(inotify, self.directory.path, IN_MOVED_TO)
+            lock = await self._await_supervisor(inotify, pidfd)
+        finally:
+            os.close(inotify)
+        try:
+            await self._settle_patiently()
+        finally:
+            os.close(lock)
+        self.ended.set()
+        self.settled.set()
+
+    async def _await_supervisor(self, inotify: int, pidfd: int | None) -> int:
+        """Return the run's lock, once no supervisor is there any more."""
+        while True:
+            self._read_state()
+            if pidfd is None and self.state is not None:
+                pidfd = self.state.shim.open()
+            if pidfd is None and (lock := self.directory.lock()) is not None:
+                return lock
+            waiting = [inotify] if pidfd is None else [inotify, pidfd]
+            if await any_readable(*waiting) == inotify:
+                os.read(inotify, _EVENT_BYTES)
+            elif pidfd is not None:
+                _reap(pidfd)
+                os.close(pidfd)
+                pidfd = None
+
+    def _read_state(self) -> None:
+        self.state = self.directory.state() or self.state
+        if self.began:
+            self.settled.set()
+
+    async def _settle_patiently(self) -> None:
+        """Processes that wait for a device do not die at once; the run has not ended before they have."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(CedanaSchedError), wait=wait_exponential(max=30), after=self._say_stuck
+        )
+        self.record = await retrying(asyncio.to_thread, self._settle)
+
+    def _settle(self) -> ExitRecord | None:
+        """With the lock held: leave nothing of the run but its record. None when its supervisor never began."""
+        self.group.kill()
+        self.group.remove()
+        record = self.directory.exit()
+        if record is None and self.state is not None:
+            record = ExitRecord(time.time(), lost=True, failure=_LOST)
+            self.directory.write_exit(record)
+        return record
+
+    def _say_stuck(self, call: RetryCallState) -> None:
+        error = call.outcome.exception() if call.outcome else None
+        log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=call.attempt_number)
+
+
+def start_supervisor(directory: RunDirectory) -> int:
+    """Start the run's supervisor in a session of its own; returns its pidfd."""
+    arguments = [sys.executable, "-P", "-m", "cedana_sched.local.shim", str(directory.path)]
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(directory.log), appending, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    pid = os.posix_spawn(sys.executable, arguments, module_environment(), file_actions=actions, setsid=True)
+    return os.pidfd_open(pid)  # not reaped yet, so it is this very process
+
+
+def _reap(pidfd: int) -> None:
+    with suppress(ChildProcessError):  # an adopted one is nobody's child here
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
