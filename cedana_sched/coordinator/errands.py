@@ -1,0 +1,131 @@
+"""What the shell does on the core's behalf, each as a named task: give an order, place a hold, release one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from cedana_sched.adapter.contract import Adapter, HoldsEvictions
+from cedana_sched.coordinator.core import (
+    Event,
+    HoldPlaced,
+    OrderLost,
+    PlaceHold,
+    ReleaseDone,
+    ReleaseFailed,
+    ReleaseHold,
+    Send,
+)
+from cedana_sched.coordinator.core.book import Book
+from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.coordinator.ports import Agents, Clock
+from cedana_sched.coordinator.tasks import Tasks, pauses
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.model.orders import Order, Outcome, Progress
+from cedana_sched.model.preemption import Release, Signal
+from cedana_sched.model.records import Checkpoint, HoldStep
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Errands:
+    """Carries out `Send`, `PlaceHold` and `ReleaseHold`; results come back through `post`."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        book: Book,
+        agents: Agents,
+        adapters: Mapping[str, Adapter],
+        clock: Clock,
+        post: Callable[[Event], None],
+    ) -> None:
+        self._tasks = tasks
+        self._book = book
+        self._agents = agents
+        self._adapters = adapters
+        self._clock = clock
+        self._post = post
+
+    def run(self, errand: Send | PlaceHold | ReleaseHold) -> None:
+        """Start it; an errand that is still under way is not started twice."""
+        if isinstance(errand, Send):
+            name = f"order {type(errand.order).__name__} {record_of(errand.order)}"
+            self._tasks.start(name, lambda: self._order(name, errand.node, errand.order))
+            return
+        adapter = self._adapters.get(errand.adapter)
+        if adapter is None:
+            log.error("no such adapter", adapter=errand.adapter, loaded=sorted(self._adapters))
+        elif isinstance(errand, ReleaseHold):
+            name = f"release {errand.release.signal_uid}"
+            self._tasks.start(name, lambda: self._release(adapter, errand.release))
+        elif isinstance(adapter, HoldsEvictions):
+            self._tasks.start(f"hold {errand.signal.uid}", lambda: self._hold(adapter, errand.signal))
+
+    async def _order(self, name: str, node: str, order: Order) -> None:
+        """Pass on what the agent answers; an order without an answer is lost."""
+        record = self._book.get(record_of(order))
+        preemption = record.signal_uid if isinstance(record, Checkpoint) else None
+        structlog.contextvars.bind_contextvars(preemption=preemption, record=record_of(order))
+        why = "its agent ended without an answer"
+        answer: Outcome | None = None
+        try:
+            async for outcome in self._agents.perform(node, order):
+                if isinstance(outcome, Progress):
+                    self._post(outcome)
+                else:
+                    answer = outcome
+        except CedanaSchedError as error:
+            why = str(error)
+            log.warning("order lost", order=type(order).__name__, node=node, problem=why)
+        except Exception as error:  # whatever it is, the order is lost, and the core decides what follows
+            why = repr(error)
+            log.exception("order failed", order=type(order).__name__, node=node)
+        self._tasks.free(name)
+        self._post(answer or OrderLost(order, why))
+
+    async def _hold(self, adapter: HoldsEvictions, signal: Signal) -> None:
+        structlog.contextvars.bind_contextvars(preemption=signal.uid)
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            try:
+                until = await adapter.hold(signal)
+            except RetryableError as error:
+                log.warning("hold not placed, trying again", problem=error.message, pause_seconds=pause)
+            except Exception:  # the eviction is not held, and the checkpoint races it
+                log.exception("hold failed")
+                return
+            else:
+                self._post(HoldPlaced(signal.uid, until))
+                return
+            await self._clock.wait_until(self._clock.now() + pause)
+            if not self._stands(signal.uid, HoldStep.HOLDING):
+                return
+
+    async def _release(self, adapter: Adapter, release: Release) -> None:
+        """Try until it is done or forgotten: an eviction that nobody lets go hangs for ever."""
+        uid = release.signal_uid
+        structlog.contextvars.bind_contextvars(preemption=uid)
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            try:
+                await adapter.release(release)
+            except CedanaSchedError as error:
+                why = str(error)
+                log.warning("release failed, trying again", problem=why, pause_seconds=pause)
+            except Exception as error:  # an adapter's defect must not leave the hold in place
+                why = repr(error)
+                log.exception("release failed, trying again", pause_seconds=pause)
+            else:
+                self._post(ReleaseDone(uid))
+                return
+            self._post(ReleaseFailed(uid, why))
+            await self._clock.wait_until(self._clock.now() + pause)
+            if not self._stands(uid, HoldStep.RELEASING, HoldStep.RELEASED):
+                return
+
+    def _stands(self, signal_uid: str, *steps: HoldStep) -> bool:
+        hold = self._book.holds.get(signal_uid)
+        return hold is not None and hold.step in steps

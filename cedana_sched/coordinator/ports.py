@@ -1,0 +1,66 @@
+"""What the shell needs of the world: protocols that the embedded engine and, later, a cluster implement."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from cedana_sched.coordinator.core import AgentRestarted, NodeLost, Tell
+from cedana_sched.model.orders import Order, Outcome
+from cedana_sched.model.records import Record
+
+NodeChange = AgentRestarted | NodeLost
+
+
+class Agents(Protocol):
+    """The agents of all nodes."""
+
+    def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
+        """Give an order and yield what its agent answers: any number of `Progress`, then one outcome.
+
+        Orders run concurrently. A stream that ends without an outcome, or raises, means that the order is lost:
+        the coordinator gives it again.
+
+        Raises:
+            RetryableError: the agent cannot be reached now.
+        """
+        ...
+
+    def changes(self) -> AsyncIterator[NodeChange]:
+        """Yield when an agent is back after a restart, and when a node is gone for good."""
+        ...
+
+
+class Journal(Protocol):
+    """Where the records are kept."""
+
+    async def load(self) -> tuple[Record, ...]:
+        """Everything that was saved and not forgotten."""
+        ...
+
+    async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...]) -> None:
+        """Write and drop these in one atomic step; it is durable when this returns.
+
+        Raises:
+            RetryableError: it cannot be written now; nothing was. The coordinator tries again and acts on
+                nothing before it succeeds. Any other error ends the coordinator.
+        """
+        ...
+
+
+class Clock(Protocol):
+    """Seconds since the epoch; tests drive their own."""
+
+    def now(self) -> float: ...
+
+    async def wait_until(self, at: float) -> None:
+        """Return when `now()` is at least `at`."""
+        ...
+
+
+class Listener(Protocol):
+    """Who wants to know: the engine's log of events, the CLI's live view."""
+
+    def told(self, tell: Tell) -> None:
+        """Called in the coordinator's loop, after what it tells is saved: must not block."""
+        ...

@@ -1,0 +1,201 @@
+"""The coordinator as a running thing: asyncio around the core.
+
+One queue of events and one consumer. What the core wants persisted is saved before anything else of the same
+turn is done; orders, holds and releases then run as owned, named tasks whose results come back as events.
+
+    adapters ──┐                        ┌─► journal (first)
+    agents  ───┼─► queue ─► core.handle ┼─► agents, adapters (tasks) ─► queue
+    clock   ───┘                        └─► listener
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from cedana_sched.adapter.contract import Adapter
+from cedana_sched.coordinator.core import Core, Event, Instruction, Persist, Reported, Tell, Tick, Timing
+from cedana_sched.coordinator.errands import Errands
+from cedana_sched.coordinator.ports import Agents, Clock, Journal, Listener
+from cedana_sched.coordinator.tasks import Tasks, pauses
+from cedana_sched.model.errors import CedanaSchedError, IllegalTransitionError, RetryableError
+from cedana_sched.model.records import Record
+
+log = structlog.get_logger(__name__)
+
+STOP_SECONDS = 10.0
+"""How long `stop` waits for tasks to end after they were cancelled, before it says which ones did not."""
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+
+
+class Coordinator:
+    """Runs one core. `async with` it: entered when it serves, left when every task has ended."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        adapters: Mapping[str, Adapter],
+        agents: Agents,
+        clock: Clock,
+        listener: Listener,
+        timing: Timing | None = None,
+    ) -> None:
+        self._journal = journal
+        self._adapters = adapters
+        self._agents = agents
+        self._clock = clock
+        self._listener = listener
+        self._timing = timing
+        self._core = Core(timing)
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._serving = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._tasks: Tasks | None = None
+        self._alarm_at: float | None = None
+
+    def snapshot_of_state(self) -> tuple[Record, ...]:
+        """All records as they are now, with the progress of dumps that is not worth saving."""
+        return self._core.records()
+
+    def post(self, event: Event) -> None:
+        """Tell the core something that came by another way than the ports, for example `NodeLost`."""
+        self._queue.put_nowait(event)
+
+    async def __aenter__(self) -> Self:
+        self._main = asyncio.create_task(self.run(), name="coordinator")
+        serving = asyncio.create_task(self._serving.wait(), name="coordinator serving")
+        try:
+            await asyncio.wait({self._main, serving}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        finally:
+            serving.cancel()
+        if self._main.done():
+            await self._main  # raises what ended it
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop intake, cancel every task, wait at most `STOP_SECONDS`; what is unfinished is in the records.
+
+        Raises:
+            ExceptionGroup: the coordinator had ended already, by these errors.
+        """
+        main, self._main = self._main, None
+        if main is None:
+            return
+        main.cancel()
+        done, _ = await asyncio.wait({main}, timeout=STOP_SECONDS)
+        if not done:
+            log.warning("coordinator does not stop", tasks=self._tasks.names() if self._tasks else [])
+        elif not main.cancelled() and (error := main.exception()) is not None:
+            raise error
+
+    async def run(self) -> None:
+        """Recover from the journal, then serve until cancelled.
+
+        Raises:
+            ExceptionGroup: the journal failed for good, or a defect; the records say how to carry on.
+        """
+        records = await self._journal.load()
+        self._core, instructions = Core.recover(records, self._clock.now(), self._timing)
+        log.info("coordinator recovered", records=len(records), instructions=len(instructions))
+        async with asyncio.TaskGroup() as group:
+            self._tasks = Tasks(group)
+            errands = Errands(self._tasks, self._core.book, self._agents, self._adapters, self._clock, self.post)
+            await self._carry_out(instructions, errands)
+            for name, adapter in self._adapters.items():
+                self._tasks.start(f"reports of {name}", lambda n=name, a=adapter: self._reports(n, a))  # type: ignore[misc]
+            self._tasks.start("changes of nodes", self._node_changes)
+            self._serving.set()
+            while True:
+                await self._take(await self._queue.get(), errands)
+
+    async def _take(self, event: Event, errands: Errands) -> None:
+        """One turn: event in, instructions out and done."""
+        try:
+            instructions = self._core.handle(event, self._clock.now())
+        except IllegalTransitionError as error:
+            log.exception("event refused", event=repr(event)[:500], history=error.evidence)
+            instructions = self._core.handle(Tick(), self._clock.now())
+        await self._carry_out(instructions, errands)
+
+    async def _carry_out(self, instructions: tuple[Instruction, ...], errands: Errands) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Persist):
+                await self._save(instruction)
+            elif isinstance(instruction, Tell):
+                self._told(instruction)
+            else:
+                errands.run(instruction)
+        self._set_alarm()
+
+    async def _save(self, persist: Persist) -> None:
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            try:
+                await self._journal.save(persist.records, persist.forget)
+            except RetryableError as error:
+                log.warning("journal cannot be written, trying again", problem=error.message, pause_seconds=pause)
+                await self._clock.wait_until(self._clock.now() + pause)
+            else:
+                return
+
+    def _told(self, tell: Tell) -> None:
+        log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
+        self._listener.told(tell)
+
+    def _set_alarm(self) -> None:
+        """Wake the core at its next deadline."""
+        at = self._core.next_deadline()
+        if at == self._alarm_at or self._tasks is None:
+            return
+        self._tasks.cancel("alarm")
+        self._alarm_at = at
+        if at is not None:
+            self._tasks.start("alarm", lambda: self._alarm(at))
+
+    async def _alarm(self, at: float) -> None:
+        await self._clock.wait_until(at)
+        self._alarm_at = None
+        self.post(Tick())
+
+    async def _reports(self, name: str, adapter: Adapter) -> None:
+        """Read an adapter's reports for ever: after a break it repeats what is still pending."""
+        backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                async for report in adapter.reports():
+                    self.post(Reported(name, report))
+                    backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            except CedanaSchedError as error:
+                log.warning("reports broke off", adapter=name, problem=str(error))
+            except Exception:  # an adapter may be anybody's: its defect must not end the others
+                log.exception("reports failed", adapter=name)
+            else:
+                log.warning("reports ended unexpectedly", adapter=name)
+            await self._clock.wait_until(self._clock.now() + next(backoff))
+
+    async def _node_changes(self) -> None:
+        """Read what becomes of nodes for ever."""
+        backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                async for change in self._agents.changes():
+                    self.post(change)
+                    backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            except RetryableError as error:
+                log.warning("changes of nodes broke off", problem=str(error))
+            else:
+                log.warning("changes of nodes ended unexpectedly")
+            await self._clock.wait_until(self._clock.now() + next(backoff))
