@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cedana_sched.local.scheduler.decide import decide
 from cedana_sched.local.scheduler.ledger import Ledger
+from cedana_sched.local.scheduler.protection import protection_seconds
 from cedana_sched.local.scheduler.resources import Limits, Resource, Resources
 from cedana_sched.local.scheduler.search import as_pending, victims_for
 from cedana_sched.local.scheduler.state import (
@@ -96,7 +97,9 @@ class Machine:
             job = self.pending.pop(uid)
             fields = msgspec.structs.asdict(job)
             del fields["claims"]
-            self.admitted[uid] = AdmittedJob(**fields, admitted_at=self.time)
+            times = sum(victim == uid for victim, _ in self.evicted)
+            protected_until = self.time + protection_seconds(times)
+            self.admitted[uid] = AdmittedJob(**fields, admitted_at=self.time, protected_until=protected_until)
         for preemption in decisions.preemptions:
             victim = self.admitted[preemption.victim]
             assert victim.eviction is None
@@ -117,7 +120,7 @@ class Machine:
         return sorted(uid for uid, job in self.admitted.items() if job.eviction is not None)
 
     def settle(self, rounds: int = 40) -> None:
-        """Go on, nothing ending by itself, until there is nothing left to decide."""
+        """Go on, one second a round and nothing ending by itself, until there is nothing left to decide."""
         for _ in range(rounds):
             decisions = self.step()
             leaving = self.leaving()
