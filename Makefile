@@ -39,6 +39,7 @@ lint: venv ## Check format, style, types, import rules and the house's own rules
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
 	@$(BIN)/python tools/check_house.py
+	@$(BIN)/python tools/write_docs.py --check
 	@echo "lint: format, style, types, import rules and house rules hold"
 
 .PHONY: format
@@ -59,6 +60,10 @@ lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
 	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-annotate $$([ $$kind = dev ] && echo --all-extras) -o requirements/$$kind.txt; \
 	done
+
+.PHONY: docs
+docs: venv ## Write the parts of docs/ that are made from the code
+	@$(BIN)/python tools/write_docs.py
 
 .PHONY: bench
 bench: venv packages ## Measure against plain CRIU, tar and zstd, side by side

@@ -23,7 +23,9 @@ KNOWN_HOSTS = frozenset({
 })  # fmt: skip
 
 _URL = re.compile(r"\b(?:https?|ftp)://(?P<host>[A-Za-z0-9_.-]+)")
-_LOOPBACK_OR_EXAMPLE = re.compile(r"(127\.\d+\.\d+\.\d+|.*\.(example|invalid|test|localhost)|example\.(com|org))\.?")
+_LOOPBACK_OR_EXAMPLE = re.compile(
+    r"(127\.\d+\.\d+\.\d+|(.*\.)?(example|invalid|test|localhost)|(.*\.)?example\.(com|org|net))\.?"
+)
 _MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|home/[a-z]\w*|Users/\w+)/")
 _INDEX_OPTION = re.compile(r"://|--(?:extra-)?index-url|--find-links")
 

@@ -1,0 +1,60 @@
+"""What docs/ says about states, commands and exit codes is what the code does."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def write_docs() -> ModuleType:
+    return load("write_docs")
+
+
+def load(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_no_page_is_stale(write_docs: ModuleType) -> None:
+    assert write_docs.stale() == [], "run 'make docs'"
+
+
+def test_every_part_stands_in_a_page(write_docs: ModuleType) -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    assert [name for name in write_docs.PARTS if f"<!-- begin {name} -->" not in pages] == []
+
+
+def test_a_changed_page_is_noticed(write_docs: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "cli.md"
+    page.write_text((ROOT / "docs" / "cli.md").read_text().replace("| 5 | TIMED_OUT |", "| 6 | TIMED_OUT |"))
+    assert write_docs.stale(tmp_path) == [page]
+
+
+def test_every_page_that_is_linked_exists() -> None:
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "is_breach"),
+    [
+        ("requirements/dev.txt", "--extra-index-url x", True),
+        ("requirements/dev.txt", "ruff==1 --hash=sha256:0", False),
+        ("a.py", "see https://index.of-packages.net/x", True),
+        ("a.py", "http://127.0.0.1:7070 and https://s3.example.com", False),
+        ("a.py", "open('/" + "work/main')", True),
+        ("a.py", "open('/homework/x')", False),
+    ],
+)
+def test_the_house_check_finds_hosts_and_machine_paths(path: str, line: str, is_breach: bool) -> None:
+    assert bool(list(load("check_house").complaints(Path(path), line))) is is_breach

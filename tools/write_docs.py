@@ -1,0 +1,125 @@
+"""Writes the parts of docs/ that are made from the code: state diagrams, exit codes, the command reference.
+
+A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `make docs` writes them, `make lint` and the
+tests only compare (`--check`), so that no page says what the code does not do.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from cedana_sched.cli.exit_codes import MEANINGS
+from cedana_sched.cli.main import app
+from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, mermaid
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_COMMON = {"--state-dir", "--output", "--help", "--install-completion", "--show-completion"}
+
+
+def exit_codes() -> str:
+    rows = (f"| {code.value} | {code.name} | {meaning} |" for code, meaning in MEANINGS.items())
+    return "\n".join(["| code | name | meaning |", "|---|---|---|", *rows])
+
+
+def commands() -> str:
+    return "\n\n".join(_sections(get_command(app), "cedana-sched"))
+
+
+def _sections(command: Any, path: str) -> Iterator[str]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield _section(command, path)
+        return
+    for name, child in children.items():
+        yield from _sections(child, f"{path} {name}")
+
+
+def _section(command: Any, path: str) -> str:
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in command.params if _is_own_option(parameter)]
+    usage = " ".join([path, *(["[OPTIONS]"] if options else []), *(_placeholder(argument) for argument in arguments)])
+    text = re.sub(r"\s*\n\s*", " ", (command.help or "").strip())
+    lines = [f"### `{path}`", "", text, "", f"    {usage}"]
+    if options:
+        lines += ["", "| option | meaning |", "|---|---|", *(_row(option) for option in options)]
+    return "\n".join(lines)
+
+
+def _is_own_option(parameter: Any) -> bool:
+    return parameter.param_type_name == "option" and not _COMMON & set(parameter.opts)
+
+
+def _placeholder(argument: Any) -> str:
+    name = argument.metavar or argument.human_readable_name.upper()
+    if argument.nargs == -1:
+        name = f"-- {name} [ARGUMENT...]" if name == "COMMAND" else f"{name}..."
+    return name if argument.required else f"[{name}]"
+
+
+def _row(option: Any) -> str:
+    takes_value = not getattr(option, "is_flag", False)
+    spelled = ", ".join(f"`{name}{' ' + _value_name(option) if takes_value else ''}`" for name in option.opts)
+    notes = [option.help.rstrip(".") if option.help else ""]
+    if option.required:
+        notes.append("required")
+    elif default := _default(option, takes_value=takes_value):
+        notes.append(f"default: {default}")
+    if option.envvar:
+        notes.append(f"environment: `{option.envvar}`")
+    return f"| {spelled} | {'; '.join(notes)} |"
+
+
+def _value_name(option: Any) -> str:
+    return option.metavar or str(option.opts[0]).lstrip("-").upper()
+
+
+def _default(option: Any, *, takes_value: bool) -> str:
+    if isinstance(option.show_default, str):
+        return option.show_default
+    return f"`{option.default}`" if takes_value and option.default is not None and not option.multiple else ""
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "checkpoint steps": lambda: f"```mermaid\n{mermaid(CHECKPOINT)}\n```",
+    "hold steps": lambda: f"```mermaid\n{mermaid(HOLD)}\n```",
+    "restore steps": lambda: f"```mermaid\n{mermaid(RESTORE)}\n```",
+    "exit codes": exit_codes,
+    "commands": commands,
+}
+
+
+def written(text: str) -> str:
+    """`text` with every generated part made anew."""
+    for name, make in PARTS.items():
+        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        if pattern.search(text):
+            body = make()
+            text = pattern.sub(lambda match, body=body: f"{match[1]}{body}\n{match[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def stale(folder: Path = DOCS) -> list[Path]:
+    """Pages that do not say what the code says."""
+    return [page for page in sorted(folder.glob("*.md")) if written(page.read_text()) != page.read_text()]
+
+
+def main() -> int:
+    pages = stale()
+    if "--check" in sys.argv[1:]:
+        for page in pages:
+            print(f"docs/{page.name} is not what the code says: run 'make docs'", file=sys.stderr)
+        return 1 if pages else 0
+    for page in pages:
+        page.write_text(written(page.read_text()))
+        print(f"wrote docs/{page.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
