@@ -1,0 +1,100 @@
+"""What the store asks of a place that keeps objects; a POSIX folder and an S3 bucket both give it.
+
+Keys are relative paths with `/`. Every implementation raises only `StoreError`s: `StoreUnavailableError` where the
+same call may work later, `StoreDeniedError` where a person must act first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from cedana_sched.model.errors import StoreError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class MissingObjectError(StoreError):
+    """There is no object under this key; callers say what that means for them."""
+
+
+class Entry(NamedTuple):
+    """An object that is there. `modified` is by the store's own clock, seconds since the epoch."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class Sink(Protocol):
+    """A large object being written. Nothing is visible before `finish` has returned."""
+
+    def write(self, data: Buffer) -> None:
+        """Take the bytes; blocks while the store is behind. The buffer may be reused afterwards."""
+
+    def finish(self) -> None:
+        """Make the object durable and visible."""
+
+    def abort(self) -> None:
+        """Throw away what was written; never raises."""
+
+
+class Capabilities(NamedTuple):
+    """What was found by trying, never by asking the vendor."""
+
+    conditional_create: bool
+    """A write that must not replace is refused when the object exists."""
+    ranges: bool
+    """A part of an object can be read."""
+
+
+class Backend(Protocol):
+    """Objects under one root. All calls block and may be made from any thread."""
+
+    @property
+    def description(self) -> str:
+        """The place in words, for errors; holds no secret."""
+
+    def put(self, key: str, data: Buffer) -> None:
+        """Write a small object durably, replacing it if it exists."""
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        """Write it durably unless it exists; whether it was written.
+
+        Atomic only where `Capabilities.conditional_create` was found.
+        """
+
+    def open_sink(self, key: str) -> Sink:
+        """Begin a large object."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object.
+
+        Raises:
+            MissingObjectError: there is none.
+        """
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Up to `length` bytes from `offset`; fewer where the object ends.
+
+        Raises:
+            MissingObjectError: there is no such object.
+        """
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        """Every object whose key lies below the folder `prefix`."""
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """The names of the folders directly below the folder `prefix`."""
+
+    def stat(self, key: str) -> Entry | None:
+        """The object, or None."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove the objects; those that are not there are no error."""
+
+    def now(self) -> float:
+        """The store's clock, by which `Entry.modified` is to be judged."""
+
+    def sweep_partial(self, prefix: str, older_than_seconds: float) -> int:
+        """Remove what cut-off uploads below `prefix` left behind; how many."""

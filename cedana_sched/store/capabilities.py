@@ -1,0 +1,68 @@
+"""What a store can do, found by doing it: some S3 servers answer 200 to a conditional create and overwrite.
+
+Probed once for each place and process: a server that is upgraded meanwhile is asked again after a restart.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+from cedana_sched.model.errors import StoreError, StoreUnavailableError
+from cedana_sched.store.backend import Backend, Capabilities
+
+PROBE_FOLDER = "probe"
+
+_lock = threading.Lock()
+_known: dict[str, Capabilities] = {}
+
+
+def capabilities_of(backend: Backend) -> Capabilities:
+    """What the place can do; tried on the first call for it.
+
+    Raises:
+        StoreDeniedError: it cannot be written at all.
+        StoreUnavailableError: it cannot be reached.
+    """
+    with _lock:
+        known = _known.get(backend.description)
+    if known is None:
+        known = probe(backend)
+        with _lock:
+            _known[backend.description] = known
+    return known
+
+
+def probe(backend: Backend) -> Capabilities:
+    """Write, write again, read a part, delete."""
+    key = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
+    backend.put(key, b"first")
+    try:
+        return Capabilities(_creates_conditionally(backend, key), _reads_ranges(backend, key))
+    finally:
+        backend.delete([key])
+
+
+def _creates_conditionally(backend: Backend, key: str) -> bool:
+    """Both halves: refused where the object exists, and granted where it does not."""
+    fresh = f"{key}-fresh"
+    try:
+        if backend.put_if_absent(key, b"second") or bytes(backend.get(key)) != b"first":
+            return False
+        return backend.put_if_absent(fresh, b"first")
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return False
+    finally:
+        backend.delete([fresh])
+
+
+def _reads_ranges(backend: Backend, key: str) -> bool:
+    backend.put(key, b"first")
+    try:
+        return bytes(backend.get_range(key, 1, 3)) == b"irs"
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return False

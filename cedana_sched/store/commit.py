@@ -1,0 +1,87 @@
+"""The commit: of all writers of one generation exactly one gets its manifest in, and every reader agrees which.
+
+Where the store can create conditionally (tried, not assumed), the manifest is created under a name without the
+writer, and the store decides.
+
+Where it cannot, the writer claims first: it writes `<generation>.<writer>.claim`, *then* lists the claims. If any
+other living writer's is there it withdraws, and the generation is not committed by it. Two writers cannot both find
+themselves alone: of two claims one was written later, and its writer lists after that. Only a writer that is alone
+writes its manifest, under a name of its own, and looks again; had a writer slept beyond its lease between the two
+steps and another one passed it, readers and both writers take the manifest that the store dates earlier, which no
+later write can change.
+"""
+
+from __future__ import annotations
+
+from cedana_sched.model.errors import CommitConflictError, IntegrityError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.intents import read_intents
+from cedana_sched.store.previous import ensure_new
+
+
+def commit_manifest(
+    backend: Backend, catalogue: Catalogue, ref: SnapshotRef, writer: str, data: bytes, *, conditional: bool
+) -> None:
+    """Make the generation visible, or raise and leave nothing visible.
+
+    Raises:
+        CommitConflictError: another writer has it.
+        StoreError: the store failed; whether the commit took place is then found out by listing.
+    """
+    ensure_new(catalogue, ref)
+    if conditional:
+        _create(backend, catalogue, ref, writer, data)
+    else:
+        _claim_and_write(backend, catalogue, ref, writer, data)
+
+
+def _create(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, writer: str, data: bytes) -> None:
+    """A refusal may be the echo of our own write whose answer was lost on the way: look who it was."""
+    if backend.put_if_absent(layout.manifest_key(ref), data) or _winner(catalogue, ref) == writer:
+        return
+    raise _conflict(ref)
+
+
+def _claim_and_write(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, writer: str, data: bytes) -> None:
+    claim, manifest = layout.claim_key(ref, writer), layout.manifest_key(ref, writer)
+    try:
+        backend.put(claim, b"")
+        if _others_claim(backend, ref, writer):
+            raise _conflict(ref)
+        ensure_new(catalogue, ref)
+        backend.put(manifest, data)
+        if _winner(catalogue, ref) != writer:
+            backend.delete([manifest])
+            raise _conflict(ref)
+    finally:
+        backend.delete([claim])
+
+
+def _others_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:
+    claimants = set()
+    for entry in backend.list(layout.identity_folder(ref.identity)):
+        file = layout.parse_generation_key(entry.key)
+        if file is not None and file.kind == "claim" and file.generation == ref.generation:
+            claimants.add(file.writer)
+    claimants.discard(writer)
+    if not claimants:
+        return False
+    namespace = ref.identity.namespace
+    return not claimants.isdisjoint(read_intents(backend, namespace, now=backend.now()).writers)
+
+
+def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:
+    entry = catalogue.of(ref.identity).committed.get(ref)
+    if entry is None:
+        return None
+    try:
+        return catalogue.summary(ref, entry).writer
+    except IntegrityError:
+        return None
+
+
+def _conflict(ref: SnapshotRef) -> CommitConflictError:
+    return CommitConflictError(f"another writer has committed {ref}", remedy="use it, or begin the next generation")

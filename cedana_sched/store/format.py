@@ -1,0 +1,106 @@
+"""A manifest as bytes.
+
+The layout, all integers little-endian:
+
+    8   magic: CEDSNAP and a zero byte
+    4   format version
+    4   length of the header
+    8   length of the body
+    32  BLAKE3 of the body
+    32  BLAKE3 of everything above and of the header
+    …   header: the summary, MessagePack
+    …   body: the whole manifest, MessagePack, zstd
+
+The header stands first so that a list of snapshots reads a few hundred bytes of each, not the tables. The version
+stands before any digest: a reader must be able to say "newer" about a file that it cannot otherwise understand.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+import zstandard
+from blake3 import blake3
+
+from cedana_sched.model.errors import IncompatibleError, IntegrityError
+from cedana_sched.model.manifest import FORMAT_VERSION, Manifest, SnapshotSummary
+from cedana_sched.store.backend import Buffer
+
+MAGIC = b"CEDSNAP\0"
+_FIXED = struct.Struct("<8sIIQ32s")
+PREAMBLE_BYTES = _FIXED.size + 32
+HEAD_BYTES = 16 << 10
+"""Enough of a file to hold the header of nearly every manifest."""
+
+_summaries = msgspec.msgpack.Decoder(SnapshotSummary)
+_manifests = msgspec.msgpack.Decoder(Manifest)
+
+
+class _Preamble(NamedTuple):
+    header_length: int
+    body_length: int
+    body_digest: bytes
+    header_digest: bytes
+
+
+def encode_manifest(manifest: Manifest, *, version: int = FORMAT_VERSION) -> bytes:
+    """The bytes of a manifest file."""
+    header = msgspec.msgpack.encode(manifest.summary)
+    body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(manifest))
+    fixed = _FIXED.pack(MAGIC, version, len(header), len(body), blake3(body).digest())
+    return b"".join((fixed, blake3(fixed + header).digest(), header, body))
+
+
+def head_length(head: Buffer) -> int:
+    """How many bytes from the start of the file `decode_summary` needs, told from its first `PREAMBLE_BYTES`."""
+    return PREAMBLE_BYTES + _preamble(head).header_length
+
+
+def decode_summary(head: Buffer) -> SnapshotSummary:
+    """Read the header from the beginning of a manifest file.
+
+    Raises:
+        IntegrityError: damaged.
+        IncompatibleError: written by a newer version.
+    """
+    preamble = _preamble(head)
+    header = bytes(memoryview(head)[PREAMBLE_BYTES : PREAMBLE_BYTES + preamble.header_length])
+    if blake3(bytes(head[: _FIXED.size]) + header).digest() != preamble.header_digest:
+        raise IntegrityError("the manifest's header is damaged")
+    try:
+        return _summaries.decode(header)
+    except msgspec.ValidationError as error:
+        raise IntegrityError(f"the manifest's header has another shape: {error}") from error
+
+
+def decode_manifest(data: Buffer) -> Manifest:
+    """Read a whole manifest file, every byte of it verified.
+
+    Raises:
+        IntegrityError: damaged.
+        IncompatibleError: written by a newer version.
+    """
+    preamble = _preamble(data)
+    summary = decode_summary(data)
+    body = memoryview(data)[PREAMBLE_BYTES + preamble.header_length :]
+    if len(body) != preamble.body_length or blake3(body).digest() != preamble.body_digest:
+        raise IntegrityError("the manifest's body is damaged")
+    try:
+        manifest = _manifests.decode(zstandard.ZstdDecompressor().decompress(body))
+    except (msgspec.ValidationError, zstandard.ZstdError) as error:
+        raise IntegrityError(f"the manifest's body has another shape: {error}") from error
+    if manifest.summary != summary:
+        raise IntegrityError("the manifest's header and body are of different snapshots")
+    return manifest
+
+
+def _preamble(data: Buffer) -> _Preamble:
+    if len(data) < PREAMBLE_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
+        raise IntegrityError("the file is not a manifest, or cut off")
+    _, version, header_length, body_length, body_digest = _FIXED.unpack_from(data)
+    if version > FORMAT_VERSION:
+        sentence = f"the snapshot has format {version}, this program reads up to {FORMAT_VERSION}"
+        raise IncompatibleError(sentence, remedy="upgrade cedana-sched on this machine")
+    return _Preamble(header_length, body_length, body_digest, bytes(data[_FIXED.size : PREAMBLE_BYTES]))

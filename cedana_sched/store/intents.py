@@ -1,0 +1,135 @@
+"""A writer at work says so: which packs it may refer to, and by its heartbeat that it is alive.
+
+The object `intents/<writer>` is rewritten every quarter of its time to live. Its age is judged by the store's own
+clock (the object's date against the date of a fresh object), so machines need not agree on the time. The writer
+judges itself by its monotonic clock from *before* the last heartbeat it sent, which is never later than the store's
+date: a writer that believes in itself is believed by everybody.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import msgspec
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError, StoreUnavailableError
+from cedana_sched.model.identity import Identity
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend, MissingObjectError
+
+TIME_TO_LIVE_SECONDS = 180.0
+CLOCK_GRAIN_SECONDS = 2.0
+"""Stores date their objects to the second."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """What a writer announces. Host and process are for people."""
+
+    writer: str
+    identity: Identity
+    packs: tuple[str, ...] = ()
+    host: str = ""
+    process: int = 0
+
+
+_decoder = msgspec.msgpack.Decoder(Intent)
+
+
+class Lease:
+    """An announced intent, kept alive by a thread of its own until it is released."""
+
+    def __init__(
+        self, backend: Backend, writer: str, identity: Identity, time_to_live_seconds: float = TIME_TO_LIVE_SECONDS
+    ) -> None:
+        self._backend = backend
+        self._key = f"{layout.intents_folder(identity.namespace)}/{writer}"
+        self._intent = Intent(writer, identity, (), socket.gethostname(), os.getpid())
+        self._time_to_live = time_to_live_seconds
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._confirmed = float("-inf")
+        self._announce()
+        self._thread = threading.Thread(target=self._beat, name=f"store-intent-{writer[:8]}", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether everybody still believes that this writer is at work."""
+        return time.monotonic() - self._confirmed < self._time_to_live
+
+    def protect(self, packs: tuple[str, ...]) -> None:
+        """Announce the packs of earlier generations that may be referred to."""
+        self._intent = msgspec.structs.replace(self._intent, packs=packs)
+        self._announce()
+
+    def require(self) -> None:
+        """Raise if the lease has run out.
+
+        Raises:
+            StoreUnavailableError: heartbeats did not get through for too long.
+        """
+        if not self.alive:
+            sentence = f"the store heard nothing of this writer for {self._time_to_live:.0f} s"
+            raise StoreUnavailableError(sentence, remedy="take the snapshot again")
+
+    def release(self) -> None:
+        """Stop the heartbeat and withdraw the intent; a withdrawal that fails is left to garbage collection."""
+        self._stop.set()
+        self._thread.join()
+        try:
+            self._backend.delete([self._key])
+        except CedanaSchedError as error:
+            _log.info("intent_left_behind", key=self._key, why=str(error))
+
+    def _announce(self) -> None:
+        with self._lock:
+            begun = time.monotonic()
+            self._backend.put(self._key, msgspec.msgpack.encode(self._intent))
+            self._confirmed = begun
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._time_to_live / 4):
+            try:
+                self._announce()
+            except CedanaSchedError as error:
+                _log.warning("heartbeat_failed", key=self._key, why=str(error))
+
+
+class Intents(msgspec.Struct, frozen=True):
+    """The intents of a namespace at one moment. `stale` are keys of writers that died."""
+
+    live: tuple[Intent, ...]
+    stale: tuple[str, ...]
+
+    @property
+    def writers(self) -> frozenset[str]:
+        return frozenset(intent.writer for intent in self.live)
+
+    @property
+    def packs(self) -> frozenset[str]:
+        """Packs that a writer at work may refer to."""
+        return frozenset(pack for intent in self.live for pack in intent.packs)
+
+
+def read_intents(
+    backend: Backend, namespace: str, *, now: float, time_to_live_seconds: float = TIME_TO_LIVE_SECONDS
+) -> Intents:
+    """Who is at work in a namespace; `now` is the store's clock."""
+    live, stale = [], []
+    for entry in backend.list(layout.intents_folder(namespace)):
+        if now - entry.modified > time_to_live_seconds + CLOCK_GRAIN_SECONDS:
+            stale.append(entry.key)
+            continue
+        try:
+            live.append(_decoder.decode(backend.get(entry.key)))
+        except MissingObjectError:
+            continue
+        except msgspec.MsgspecError:
+            stale.append(entry.key)
+    return Intents(tuple(live), tuple(stale))

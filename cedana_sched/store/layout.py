@@ -1,0 +1,106 @@
+"""Where everything lies below the store's root. A namespace is a folder, and no key is shared between two.
+
+v1/<namespace>/packs/<writer>-<number>                              chunks, one behind the other
+               snapshots/<id>/<index>/<container>/<generation>.manifest            the commit
+                                                  <generation>.<writer>.manifest   without conditional create
+                                                  <generation>.<writer>.claim      the same
+                                                  <generation>.removed             so that no number repeats
+               pages/<id>/<index>/<container>/<generation>-<writer>                page fingerprints
+               intents/<writer>                                    a writer at work, by its heartbeat
+               condemned/<pack>                                    a pack that is about to be collected
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from cedana_sched.model.identity import Identity, SnapshotRef
+
+ROOT = "v1"
+_FILE = re.compile(r"(\d{10})(?:\.([0-9a-f]{32}))?\.(manifest|claim|removed)")
+
+
+class GenerationFile(NamedTuple):
+    """What a name in a snapshot folder means; `writer` is None under conditional create."""
+
+    identity: Identity
+    generation: int
+    writer: str | None
+    kind: str
+
+
+def namespace_folder(namespace: str) -> str:
+    return f"{ROOT}/{namespace}"
+
+
+def packs_folder(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/packs"
+
+
+def pack_key(namespace: str, pack: str) -> str:
+    return f"{packs_folder(namespace)}/{pack}"
+
+
+def pack_writer(pack: str) -> str:
+    """Who wrote the pack of this name."""
+    return pack.partition("-")[0]
+
+
+def intents_folder(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/intents"
+
+
+def condemned_folder(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/condemned"
+
+
+def pages_folder(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/pages"
+
+
+def pages_key(ref: SnapshotRef, writer: str) -> str:
+    one = ref.identity
+    folder = f"{pages_folder(one.namespace)}/{one.id}/{one.index}/{one.container}"
+    return f"{folder}/{ref.generation:010d}-{writer}"
+
+
+def pages_writer(key: str) -> str:
+    """Who wrote the page fingerprints under this key."""
+    return key.rpartition("-")[2]
+
+
+def snapshots_folder(namespace: str, id_: str | None = None) -> str:
+    folder = f"{ROOT}/{namespace}/snapshots"
+    return f"{folder}/{id_}" if id_ else folder
+
+
+def identity_folder(identity: Identity) -> str:
+    return f"{snapshots_folder(identity.namespace, identity.id)}/{identity.index}/{identity.container}"
+
+
+def manifest_key(ref: SnapshotRef, writer: str | None = None) -> str:
+    return _generation_key(ref, writer, "manifest")
+
+
+def claim_key(ref: SnapshotRef, writer: str) -> str:
+    return _generation_key(ref, writer, "claim")
+
+
+def removed_key(ref: SnapshotRef) -> str:
+    return _generation_key(ref, None, "removed")
+
+
+def _generation_key(ref: SnapshotRef, writer: str | None, kind: str) -> str:
+    middle = f".{writer}" if writer else ""
+    return f"{identity_folder(ref.identity)}/{ref.generation:010d}{middle}.{kind}"
+
+
+def parse_generation_key(key: str) -> GenerationFile | None:
+    """What a key below a snapshots folder stands for; None for anything that is not ours."""
+    parts = key.split("/")
+    match = _FILE.fullmatch(parts[-1])
+    if len(parts) != 7 or not match or not parts[4].isdecimal():
+        return None
+    identity = Identity(parts[1], parts[3], int(parts[4]), parts[5])
+    return GenerationFile(identity, int(match[1]), match[2], match[3])

@@ -1,0 +1,140 @@
+"""Where a store is, as people write it: a folder, or a prefix of a bucket with its endpoint and keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+from cedana_sched.model.errors import UsageError
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_FORMS = "write /folder, file:///folder or s3://bucket/prefix"
+
+
+class S3Location(BaseModel):
+    """A prefix of a bucket.
+
+    Keys that are left out come from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, else from the machine's role.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    endpoint: str | None = None
+    """`https://host[:port]`; None for AWS itself."""
+    bucket: str
+    prefix: str = ""
+    region: str = "us-east-1"
+    access_key: Annotated[str | None, Field(alias="accessKey")] = None
+    secret_key: Annotated[SecretStr | None, Field(alias="secretKey")] = None
+    allow_http: Annotated[bool, Field(alias="allowHttp")] = False
+    """Permit an endpoint without TLS: keys are signed, but memory then crosses the network in the clear."""
+
+    @field_validator("bucket")
+    @classmethod
+    def _check_bucket(cls, value: str) -> str:
+        if not _BUCKET.fullmatch(value):
+            raise ValueError("a bucket's name is 3 to 63 lower-case letters, digits, '-' and '.'")
+        return value
+
+    @field_validator("prefix")
+    @classmethod
+    def _check_prefix(cls, value: str) -> str:
+        parts = [part for part in value.split("/") if part]
+        if any(part in {".", ".."} for part in parts):
+            raise ValueError("a prefix must not contain '.' or '..'")
+        return "/".join(parts)
+
+    @model_validator(mode="after")
+    def _check_endpoint(self) -> Self:
+        if self.endpoint is None:
+            return self
+        parts = urlsplit(self.endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path not in {"", "/"}:
+            raise ValueError("endpoint must look like https://host or https://host:port")
+        if parts.scheme == "http" and not self.allow_http:
+            raise ValueError("endpoint has no TLS; set allow_http if that is meant")
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("access_key and secret_key belong together")
+        return self
+
+    def keys(self) -> tuple[str, str] | None:
+        """Access key and secret, if any are known here."""
+        access = self.access_key or os.environ.get("AWS_ACCESS_KEY_ID")
+        secret = self.secret_key.get_secret_value() if self.secret_key else os.environ.get("AWS_SECRET_ACCESS_KEY")
+        return (access, secret) if access and secret else None
+
+
+class StorageConfig(BaseModel):
+    """Exactly one of `path` and `s3`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    path: Path | None = None
+    s3: S3Location | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.path is None) == (self.s3 is None):
+            raise ValueError("give either path or s3")
+        if self.path is not None and not self.path.is_absolute():
+            raise ValueError("path must be absolute: begin it with '/'")
+        return self
+
+    @classmethod
+    def load(cls, values: dict[str, Any]) -> StorageConfig:
+        """Read plain values, as from a file or from `reveal`.
+
+        Raises:
+            UsageError: naming the field, the value and the remedy.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _usage_error(error) from None
+
+    @classmethod
+    def parse(cls, uri: str, **options: Any) -> StorageConfig:
+        """Read `/folder`, `file:///folder` or `s3://bucket/prefix`; `options` are the other fields of `S3Location`.
+
+        Raises:
+            UsageError: naming the field, the value and the remedy.
+        """
+        parts = urlsplit(uri)
+        if parts.scheme == "s3":
+            if parts.query or parts.fragment or "@" in parts.netloc:
+                raise UsageError("store", uri, "has more than a bucket and a prefix", remedy=_FORMS)
+            given = {name: value for name, value in options.items() if value is not None}
+            return cls.load({"s3": {"bucket": parts.netloc, "prefix": parts.path, **given}})
+        if useless := sorted(name for name, value in options.items() if value is not None):
+            remedy = "leave it out, or write s3://bucket/prefix"
+            raise UsageError(useless[0], options[useless[0]], "means nothing for a folder", remedy=remedy)
+        if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+            return cls.load({"path": unquote(parts.path)})
+        if not parts.scheme and uri.startswith("/"):
+            return cls.load({"path": uri})
+        raise UsageError("store", uri, "cannot be read as a place", remedy=_FORMS)
+
+    def reveal(self) -> dict[str, Any]:
+        """JSON values that `load` reads back, secret included: only for a pipe to a process of our own."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        if self.s3 is not None and self.s3.secret_key is not None:
+            values["s3"]["secret_key"] = self.s3.secret_key.get_secret_value()
+        return values
+
+    def __str__(self) -> str:
+        if self.s3 is None:
+            return str(self.path)
+        return "/".join(part for part in (f"s3://{self.s3.bucket}", self.s3.prefix) if part)
+
+
+def _usage_error(error: ValidationError) -> UsageError:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "store"
+    problem = first["msg"].removeprefix("Value error, ")
+    value = "(hidden)" if "secret" in field or isinstance(first["input"], dict | BaseModel) else first["input"]
+    return UsageError(field, value, "is not a valid setting", remedy=problem)

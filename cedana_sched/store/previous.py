@@ -1,0 +1,104 @@
+"""What the newest committed generation of an identity offers to the next one: its pages and chunks.
+
+Nothing here is needed for a correct snapshot, so whatever cannot be read is not offered, and that is all.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import structlog
+
+from cedana_sched.model.errors import CommitConflictError, IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.manifest import ZERO_CHUNK, Manifest
+from cedana_sched.store.backend import Backend
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.chunks import Location
+from cedana_sched.store.page_index import NodeCache
+from cedana_sched.store.pages import KnownPages, indexed_places
+
+LEAST_LIVE_SHARE = 0.5
+"""Chunks of which the previous generation uses less than this are written anew: restoring reads whole chunks, and
+would else read ever more bytes for ever fewer pages."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Previous:
+    """The previous generation, loaded. `pages` finds a page, `location` says where its chunk lies."""
+
+    def __init__(self, manifest: Manifest, pages: KnownPages, reusable: list[bool]) -> None:
+        self.pages = pages
+        self._manifest = manifest
+        self._reusable = reusable
+        self._locations: dict[int, Location] = {}
+
+    def location(self, chunk: int) -> Location:
+        """Where the chunk of that number in the previous manifest lies."""
+        found = self._locations.get(chunk)
+        if found is None:
+            row = self._manifest.chunks[chunk]
+            found = self._locations[chunk] = Location(row, self._manifest.summary.packs[row.pack])
+        return found
+
+    def by_digest(self) -> dict[bytes, Location]:
+        """The chunks that may be named again."""
+        return {
+            location.chunk.digest: location
+            for number, usable in enumerate(self._reusable)
+            if usable
+            for location in (self.location(number),)
+        }
+
+
+def load_previous_manifest(catalogue: Catalogue, ref: SnapshotRef | None) -> Manifest | None:
+    """The manifest of the previous generation; None where there is none that can be read."""
+    if ref is None:
+        return None
+    try:
+        return catalogue.manifest(ref)
+    except (IntegrityError, IncompatibleError, NotFoundError) as error:
+        _log.warning("previous_generation_unreadable", snapshot=str(ref), why=str(error))
+        return None
+
+
+def load_previous(
+    backend: Backend, manifest: Manifest | None, cache: NodeCache, unusable_packs: set[str]
+) -> Previous | None:
+    """What can be reused of it, given the packs that are about to be collected."""
+    if manifest is None or manifest.page_index is None:
+        return None
+    flat = cache.load(backend, manifest.ref, manifest.summary.writer, manifest.page_index)
+    if flat is None:
+        _log.warning("page_index_lost", snapshot=str(manifest.ref))
+        return None
+    reusable = reusable_chunks(manifest, unusable_packs)
+    return Previous(manifest, KnownPages(flat, list(indexed_places(manifest, reusable))), reusable)
+
+
+def reusable_chunks(manifest: Manifest, unusable_packs: set[str]) -> list[bool]:
+    """For each chunk, whether the next generation may name it."""
+    live = array("Q", bytes(8 * len(manifest.chunks)))
+    for stream in manifest.streams:
+        for segment in stream.segments:
+            if segment.chunk != ZERO_CHUNK:
+                live[segment.chunk] += segment.length
+    chunks = manifest.chunks
+    sizes = memoryview(chunks.sizes).cast("I")
+    packs = memoryview(chunks.packs).cast("I")
+    bad = {number for number, name in enumerate(manifest.summary.packs) if name in unusable_packs}
+    return [
+        live[number] >= sizes[number] * LEAST_LIVE_SHARE and packs[number] not in bad for number in range(len(chunks))
+    ]
+
+
+def ensure_new(catalogue: Catalogue, ref: SnapshotRef) -> None:
+    """Raise if the number of the snapshot is used up.
+
+    Raises:
+        CommitConflictError: somebody committed it, or committed and removed it.
+    """
+    generations = catalogue.of(ref.identity)
+    if ref in generations.committed or ref in generations.removed:
+        raise CommitConflictError(f"generation {ref} exists already", remedy="use it, or begin the next one")

@@ -1,0 +1,216 @@
+"""The store as everybody else sees it: begin, list, open, verify, remove, check.
+
+All calls block and may be made from any thread; from an event loop use `asyncio.to_thread`. Nothing here keeps state
+that matters: what is in the store is all there is, and any number of processes may use it side by side.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from pathlib import Path
+
+import structlog
+
+from cedana_sched.model.errors import CommitConflictError, IntegrityError
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.manifest import SnapshotSummary
+from cedana_sched.model.policy import Compression, Retention
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend
+from cedana_sched.store.capabilities import capabilities_of
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.check import StoreReport, check_store
+from cedana_sched.store.garbage import GRACE_SECONDS, GarbageReport, collect_garbage, condemned_packs
+from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Lease
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.packs import TARGET_BYTES
+from cedana_sched.store.page_index import NodeCache
+from cedana_sched.store.posix import PosixBackend
+from cedana_sched.store.previous import load_previous, load_previous_manifest
+from cedana_sched.store.reader import Progress, SnapshotReader
+from cedana_sched.store.retention import expired, remove_snapshot
+from cedana_sched.store.verify import VerifyReport, verify_snapshot
+from cedana_sched.store.writer import SnapshotWriter
+
+_log = structlog.get_logger(__name__)
+
+
+class SnapshotStore:
+    """Snapshots at one place. `open` makes it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        compression: Compression = Compression.AUTO,
+        cache_directory: Path | None = None,
+        pack_bytes: int = TARGET_BYTES,
+        time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
+    ) -> None:
+        self._backend = backend
+        self._compression = compression
+        self._cache = NodeCache(cache_directory)
+        self._pack_bytes = pack_bytes
+        self._time_to_live = time_to_live_seconds
+        self._catalogue = Catalogue(backend)
+
+    @classmethod
+    def open(
+        cls,
+        config: StorageConfig,
+        *,
+        compression: Compression | str = Compression.AUTO,
+        cache_directory: Path | None = None,
+        pack_bytes: int = TARGET_BYTES,
+    ) -> SnapshotStore:
+        """The store at a place. A bucket is not asked anything yet; a folder is created if only it is missing.
+
+        Args:
+            config: where.
+            compression: how the snapshots written through this object are compressed.
+            cache_directory: a folder of this node for what speeds up the next generation; None keeps nothing.
+            pack_bytes: size at which a pack is closed; the smallest that S3 stores are happy with is some MiB.
+
+        Raises:
+            StoreDeniedError: the folder cannot be used.
+        """
+        return cls(
+            open_backend(config),
+            compression=Compression(compression),
+            cache_directory=cache_directory,
+            pack_bytes=pack_bytes,
+        )
+
+    @property
+    def description(self) -> str:
+        """The place in words."""
+        return self._backend.description
+
+    def begin(self, identity: Identity, *, checkpoint_uid: str) -> SnapshotWriter:
+        """Start the next generation of an identity.
+
+        Raises:
+            CommitConflictError: the checkpoint has committed a snapshot already; `find_committed` returns it.
+            StoreError: the store cannot be written.
+        """
+        if (committed := self.find_committed(identity, checkpoint_uid)) is not None:
+            sentence = f"checkpoint {checkpoint_uid} has committed {committed.ref} already"
+            raise CommitConflictError(sentence, remedy="use that snapshot")
+        conditional = capabilities_of(self._backend).conditional_create
+        writer = uuid.uuid4().hex
+        lease = Lease(self._backend, writer, identity, self._time_to_live)
+        try:
+            generations = self._catalogue.of(identity)
+            base = load_previous_manifest(self._catalogue, generations.latest(identity))
+            if base is not None:
+                lease.protect(base.summary.packs)
+            unusable = condemned_packs(self._backend, identity.namespace)
+            previous = load_previous(self._backend, base, self._cache, unusable)
+            return SnapshotWriter(
+                self._backend,
+                self._catalogue,
+                SnapshotRef(identity, generations.next_number(identity)),
+                checkpoint_uid=checkpoint_uid,
+                writer=writer,
+                lease=lease,
+                seed=base.seed if base is not None else secrets.randbits(63),
+                previous=previous,
+                compression=self._compression,
+                conditional_create=conditional,
+                cache=self._cache,
+                pack_bytes=self._pack_bytes,
+            )
+        except BaseException:
+            lease.release()
+            raise
+
+    def find_committed(self, identity: Identity, checkpoint_uid: str) -> SnapshotSummary | None:
+        """The snapshot that a checkpoint has committed, if it has."""
+        summaries = self._catalogue.readable(self._catalogue.of(identity))
+        return next((one for one in reversed(summaries) if one.checkpoint_uid == checkpoint_uid), None)
+
+    def list(self, namespace: str | None = None, id: str | None = None) -> list[SnapshotSummary]:  # noqa: A002
+        """The committed snapshots, newest last; of one namespace, of one id in it, or all."""
+        namespaces = (namespace,) if namespace else self._backend.folders(layout.ROOT)
+        found = [
+            summary
+            for one in namespaces
+            for summary in self._catalogue.readable(self._catalogue.generations(layout.snapshots_folder(one, id)))
+        ]
+        return sorted(found, key=lambda one: (one.committed_at, one.ref))
+
+    def latest(self, identity: Identity) -> SnapshotSummary | None:
+        """The newest committed snapshot of an identity, if there is any that can be read."""
+        generations = self._catalogue.of(identity)
+        for ref in sorted(generations.committed, reverse=True):
+            try:
+                return self._catalogue.summary(ref, generations.committed[ref])
+            except IntegrityError as error:
+                _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
+        return None
+
+    def open_snapshot(self, ref: SnapshotRef) -> SnapshotReader:
+        """A snapshot, its manifest verified.
+
+        Raises:
+            NotFoundError: there is no such snapshot.
+            IntegrityError: its manifest is damaged.
+            IncompatibleError: it has a newer format.
+        """
+        return SnapshotReader(self._backend, self._catalogue.manifest(ref))
+
+    def verify(self, ref: SnapshotRef, progress: Progress | None = None) -> VerifyReport:
+        """Read every chunk of a snapshot; raises as `open_snapshot` does, damaged chunks are in the report."""
+        return verify_snapshot(self._backend, self._catalogue.manifest(ref), progress)
+
+    def remove(self, ref: SnapshotRef) -> None:
+        """Make a snapshot disappear; its bytes go with later garbage collections.
+
+        Raises:
+            NotFoundError: there is no such snapshot.
+        """
+        remove_snapshot(self._backend, self._catalogue, ref)
+
+    def apply_retention(
+        self, identity: Identity, retention: Retention, now: float | None = None
+    ) -> tuple[SnapshotRef, ...]:
+        """Remove the generations that the policy gives up, and say which. `now` is in seconds since the epoch."""
+        summaries = self._catalogue.readable(self._catalogue.of(identity))
+        gone = expired(summaries, retention, time.time() if now is None else now)
+        for ref in gone:
+            self.remove(ref)
+        return tuple(gone)
+
+    def collect_garbage(
+        self, namespace: str | None = None, *, grace_seconds: float = GRACE_SECONDS
+    ) -> tuple[GarbageReport, ...]:
+        """One run of garbage collection over one namespace or all; see `garbage.py` for the grace period."""
+        namespaces = (namespace,) if namespace else self._backend.folders(layout.ROOT)
+        return tuple(
+            collect_garbage(
+                self._backend,
+                self._catalogue,
+                one,
+                grace_seconds=grace_seconds,
+                time_to_live_seconds=self._time_to_live,
+            )
+            for one in namespaces
+        )
+
+    def check(self) -> StoreReport:
+        """Try everything the store needs, and measure it.
+
+        Raises:
+            StoreDeniedError: a person must act: wrong keys, no such bucket, a read-only folder.
+            StoreUnavailableError: it cannot be reached, or is full.
+        """
+        return check_store(self._backend)
+
+
+def open_backend(config: StorageConfig) -> Backend:
+    """The place that a configuration names."""
+    if config.path is not None:
+        return PosixBackend(config.path)
+    raise NotImplementedError

@@ -1,0 +1,204 @@
+"""One stream on its way into the store: what it is made of, piece after piece.
+
+Streams up to 64 KiB share chunks: a process has hundreds of them, most of a few hundred bytes. Longer ones are taken
+page by page; new pages are packed tight into chunks, so that scattered changes cost what they are, not whole chunks.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from cedana_sched.model.manifest import ZERO_CHUNK, Segments, StreamEntry
+from cedana_sched.store.backend import Buffer
+from cedana_sched.store.chunks import CHUNK_BYTES, ChunkPipeline, Location
+from cedana_sched.store.pages import KNOWN, NEW, NOWHERE, PAGE_BYTES, ZERO, KnownPages, PageClassifier, Run
+
+SMALL_BYTES = 64 << 10
+BATCH_BYTES = 1 << 20
+
+
+class Counters:
+    """What has happened so far, in bytes; read from other threads while it grows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.read_bytes = 0
+        self.zero_bytes = 0
+        self.reused_bytes = 0
+
+    def add(self, *, read: int = 0, zero: int = 0, reused: int = 0) -> None:
+        with self._lock:
+            self.read_bytes += read
+            self.zero_bytes += zero
+            self.reused_bytes += reused
+
+
+class SegmentList:
+    """Segments as they come, neighbours joined."""
+
+    def __init__(self) -> None:
+        self._chunks = array("I")
+        self._offsets = array("I")
+        self._lengths = array("Q")
+
+    def append(self, chunk: int, offset: int, length: int) -> None:
+        adjoins = self._chunks and self._chunks[-1] == chunk
+        if adjoins and (chunk == ZERO_CHUNK or self._offsets[-1] + self._lengths[-1] == offset):
+            self._lengths[-1] += length
+            return
+        self._chunks.append(chunk)
+        self._offsets.append(offset)
+        self._lengths.append(length)
+
+    def freeze(self) -> Segments:
+        return Segments(self._chunks.tobytes(), self._offsets.tobytes(), self._lengths.tobytes())
+
+
+class ChunkFiller:
+    """Packs bytes tight into chunks. Not thread-safe."""
+
+    def __init__(self, pipeline: ChunkPipeline) -> None:
+        self._pipeline = pipeline
+        self._buffer: bytearray | None = None
+        self._number = self._filled = 0
+
+    def append(self, data: memoryview, segments: SegmentList) -> None:
+        while data:
+            if self._buffer is None:
+                self._buffer = self._pipeline.take_buffer()
+                self._number, self._filled = self._pipeline.new_number(), 0
+            length = min(len(data), CHUNK_BYTES - self._filled)
+            self._buffer[self._filled : self._filled + length] = data[:length]
+            segments.append(self._number, self._filled, length)
+            self._filled += length
+            data = data[length:]
+            if self._filled == CHUNK_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._pipeline.submit(self._number, buffer, self._filled)
+
+
+class Reuse(Protocol):
+    """What an earlier generation offers."""
+
+    pages: KnownPages
+
+    def location(self, chunk: int) -> Location:
+        """Where the chunk of that number in the earlier manifest lies."""
+
+
+class StreamWriter:
+    """One stream; `write` and `close` are called by one thread, other streams may be written by others meanwhile."""
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: ChunkPipeline,
+        counters: Counters,
+        classifier: PageClassifier,
+        *,
+        reuse: Reuse | None,
+        index: Callable[[StreamWriter, bytes], None],
+        append_small: Callable[[memoryview, SegmentList], None],
+    ) -> None:
+        self.name = name
+        self.closed = False
+        self.size_bytes = 0
+        self._pipeline = pipeline
+        self._counters = counters
+        self._classifier = classifier
+        self._reuse = reuse
+        self._index = index
+        self._append_small = append_small
+        self._filler = ChunkFiller(pipeline)
+        self._segments = SegmentList()
+        self._head: bytearray | None = bytearray()
+        self._partial = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        """Take bytes of any length; the buffer may be reused when this returns. Blocks while the store is behind.
+
+        Raises:
+            StoreError: the store has failed, here or in another stream of the same snapshot.
+        """
+        self._pipeline.check()
+        view = memoryview(data).cast("B")
+        self.size_bytes += len(view)
+        self._counters.add(read=len(view))
+        if self._head is not None:
+            if len(self._head) + len(view) <= SMALL_BYTES:
+                self._head += view
+                return
+            head, self._head = self._head, None
+            self._write_paged(memoryview(head))
+        self._write_paged(view)
+
+    def close(self) -> None:
+        """The stream is complete."""
+        if self.closed:
+            return
+        if self._head is not None:
+            self._append_small(memoryview(self._head), self._segments)
+        else:
+            self._filler.append(memoryview(bytes(self._partial)), self._segments)
+            self._filler.flush()
+        self.closed = True
+
+    def entry(self) -> StreamEntry:
+        return StreamEntry(self.name, self.size_bytes, self._segments.freeze())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def _write_paged(self, view: memoryview) -> None:
+        if self._partial:
+            taken = min(PAGE_BYTES - len(self._partial), len(view))
+            self._partial += view[:taken]
+            view = view[taken:]
+            if len(self._partial) < PAGE_BYTES:
+                return
+            page, self._partial = self._partial, bytearray()
+            self._write_pages(memoryview(page))
+        whole = len(view) // PAGE_BYTES * PAGE_BYTES
+        for at in range(0, whole, BATCH_BYTES):
+            self._write_pages(view[at : min(at + BATCH_BYTES, whole)])
+        self._partial += view[whole:]
+
+    def _write_pages(self, pages: memoryview) -> None:
+        runs, fingerprints = self._classifier.classify(pages)
+        for run in runs:
+            begin, length = run.first * PAGE_BYTES, run.pages * PAGE_BYTES
+            if run.kind == ZERO:
+                self._segments.append(ZERO_CHUNK, 0, length)
+                self._counters.add(zero=length)
+            elif run.kind == NEW:
+                self._filler.append(pages[begin : begin + length], self._segments)
+            else:
+                self._reference(run, pages[begin : begin + length])
+        if fingerprints:
+            self._index(self, fingerprints)
+
+    def _reference(self, run: Run, pages: memoryview) -> None:
+        assert run.kind == KNOWN and self._reuse is not None  # noqa: S101, PT018 - nothing is known otherwise
+        for place in self._reuse.pages.places(run.position, run.pages):
+            if place.chunk == NOWHERE:
+                self._filler.append(pages[: place.length], self._segments)
+            else:
+                number = self._pipeline.number_of(self._reuse.location(place.chunk))
+                self._segments.append(number, place.offset, place.length)
+                self._counters.add(reused=place.length)
+            pages = pages[place.length :]

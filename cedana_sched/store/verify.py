@@ -1,0 +1,71 @@
+"""Reading every chunk of a snapshot, to know that it could be restored."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import msgspec
+
+from cedana_sched.model.errors import IntegrityError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.manifest import Manifest
+from cedana_sched.store.backend import Backend
+from cedana_sched.store.reader import ChunkReader, Progress, Read, in_parallel
+
+MOST_PROBLEMS = 100
+
+
+class VerifyReport(msgspec.Struct, frozen=True):
+    """What `verify` found; `problems` are sentences, at most a hundred."""
+
+    snapshot: SnapshotRef
+    chunks: int
+    bytes_verified: int
+    seconds: float
+    damaged: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.damaged
+
+
+def verify_snapshot(backend: Backend, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
+    """Fetch every chunk and compare its digest; what is damaged is listed, and the rest is read all the same.
+
+    Raises:
+        StoreUnavailableError: the store could not be asked.
+    """
+    begun = time.monotonic()
+    chunks = ChunkReader(backend, manifest)
+    total = sum(memoryview(manifest.chunks.sizes).cast("I"))
+    lock = threading.Lock()
+    problems: list[str] = []
+    verified = 0
+
+    def verify(read: Read) -> None:
+        nonlocal verified
+        sound = 0
+        for number in read.chunks:
+            row = manifest.chunks[number]
+            try:
+                chunks.fetch(Read(row.pack, row.offset, row.stored, (number,)), lambda *_: None)
+                sound += row.size
+            except IntegrityError as error:
+                with lock:
+                    problems.append(error.message)
+        with lock:
+            verified += sound
+            if progress is not None:
+                progress(verified, total)
+
+    in_parallel(verify, chunks.plan(range(len(manifest.chunks))))
+    return VerifyReport(
+        snapshot=manifest.ref,
+        chunks=len(manifest.chunks),
+        bytes_verified=verified,
+        seconds=time.monotonic() - begun,
+        damaged=len(problems),
+        problems=tuple(problems[:MOST_PROBLEMS]),
+    )

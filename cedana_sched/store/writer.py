@@ -1,0 +1,216 @@
+"""Taking a snapshot: streams in, packs out while they still come, and the manifest last.
+
+Called by the capture process, with one reader thread for each image that CRIU sends. Whatever goes wrong before the
+commit leaves nothing visible; leaving the context without a commit removes what was uploaded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError, StoreError, StoreUnavailableError, UsageError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.manifest import Manifest, SnapshotMetadata, SnapshotSummary, TransferStats
+from cedana_sched.model.policy import Compression
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.chunks import ChunkPipeline
+from cedana_sched.store.commit import commit_manifest
+from cedana_sched.store.compression import Compressor
+from cedana_sched.store.format import encode_manifest
+from cedana_sched.store.garbage import condemned_packs
+from cedana_sched.store.intents import Lease
+from cedana_sched.store.packs import PackWriter
+from cedana_sched.store.page_index import NodeCache, PageIndexWriter
+from cedana_sched.store.pages import Fingerprints, PageClassifier
+from cedana_sched.store.previous import Previous
+from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter
+
+COMMIT_WINDOW_SECONDS = 120.0
+"""Longest time between looking for condemned packs and writing the manifest; see `garbage.py` for why it matters."""
+
+_log = structlog.get_logger(__name__)
+
+
+class SnapshotWriter:
+    """One generation being written. Made by `SnapshotStore.begin`; a context manager."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        catalogue: Catalogue,
+        ref: SnapshotRef,
+        *,
+        checkpoint_uid: str,
+        writer: str,
+        lease: Lease,
+        seed: int,
+        previous: Previous | None,
+        compression: Compression,
+        conditional_create: bool,
+        cache: NodeCache,
+        pack_bytes: int,
+    ) -> None:
+        self.ref = ref
+        self.writer = writer
+        self._backend = backend
+        self._catalogue = catalogue
+        self._checkpoint_uid = checkpoint_uid
+        self._lease = lease
+        self._previous = previous
+        self._conditional_create = conditional_create
+        self._cache = cache
+        namespace = ref.identity.namespace
+        self._packs = PackWriter(backend, lambda n: layout.pack_key(namespace, f"{writer}-{n:06d}"), pack_bytes)
+        stored = previous.by_digest() if previous else None
+        self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), stored)
+        self._fingerprints = Fingerprints(seed)
+        self._index = PageIndexWriter(backend, layout.pages_key(ref, writer), cache.path(ref, writer))
+        self._counters = Counters()
+        self._lock = threading.Lock()
+        self._streams: dict[str, StreamWriter] = {}
+        self._numbers: dict[StreamWriter, int] = {}
+        self._small = ChunkFiller(self._pipeline)
+        self._small_lock = threading.Lock()
+        self._settled = False
+
+    @property
+    def progress(self) -> TransferStats:
+        """Bytes so far; may be read from any thread."""
+        counters, pipeline = self._counters, self._pipeline
+        return TransferStats(
+            counters.read_bytes,
+            counters.zero_bytes,
+            counters.reused_bytes + pipeline.repeated_bytes,
+            pipeline.new_bytes,
+            pipeline.stored_bytes,
+        )
+
+    def open_stream(self, name: str) -> StreamWriter:
+        """Begin a stream; streams may be open side by side, each written by one thread.
+
+        Raises:
+            UsageError: there is one of this name, or it cannot be a file name.
+        """
+        if not name or "/" in name or "\0" in name or name in {".", ".."}:
+            raise UsageError("stream", name, "cannot be the name of a file", remedy="use a plain file name")
+        with self._lock:
+            if name in self._streams:
+                raise UsageError("stream", name, "exists already", remedy="give every stream its own name")
+            stream = StreamWriter(
+                name,
+                self._pipeline,
+                self._counters,
+                PageClassifier(self._fingerprints, self._previous.pages if self._previous else None),
+                reuse=self._previous,
+                index=self._append_index,
+                append_small=self._append_small,
+            )
+            self._streams[name] = stream
+            self._numbers[stream] = len(self._numbers)
+            return stream
+
+    def commit(self, metadata: SnapshotMetadata) -> Manifest:
+        """Make the snapshot visible: everything durable first, then the manifest, which is the commit.
+
+        Raises:
+            CommitConflictError: somebody else committed this generation.
+            StoreError: the store failed. Nothing is visible, unless the store died exactly while it took the
+                manifest: `SnapshotStore.find_committed` tells.
+        """
+        if metadata.checkpoint_uid != self._checkpoint_uid:
+            remedy = "commit with the metadata of the checkpoint that began the snapshot"
+            raise UsageError("checkpoint_uid", metadata.checkpoint_uid, "is another checkpoint's", remedy=remedy)
+        if unfinished := [stream.name for stream in self._streams.values() if not stream.closed]:
+            raise UsageError("streams", unfinished, "are still open", remedy="close every stream before the commit")
+        manifest = self._flush(metadata)
+        checked_at = time.monotonic()
+        self._check_packs(manifest.summary.packs)
+        data = encode_manifest(manifest)
+        self._lease.require()
+        if time.monotonic() - checked_at > COMMIT_WINDOW_SECONDS:
+            raise StoreUnavailableError("the store was too slow for a safe commit", remedy="take the snapshot again")
+        commit_manifest(
+            self._backend, self._catalogue, self.ref, self.writer, data, conditional=self._conditional_create
+        )
+        self._settled = True
+        self._lease.release()
+        self._cache.keep_only(self.ref, self.writer)
+        return manifest
+
+    def abort(self) -> None:
+        """Remove what was uploaded. What cannot be removed now, garbage collection finds; never raises a StoreError."""
+        if self._settled:
+            return
+        self._settled = True
+        self._pipeline.abort()
+        self._packs.abort()
+        self._index.abort()
+        namespace = self.ref.identity.namespace
+        keys = [layout.pack_key(namespace, f"{self.writer}-{number:06d}") for number in range(self._packs.count)]
+        try:
+            self._backend.delete([*keys, self._index.key])
+        except CedanaSchedError as error:
+            _log.info("aborted_upload_left_behind", writer=self.writer, why=str(error))
+        self._lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _append_index(self, stream: StreamWriter, fingerprints: bytes) -> None:
+        self._index.append(self._numbers[stream], fingerprints)
+
+    def _append_small(self, data: memoryview, segments: SegmentList) -> None:
+        with self._small_lock:
+            self._small.append(data, segments)
+
+    def _flush(self, metadata: SnapshotMetadata) -> Manifest:
+        with self._small_lock:
+            self._small.flush()
+        self._pipeline.drain()
+        self._packs.finish()
+        page_index = self._index.finish()
+        chunks, packs = self._pipeline.table()
+        summary = SnapshotSummary(
+            ref=self.ref,
+            writer=self.writer,
+            checkpoint_uid=metadata.checkpoint_uid,
+            committed_at=time.time(),
+            taken_at=metadata.taken_at,
+            reason=metadata.reason,
+            adapter=metadata.adapter,
+            labels=metadata.labels,
+            stats=self.progress,
+            packs=packs,
+            page_index=self._index.key if page_index else None,
+        )
+        return Manifest(
+            summary=summary,
+            metadata=metadata,
+            streams=tuple(stream.entry() for stream in self._streams.values()),
+            chunks=chunks,
+            seed=self._fingerprints.seed,
+            page_index=page_index,
+        )
+
+    def _check_packs(self, packs: tuple[str, ...]) -> None:
+        """Refuse to name a pack that is being collected. The order of the two looks matters: `garbage.py`."""
+        namespace = self.ref.identity.namespace
+        lost = set(packs) & condemned_packs(self._backend, namespace)
+        for pack in packs:
+            if layout.pack_writer(pack) != self.writer and self._backend.stat(layout.pack_key(namespace, pack)) is None:
+                lost.add(pack)
+        if lost:
+            sentence = f"pack {min(lost)}, which the snapshot refers to, was given up while it was taken"
+            raise StoreError(sentence, remedy="take the snapshot again; it will be written in full")
