@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from workloads.connection.workload import Connection
 from workloads.gromacs.workload import Gromacs
+from workloads.memory.workload import Memory
 from workloads.mpi.workload import Mpi
 from workloads.numpy_dynamics.workload import NumpyDynamics
+from workloads.postgresql.workload import Postgresql
+from workloads.redis.workload import Redis
 from workloads.threads.workload import Threads
 from workloads.workload import Workload
 from workloads.xgboost.workload import XGBoost
@@ -19,5 +22,8 @@ _ALL: tuple[Workload, ...] = (
     Connection("tcp"),
     Connection("unix"),
     Connection("pipe"),
+    Postgresql(),
+    Redis(),
+    Memory(),
 )
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}

@@ -17,6 +17,10 @@ from workloads.packages import NO_PACKAGES, Packages
 _SIZE_FILE = "size"
 
 
+class PrepareError(Exception):
+    """The inputs of a run could not be written where they were wanted; the text says why and what to do."""
+
+
 class Size(StrEnum):
     """How long a run is meant to take on two ordinary cores."""
 

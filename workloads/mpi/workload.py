@@ -6,13 +6,13 @@ messages through shared memory that is copied by both sides, nobody spinning whi
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import ClassVar
 
 from workloads.comparing import differences, tail
+from workloads.compiling import compile_program
 from workloads.inputs import cached_inputs, lay_inputs
-from workloads.packages import PackageError, Packages
+from workloads.packages import Packages
 from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _SOURCE = Path(__file__).parent / "heat.c"
@@ -63,7 +63,4 @@ class Mpi(Workload):
 
 
 def _compile(draft: Path) -> None:
-    command = ["mpicc", "-O2", "-Wall", "-Wextra", "-Werror", str(_SOURCE), "-o", str(draft / "heat")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PackageError("libopenmpi-dev", "mpicc could not compile the program", done.stderr)
+    compile_program("mpicc", "libopenmpi-dev", _SOURCE, draft / "heat")

@@ -1,0 +1,1 @@
+"""A program that holds a given amount of memory, for benchmarks."""
