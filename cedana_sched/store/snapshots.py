@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -31,6 +32,7 @@ from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.previous import load_previous, load_previous_manifest
 from cedana_sched.store.reader import Progress, SnapshotReader
 from cedana_sched.store.retention import expired, remove_snapshot
+from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.verify import VerifyReport, verify_snapshot
 from cedana_sched.store.writer import SnapshotWriter
 
@@ -174,11 +176,15 @@ class SnapshotStore:
         remove_snapshot(self._backend, self._catalogue, ref)
 
     def apply_retention(
-        self, identity: Identity, retention: Retention, now: float | None = None
+        self, identity: Identity, retention: Retention, now: float | None = None, *, spare: Collection[int] = ()
     ) -> tuple[SnapshotRef, ...]:
-        """Remove the generations that the policy gives up, and say which. `now` is in seconds since the epoch."""
+        """Remove the generations that the policy gives up, and say which. `now` is in seconds since the epoch.
+
+        Generations in `spare` are in use and stay, whatever the policy says.
+        """
         summaries = self._catalogue.readable(self._catalogue.of(identity))
-        gone = expired(summaries, retention, time.time() if now is None else now)
+        expired_now = expired(summaries, retention, time.time() if now is None else now)
+        gone = [ref for ref in expired_now if ref.generation not in spare]
         for ref in gone:
             self.remove(ref)
         return tuple(gone)
@@ -213,4 +219,5 @@ def open_backend(config: StorageConfig) -> Backend:
     """The place that a configuration names."""
     if config.path is not None:
         return PosixBackend(config.path)
-    raise NotImplementedError
+    assert config.s3 is not None  # noqa: S101 - StorageConfig allows nothing else
+    return S3Backend(config.s3)

@@ -1,0 +1,252 @@
+"""Objects in an S3-compatible bucket. obstore moves the bytes; what it cannot do, `s3_uploads.py` does.
+
+Every call is bounded: connect, request and repetition have time-outs, so that a store that dies is an error within
+seconds, and a frozen workload does not wait for it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
+from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
+from cedana_sched.store.location import S3Location
+from cedana_sched.store.s3_uploads import sweep_uploads
+
+PART_BYTES = 8 << 20
+PARTS_IN_FLIGHT = 3
+_QUEUED = 8
+_CONNECT_TIMEOUT = timedelta(seconds=5)
+_REQUEST_TIMEOUT = timedelta(seconds=30)
+_RETRIES: Any = {
+    "max_retries": 4,
+    "retry_timeout": timedelta(seconds=20),
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=3), "base": 2},
+}
+_WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403 Forbidden", "401 Unauthorized")
+_EVIDENCE_CHARACTERS = 300
+
+
+def explain(error: Exception, action: str, place: str) -> StoreError:
+    """The store's own error for what the server, or the way to it, said."""
+    text = str(error)
+    sentence = f"cannot {action} in {place}"
+    evidence = (text.partition("Debug source")[0].replace("\n", " ")[:_EVIDENCE_CHARACTERS],)
+    if "NoSuchBucket" in text:
+        return StoreDeniedError(f"{sentence}: there is no such bucket", remedy="create it", evidence=evidence)
+    if isinstance(error, FileNotFoundError):
+        return MissingObjectError(f"{sentence}: it is not there", evidence=evidence)
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if denied or any(word in text for word in _WRONG_KEYS):
+        remedy = "check the keys, and that they may read, write, list and delete there"
+        return StoreDeniedError(f"{sentence}: the server refuses these keys", remedy=remedy, evidence=evidence)
+    if isinstance(error, NotSupportedError) or "501 Not Implemented" in text:
+        return StoreDeniedError(f"{sentence}: the server cannot do this", remedy="use another", evidence=evidence)
+    remedy = "check the endpoint, and that the server is running"
+    return StoreUnavailableError(f"{sentence}: no good answer came", remedy=remedy, evidence=evidence)
+
+
+class _GivenUpError(Exception):
+    """Raised inside an upload to make obstore abort it."""
+
+
+class S3Sink:
+    """A large object: a small one after all is one request, otherwise parts go in parallel while more come."""
+
+    def __init__(self, backend: S3Backend, key: str) -> None:
+        self._backend = backend
+        self._key = key
+        self._head: list[bytes] = []
+        self._head_bytes = 0
+        self._queue: queue.Queue[bytes | None] = queue.Queue(_QUEUED)
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._given_up = self._ended = self._end_seen = False
+
+    def write(self, data: Buffer) -> None:
+        if self._error is not None:
+            raise explain(self._error, "write a pack", self._backend.description) from self._error
+        owned = bytes(data)
+        if self._thread is not None:
+            self._queue.put(owned)
+            return
+        self._head.append(owned)
+        self._head_bytes += len(owned)
+        if self._head_bytes > PART_BYTES:
+            name = f"store-upload-{self._key[-12:]}"
+            self._thread = threading.Thread(target=self._upload, name=name, daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        if self._thread is None:
+            self._backend.put(self._key, b"".join(self._head))
+            return
+        self._end()
+        if self._error is not None:
+            raise explain(self._error, "finish a pack", self._backend.description) from self._error
+
+    def abort(self) -> None:
+        self._given_up = True
+        self._end()
+
+    def _end(self) -> None:
+        """The thread always takes everything up to the end mark, so this cannot block for good."""
+        if self._thread is not None:
+            if not self._ended:
+                self._ended = True
+                self._queue.put(None)
+            self._thread.join()
+
+    def _upload(self) -> None:
+        try:
+            obstore.put(
+                self._backend.objects,
+                self._key,
+                self._blocks(),
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_IN_FLIGHT,
+            )
+        except Exception as error:  # noqa: BLE001 - carried to the thread that writes or finishes
+            self._error = error
+            while not self._end_seen:
+                self._end_seen = self._queue.get() is None
+
+    def _blocks(self) -> Iterator[bytes]:
+        yield from self._head
+        self._head.clear()
+        while (block := self._queue.get()) is not None:
+            yield block
+        self._end_seen = True
+        if self._given_up:
+            raise _GivenUpError
+
+
+class S3Backend:
+    """See `Backend`."""
+
+    def __init__(self, location: S3Location) -> None:
+        self.location = location
+        keys = location.keys()
+        options: dict[str, Any] = {"region": location.region}
+        if keys is not None:
+            options |= {"access_key_id": keys[0], "secret_access_key": keys[1]}
+        if location.endpoint is not None:
+            options["endpoint"] = location.endpoint.rstrip("/")
+        self.objects = S3Store(
+            location.bucket,
+            prefix=location.prefix or None,
+            client_options={
+                "allow_http": location.allow_http,
+                "connect_timeout": _CONNECT_TIMEOUT,
+                "timeout": _REQUEST_TIMEOUT,
+            },
+            retry_config=_RETRIES,
+            **options,
+        )
+        self._ranges = True
+
+    @property
+    def description(self) -> str:
+        where = self.location.endpoint or "AWS"
+        prefix = f"/{self.location.prefix}" if self.location.prefix else ""
+        return f"the bucket {self.location.bucket}{prefix} at {where}"
+
+    def put(self, key: str, data: Buffer) -> None:
+        try:
+            obstore.put(self.objects, key, data, use_multipart=False)
+        except (BaseError, OSError) as error:
+            raise explain(error, "write", self.description) from error
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        try:
+            obstore.put(self.objects, key, data, mode="create")
+        except AlreadyExistsError:
+            return False
+        except (BaseError, OSError) as error:
+            raise explain(error, "create", self.description) from error
+        return True
+
+    def open_sink(self, key: str) -> S3Sink:
+        return S3Sink(self, key)
+
+    def get(self, key: str) -> bytes:
+        try:
+            return bytes(obstore.get(self.objects, key).bytes())
+        except (BaseError, OSError) as error:
+            raise explain(error, f"read {key}", self.description) from error
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        if not self._ranges:
+            return memoryview(self.get(key))[offset : offset + length]
+        try:
+            return memoryview(obstore.get_range(self.objects, key, start=offset, length=length))
+        except (BaseError, OSError) as error:
+            if "NotPartial" in str(error):
+                self._ranges = False
+                return self.get_range(key, offset, length)
+            raise explain(error, f"read {key}", self.description) from error
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        try:
+            for batch in obstore.list(self.objects, prefix):
+                for one in batch:
+                    yield Entry(one["path"], one["size"], one["last_modified"].timestamp())
+        except (BaseError, OSError) as error:
+            raise explain(error, "list", self.description) from error
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        try:
+            found = obstore.list_with_delimiter(self.objects, prefix)["common_prefixes"]
+        except (BaseError, OSError) as error:
+            raise explain(error, "list", self.description) from error
+        return tuple(sorted(path.rstrip("/").rpartition("/")[2] for path in found))
+
+    def stat(self, key: str) -> Entry | None:
+        try:
+            one = obstore.head(self.objects, key)
+        except (BaseError, OSError) as error:
+            explained = explain(error, f"look at {key}", self.description)
+            if isinstance(explained, MissingObjectError):
+                return None
+            raise explained from error
+        return Entry(key, one["size"], one["last_modified"].timestamp())
+
+    def delete(self, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        for key in wanted:
+            try:
+                obstore.delete(self.objects, key)
+            except FileNotFoundError:
+                continue
+            except (BaseError, OSError) as error:
+                raise explain(error, "delete", self.description) from error
+
+    def now(self) -> float:
+        key = f"probe/clock-{uuid4().hex}"
+        self.put(key, b"")
+        try:
+            entry = self.stat(key)
+        finally:
+            self.delete([key])
+        if entry is None:
+            raise StoreUnavailableError(f"{self.description} lost an object that was just written")
+        return entry.modified
+
+    def sweep_partial(self, prefix: str, older_than_seconds: float) -> int:
+        full = "/".join(part for part in (self.location.prefix, prefix) if part)
+        return sweep_uploads(self.location, full, self.now() - older_than_seconds)

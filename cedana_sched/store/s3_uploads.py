@@ -1,0 +1,67 @@
+"""Multipart uploads that a dead writer left behind: invisible to readers, and paid for all the same.
+
+obstore cannot list them; the minio client can, through calls that it keeps for its own subclasses.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import urllib3
+from minio import Minio
+from minio.error import MinioException
+from urllib3.exceptions import HTTPError
+
+from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.store.location import S3Location
+
+_AWS = "https://s3.amazonaws.com"
+_TIMEOUT = urllib3.Timeout(connect=5, read=30)
+
+
+class _Uploads(Minio):
+    """The two administrative requests that nothing else offers."""
+
+    def sweep(self, bucket: str, prefix: str, until: float) -> int:
+        """Abort what was begun at or before `until` (epoch seconds, by the server's clock); how many."""
+        swept = 0
+        marker: tuple[str, str] | None = None
+        while True:
+            page = self._list_multipart_uploads(
+                bucket,
+                prefix=f"{prefix}/",
+                key_marker=marker[0] if marker else None,
+                upload_id_marker=marker[1] if marker else None,
+            )
+            for upload in page.uploads:
+                if upload.initiated_time is not None and upload.initiated_time.timestamp() <= until:
+                    self._abort_multipart_upload(bucket, upload.object_name, str(upload.upload_id))
+                    swept += 1
+            if not page.is_truncated or not page.next_key_marker:
+                return swept
+            marker = (page.next_key_marker, page.next_upload_id_marker or "")
+
+
+def sweep_uploads(location: S3Location, prefix: str, until: float) -> int:
+    """Abort the unfinished uploads below a prefix; 0 where the keys in use are not known to this process.
+
+    Raises:
+        StoreUnavailableError: the server did not answer, or not sensibly.
+    """
+    keys = location.keys()
+    if keys is None:
+        return 0
+    endpoint = urlsplit(location.endpoint or _AWS)
+    client = _Uploads(
+        endpoint.netloc,
+        access_key=keys[0],
+        secret_key=keys[1],
+        secure=endpoint.scheme == "https",
+        region=location.region,
+        http_client=urllib3.PoolManager(timeout=_TIMEOUT, retries=urllib3.Retry(2, backoff_factor=0.5)),
+    )
+    try:
+        return client.sweep(location.bucket, prefix, until)
+    except (MinioException, HTTPError, ValueError) as error:
+        sentence = f"cannot list unfinished uploads of bucket {location.bucket}: {error}"
+        raise StoreUnavailableError(sentence, remedy="let the bucket's lifecycle rules abort them") from error
