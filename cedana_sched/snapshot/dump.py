@@ -26,7 +26,8 @@ import msgspec
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
-from cedana_sched.snapshot.freezer import thaw
+from cedana_sched.snapshot.freezer import members, thaw
+from cedana_sched.snapshot.processes import process_tree
 from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -167,10 +168,12 @@ class Dump:
         return criu.wait()
 
     def _clean_up(self, status: int) -> None:
+        request = self._request
+        if request.freeze_cgroup:
+            thaw(request.freeze_cgroup)
         if status < 0:
-            undo_killed_dump(self._toolchain, self._request.root_pid, self._request.workdir / LOG_NAME)
-        if self._request.freeze_cgroup:
-            thaw(self._request.freeze_cgroup)
+            pids = members(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
+            undo_killed_dump(self._toolchain, pids, request.workdir / LOG_NAME)
 
     def _error(self, status: int) -> DumpError:
         found = explain(self._request.workdir / LOG_NAME, status, self._request.workdir / "criu.stderr")

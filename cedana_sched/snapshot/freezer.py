@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from cedana_sched.model.errors import SnapshotError
+from cedana_sched.snapshot.connections import silence_connections
 
 _REREAD_SECONDS = 0.002
 _REWRITE_EVERY = 16  # re-reads after which FROZEN is written again, about every 30 ms
@@ -77,12 +78,15 @@ def thaw(cgroup: Path) -> None:
 def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
     """SIGKILL every process of the cgroup, frozen or not, and return when all have gone.
 
-    A frozen one executes no instruction in between. Zombies whose parent has not waited count as gone.
+    A frozen one executes no instruction in between, and its TCP connections vanish without a word to the peers: a
+    restored incarnation takes them up again (see `connections`). Zombies whose parent has not waited count as gone.
 
     Raises:
         FreezerError: some process did not go in time.
     """
     deadline = time.monotonic() + timeout_seconds
+    if members(cgroup) and is_frozen(cgroup):
+        silence_connections(members(cgroup))
     while pids := members(cgroup):
         # Signals before the thaw; several rounds, because a process that runs may fork between reading and killing.
         for pid in pids:

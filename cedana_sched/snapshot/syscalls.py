@@ -1,7 +1,7 @@
 """The few system calls that Python 3.11's standard library does not offer, with errors as OSError.
 
-Called by `launch` only: a process that builds a job's namespaces. Numbers of flags are from linux/sched.h and
-linux/mount.h.
+Called by `launch`, a process that builds a job's namespaces, and by `connections`. Numbers of flags are from
+linux/sched.h and linux/mount.h.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MNT_DETACH = 0x2
 
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_SYS_PIDFD_GETFD = 438  # system calls added since Linux 5.0 have the same number everywhere
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,6 +60,11 @@ def pivot_root(new_root: str, put_old: str) -> None:
     """Exchange the root mount; the old one appears at `put_old`."""
     number = _SYS_PIVOT_ROOT[platform.machine()]
     _check(_libc.syscall(number, new_root.encode(), put_old.encode()), f"pivot_root {new_root}")
+
+
+def pidfd_getfd(pidfd: int, descriptor: int) -> int:
+    """Another process's open file as a descriptor of this one; needs the right to ptrace it."""
+    return _check(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, descriptor, 0), "pidfd_getfd")
 
 
 def _check(result: int, what: str) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cedana_sched.snapshot import freezer
+from workloads.catalog import WORKLOADS
+from workloads.reference import run_uninterrupted
+from workloads.workload import Size
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -78,3 +82,21 @@ def test_a_thawed_job_goes_on_as_if_nothing_had_happened(either_lab: Laboratory)
     assert freezer.members(lab.cgroup) == pids
     lab.kill()
     assert lab.lines() == [str(number) for number in range(1, len(lab.lines()) + 1)]
+
+
+@pytest.mark.parametrize("name", ["threads", "tcp", "unix", "mpi"])
+def test_a_workload_ends_as_if_it_had_never_stopped(name: str, lab: Laboratory, tmp_path: Path) -> None:
+    """Threads, shared memory, pipes, locks, unlinked files; sockets with bytes under way; two MPI ranks."""
+    workload = WORKLOADS[name]
+    if missing := workload.missing():
+        pytest.skip(f"needs {', '.join(missing)}")
+    reference = run_uninterrupted(workload, tmp_path / "reference", Size.BRIEF)
+    run = tmp_path / "run"
+    workload.prepare(run, Size.BRIEF)
+    command = workload.command(run)
+    lab.start(*command.argv, directory=command.directory, **command.environment)
+    for generation in range(1, 4):
+        lab.await_true(lambda: workload.progress(run).fraction >= generation / 5, "progress")  # noqa: B023
+        lab.next_generation()
+    assert lab.wait() == 0
+    assert workload.check(run, reference.directory) == []
