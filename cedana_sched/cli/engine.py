@@ -20,16 +20,14 @@ def run(
     config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Groups, quotas and policies.")
     ] = None,
-    store: storage.StoreOption = None,
-    s3_endpoint: storage.EndpointOption = None,
-    s3_region: storage.RegionOption = None,
+    place: storage.Place,
 ) -> None:
     """Run the engine until it is told to stop (Ctrl-C or SIGTERM). Jobs live on; the next engine finds them."""
     from cedana_sched.local.engine import EngineOptions
     from cedana_sched.local.engine import run as run_engine
 
-    chosen = (store, s3_endpoint, s3_region)
-    run_engine(EngineOptions(state_directory=session.state_directory, config=config, store=chosen))
+    store = storage.for_engine(place, session)
+    run_engine(EngineOptions(state_directory=session.state_directory, config=config, store=store))
 
 
 async def status(session: Session) -> None:

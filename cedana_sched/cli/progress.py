@@ -11,6 +11,8 @@ from cedana_sched.cli import tables
 from cedana_sched.cli.output import Output
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from cedana_sched.local.client import EngineClient
     from cedana_sched.local.views import CheckpointView, JobView
 
@@ -55,10 +57,7 @@ def _lines(output: Output, name: str) -> Iterator[Show]:
 
 @contextmanager
 def _bar(output: Output, name: str) -> Iterator[Show]:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    with Progress(*columns, console=output.console(stderr=True), transient=True) as progress:
+    with _transfer_bar(output) as progress:
         # CRIU does not say beforehand how much it will send, so the bar has no end.
         task = progress.add_task(name, total=None)
 
@@ -69,14 +68,18 @@ def _bar(output: Output, name: str) -> Iterator[Show]:
 
 
 @contextmanager
-def counted_progress(output: Output, name: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a read of `total_bytes`; the body calls what it is given with the bytes done so far."""
+def counted_progress(output: Output, name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a long read; the body calls what it is given with the bytes done and the bytes in all, from any thread."""
     if not output.shows_progress:
-        yield lambda _: None
+        yield lambda *_: None
         return
+    with _transfer_bar(output) as progress:
+        task = progress.add_task(name, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _transfer_bar(output: Output) -> Progress:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    with Progress(*columns, console=output.console(stderr=True), transient=True) as progress:
-        task = progress.add_task(name, total=total_bytes)
-        yield lambda done: progress.update(task, completed=done)
+    return Progress(*columns, console=output.console(stderr=True), transient=True)

@@ -1,8 +1,141 @@
-"""Placeholder."""
+"""`cedana-sched snapshots`: what is in the store. It is opened directly, so no engine needs to run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from cedana_sched.cli import arguments, storage, units
+from cedana_sched.cli.command import Session, command
+from cedana_sched.model.errors import IntegrityError, UsageError
+from cedana_sched.model.identity import SnapshotRef
+
+if TYPE_CHECKING:
+    from cedana_sched.store.snapshots import SnapshotStore
+    from cedana_sched.store.verify import VerifyReport
+
+app = typer.Typer(help="Snapshots in the store.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None: ...
+def list_(
+    session: Session,
+    id_: Annotated[str | None, typer.Argument(metavar="ID", help="Checkpoint id, or namespace/id.")] = None,
+    *,
+    place: storage.Place,
+) -> None:
+    """List committed snapshots, oldest first."""
+    from cedana_sched.cli.snapshot_views import snapshot_view, snapshots_table
+
+    opened = storage.open_store(place, session)
+    namespace, _, name = (id_ or "").rpartition("/")
+    found = opened.list(namespace or None, name or None) if namespace or not name else opened.list()
+    views = [snapshot_view(one) for one in found if not name or one.ref.identity.id == name]
+    session.output.data(views, lambda: snapshots_table(views, time.time()))
+
+
+def inspect(
+    session: Session,
+    snapshot: arguments.Reference,
+    *,
+    place: storage.Place,
+) -> None:
+    """Show what a snapshot holds, where it was taken, and what it cost."""
+    from cedana_sched.cli.snapshot_contents import contents_of, contents_text
+    from cedana_sched.cli.snapshot_views import inspect_text, inspect_view
+
+    opened = storage.open_store(place, session)
+    reader = opened.open_snapshot(SnapshotRef.parse(snapshot))
+    contents = contents_of(reader)
+    view = inspect_view(reader.manifest, contents)
+    session.output.data(view, lambda: inspect_text(view, time.time()) + contents_text(contents))
+
+
+def verify(
+    session: Session,
+    snapshot: Annotated[
+        str | None, typer.Argument(metavar="SNAPSHOT", help="namespace/id[/index[/container]]@generation.")
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Every snapshot in the store.")] = False,
+    place: storage.Place,
+) -> None:
+    """Read every byte of a snapshot and compare it with what was written. Exit code 1 when something is damaged."""
+    from cedana_sched.cli.snapshot_views import verified_line
+
+    if (snapshot is None) != everything:
+        raise UsageError("snapshot", snapshot or "", "or --all must be given, not both", remedy="give one of the two")
+    opened = storage.open_store(place, session)
+    refs = [one.ref for one in opened.list()] if snapshot is None else [SnapshotRef.parse(snapshot)]
+    reports: list[VerifyReport] = []
+    for ref in refs:
+        reports.append(_verified(session, opened, ref))
+        session.output.note(verified_line(reports[-1]))
+    session.output.data(
+        [{"snapshot": str(report.snapshot), "ok": report.ok, **_plain(report)} for report in reports],
+        lambda: f"{sum(report.ok for report in reports)} of {len(reports)} snapshots are whole",
+    )
+    if damaged := [report for report in reports if not report.ok]:
+        problems = tuple(problem for report in damaged for problem in report.problems)
+        names = ", ".join(str(report.snapshot) for report in damaged)
+        remedy = "remove it, so that an older generation is continued instead"
+        raise IntegrityError(f"damaged: {names}", remedy=remedy, evidence=problems)
+
+
+def _verified(session: Session, opened: SnapshotStore, ref: SnapshotRef) -> VerifyReport:
+    from cedana_sched.cli.progress import counted_progress
+
+    with counted_progress(session.output, f"verify {ref}") as show:
+        return opened.verify(ref, show)
+
+
+def _plain(report: VerifyReport) -> dict[str, object]:
+    names = ("chunks", "bytes_verified", "seconds", "damaged", "problems")
+    return {name: getattr(report, name) for name in names}
+
+
+def rm(
+    session: Session,
+    snapshots: Annotated[list[str], typer.Argument(metavar="SNAPSHOT", help="Snapshots to remove.")],
+    *,
+    place: storage.Place,
+) -> None:
+    """Remove snapshots. Their bytes go with a later garbage collection, unless others need them."""
+    refs = [SnapshotRef.parse(text) for text in snapshots]
+    opened = storage.open_store(place, session)
+    for ref in refs:
+        opened.remove(ref)
+    removed = [str(ref) for ref in refs]
+    session.output.data({"removed": removed}, lambda: "\n".join(f"removed {name}" for name in removed))
+
+
+def gc(
+    session: Session,
+    *,
+    namespace: Annotated[str | None, typer.Option(help="Only this namespace.", show_default="all")] = None,
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="Leave what became garbage later than this ago.")
+    ] = "15m",
+    place: storage.Place,
+) -> None:
+    """Remove packs that no snapshot needs. The first run marks them, a run after the grace period removes them."""
+    seconds = units.parse_duration("grace", grace)
+    opened = storage.open_store(place, session)
+    reports = opened.collect_garbage(namespace, grace_seconds=seconds)
+    session.output.data(
+        reports,
+        lambda: (
+            "\n".join(
+                f"{report.namespace}: {report.removed_packs} packs removed ({units.size(report.removed_bytes)}), "
+                f"{report.condemned_packs} marked for the next run"
+                for report in reports
+            )
+            or "the store is empty"
+        ),
+    )
+
+
+command(app, "list")(list_)
+for body in (inspect, verify, rm, gc):
+    command(app)(body)

@@ -1,30 +1,143 @@
-"""Which store a command means: `--store`, its S3 settings, or the running engine's own."""
+"""Which store a command means: `--store`, the running engine's, or the folder in the state directory."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="PLACE",
-        help="A folder, or s3://bucket/prefix.",
-        show_default="STATE-DIR/store",
-        envvar="CEDANA_SCHED_STORE",
+from cedana_sched.model.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from cedana_sched.cli.command import Session
+    from cedana_sched.store.location import StorageConfig
+    from cedana_sched.store.snapshots import SnapshotStore
+
+STORE_VARIABLE = "CEDANA_SCHED_STORE"
+FOLDER = "store"
+"""Of the state directory: the engine's store when nothing else is said."""
+
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "store": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--store",
+                metavar="PLACE",
+                help="/folder or s3://bucket/prefix.",
+                show_default="the running engine's, else STATE-DIR/store",
+                envvar=STORE_VARIABLE,
+                rich_help_panel="Store",
+            ),
+        ],
+        None,
     ),
-]
-EndpointOption = Annotated[
-    str | None,
-    typer.Option(
-        "--s3-endpoint",
-        metavar="URL",
-        help="Server of an S3-compatible store. Keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-        envvar="AWS_ENDPOINT_URL_S3",
+    "s3_endpoint": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--s3-endpoint",
+                metavar="URL",
+                help="An S3-compatible server. Keys are read from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+                envvar="AWS_ENDPOINT_URL_S3",
+                rich_help_panel="Store",
+            ),
+        ],
+        None,
     ),
-]
-RegionOption = Annotated[
-    str | None, typer.Option("--s3-region", metavar="NAME", help="Region of the bucket.", envvar="AWS_REGION")
-]
+    "s3_region": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--s3-region", metavar="NAME", help="The bucket's.", envvar="AWS_REGION", rich_help_panel="Store"
+            ),
+        ],
+        None,
+    ),
+    "s3_allow_http": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--s3-allow-http",
+                help="Permit an endpoint without TLS: memory then crosses the network in the clear.",
+                rich_help_panel="Store",
+            ),
+        ],
+        False,
+    ),
+}
+"""Annotation and default of the options that every command with a `Place` gets, by parameter name."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the options say about the store."""
+
+    uri: str | None
+    endpoint: str | None = None
+    region: str | None = None
+    allow_http: bool = False
+
+    @classmethod
+    def taken_from(cls, given: dict[str, Any]) -> Self:
+        """Take the values of `OPTIONS` out of a command's arguments."""
+        return cls(*(given.pop(name) for name in OPTIONS))
+
+    def configuration(self, uri: str) -> StorageConfig:
+        """The store at `uri`; S3 settings of the environment mean nothing for a folder.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        from cedana_sched.store.location import StorageConfig
+
+        if not uri.startswith("s3:"):
+            return StorageConfig.parse(_absolute(uri))
+        options = {"endpoint": self.endpoint, "region": self.region, "allow_http": self.allow_http or None}
+        return StorageConfig.parse(uri, **options)
+
+
+def for_engine(place: Place, session: Session) -> StorageConfig:
+    """The store that a new engine uses."""
+    return place.configuration(place.uri or str((session.state_directory / FOLDER).absolute()))
+
+
+def open_store(place: Place, session: Session) -> SnapshotStore:
+    """The store that a person means.
+
+    Raises:
+        NotFoundError: none was named, no engine runs, and the state directory holds none.
+        StoreError: it cannot be used.
+    """
+    from cedana_sched.store.snapshots import SnapshotStore
+
+    return SnapshotStore.open(place.configuration(place.uri or _of_engine(session) or _of_directory(session)))
+
+
+def _of_engine(session: Session) -> str | None:
+    from cedana_sched.local.client import EngineUnreachableError
+
+    async def ask() -> str:
+        async with session.client() as client:
+            return (await client.engine()).store
+
+    try:
+        return asyncio.run(ask())
+    except EngineUnreachableError:
+        return None
+
+
+def _of_directory(session: Session) -> str:
+    folder = session.state_directory / FOLDER
+    if not folder.exists():
+        remedy = "name one with --store, or start the engine"
+        raise NotFoundError("store", str(folder), "does not exist, and no engine runs", remedy=remedy)
+    return str(folder.absolute())
+
+
+def _absolute(uri: str) -> str:
+    """A folder as people write it: relative to where they are."""
+    return uri if "://" in uri or uri.startswith("file:") else str(Path(uri).expanduser().absolute())

@@ -78,13 +78,13 @@ def job_text(job: JobView, now: float) -> str:
         ("Stdout", job.stdout),
         ("Stderr", job.stderr),
     ]
-    parts = [_fields(fields)]
+    parts = [fields_text(fields)]
     if job.runs:
         parts.append("Runs\n" + _indented(plain_table(_runs_table(job.runs))))
     if job.checkpoint:
-        parts.append("Newest checkpoint\n" + _indented(_fields(_checkpoint_fields(job.checkpoint))))
+        parts.append("Newest checkpoint\n" + _indented(fields_text(_checkpoint_fields(job.checkpoint))))
     if job.restore:
-        parts.append("Newest start\n" + _indented(_fields(_restore_fields(job.restore))))
+        parts.append("Newest start\n" + _indented(fields_text(_restore_fields(job.restore))))
     return "\n\n".join(parts)
 
 
@@ -144,7 +144,7 @@ def engine_text(engine: EngineView, now: float) -> str:
         ("CRIU", engine.criu),
         ("Capacity", capacity),
     ]
-    return _fields(fields) + "\n\n" + plain_table(groups_table(engine.groups))
+    return fields_text(fields) + "\n\n" + plain_table(groups_table(engine.groups))
 
 
 def groups_table(groups: Iterable[GroupView]) -> Table:
@@ -167,7 +167,8 @@ def groups_table(groups: Iterable[GroupView]) -> Table:
     return Table(columns, rows, "no groups")
 
 
-def _fields(fields: list[tuple[str, str]]) -> str:
+def fields_text(fields: list[tuple[str, str]]) -> str:
+    """Names and values below each other, values aligned."""
     width = max(len(name) for name, _ in fields) + 1
     return "\n".join(f"{name + ':':<{width}}  {value}" for name, value in fields)
 
