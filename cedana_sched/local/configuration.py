@@ -1,0 +1,308 @@
+"""The engine's configuration: capacity, groups, fair sharing. A TOML file whose words are Kueue's.
+
+    [capacity]                      # default: this machine's
+    cpu = 4
+    memory = "8Gi"
+
+    [fairSharing]                   # present: on; absent: reclaim by quota alone
+    preemptionStrategies = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
+
+    [[groups]]                      # Kueue: a ClusterQueue; all of them share one cohort
+    name = "bio"
+    nominalQuota = {cpu = 2, memory = "4Gi"}
+    borrowingLimit = {cpu = 1}      # a resource that is not named has no limit
+    lendingLimit = {memory = "1Gi"}
+    queueingStrategy = "BestEffortFIFO"
+    optIn = true                    # every job has a checkpoint id, derived from its name if it has none
+    namespace = "default"
+    preemption = {reclaimWithinCohort = "Any", withinClusterQueue = "LowerPriority"}
+    fairSharing = {weight = 2}
+    checkpointPolicy = {deadlineSeconds = 60}
+
+Defaults are Kueue's: no preemption unless it is written down. Quota that is promised must be there, so nominal
+quotas that add up to more than the capacity are refused. A group of weight 0 may borrow, and is the first to
+give back all that it borrowed.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from cedana_sched.local.quantities import parse_cpus, parse_memory
+from cedana_sched.local.scheduler.resources import Limits, Resource, Resources, in_words
+from cedana_sched.local.scheduler.state import Cohort, Group, PreemptionPolicy, QueueingStrategy, ShareStrategy
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import validate_name
+from cedana_sched.model.policy import CheckpointPolicy
+
+
+def _refusal(problem: str, remedy: str, **part: object) -> PydanticCustomError:
+    """A problem that pydantic reports with its place in the file; `field` and `value` name a part of that place."""
+    return PydanticCustomError("refused", "{problem}", {"problem": problem, "remedy": remedy, **part})
+
+
+def _checked(read: Any) -> Any:
+    """Lets one of our parsers, which raise `UsageError`, validate a field."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return read(value)
+        except UsageError as error:
+            problem = error.message.removeprefix(f"{error.field}: {error.value!r} ")
+            raise _refusal(problem, error.remedy) from error
+
+    return BeforeValidator(validate)
+
+
+Cpus = Annotated[int, _checked(lambda value: parse_cpus("cpu", value))]
+Memory = Annotated[int, _checked(lambda value: parse_memory("memory", value))]
+Name = Annotated[str, _checked(lambda value: validate_name("name", str(value)))]
+
+
+class _Written(BaseModel):
+    """What people write: camelCase names, nothing unknown."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, allow_inf_nan=False
+    )
+
+
+class Quota(_Written):
+    """An amount of every resource."""
+
+    cpu: Cpus
+    memory: Memory
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.cpu, self.memory)
+
+
+class QuotaLimit(_Written):
+    """A bound on some resources; None is no bound."""
+
+    cpu: Cpus | None = None
+    memory: Memory | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.cpu, self.memory)
+
+
+class BorrowWithinCohort(_Written):
+    """Whether a job that borrows may preempt in other groups, and up to which priority."""
+
+    policy: Literal["Never", "LowerPriority"] = "Never"
+    max_priority_threshold: int | None = None
+
+
+class PreemptionRules(_Written):
+    """Kueue's `ClusterQueue.spec.preemption`."""
+
+    reclaim_within_cohort: Literal["Never", "LowerPriority", "Any"] = "Never"
+    within_cluster_queue: Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority"] = "Never"
+    borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
+
+    @model_validator(mode="after")
+    def _borrowing_needs_reclaim(self) -> Self:
+        if self.reclaim_within_cohort == "Never" and self.borrow_within_cohort.policy != "Never":
+            raise ValueError(
+                "borrowWithinCohort has no effect while reclaimWithinCohort is Never\x00change one of them"
+            )
+        return self
+
+
+class GroupSharing(_Written):
+    """Kueue's `ClusterQueue.spec.fairSharing`."""
+
+    weight: Annotated[float, Field(ge=0, le=1_000_000)] = 1.0
+
+
+class GroupConfiguration(_Written):
+    """One group (Kueue: a ClusterQueue)."""
+
+    name: Name
+    nominal_quota: Quota
+    borrowing_limit: QuotaLimit = QuotaLimit()
+    lending_limit: QuotaLimit = QuotaLimit()
+    preemption: PreemptionRules = PreemptionRules()
+    fair_sharing: GroupSharing = GroupSharing()
+    queueing_strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
+    opt_in: bool = False
+    namespace: Name = "default"
+    checkpoint_policy: CheckpointPolicy = CheckpointPolicy()
+
+    @model_validator(mode="after")
+    def _lends_what_it_has(self) -> Self:
+        for resource in Resource:
+            limit, nominal = self.lending_limit.limits[resource], self.nominal_quota.resources[resource]
+            if limit is not None and limit > nominal:
+                raise _refusal(
+                    f"is above nominalQuota.{resource}",
+                    "lower it, or leave it out",
+                    field=f"lendingLimit.{resource}",
+                    value=in_words(resource, limit),
+                )
+        return self
+
+    def as_group(self) -> Group:
+        """The group as the scheduler knows it."""
+        borrow = self.preemption.borrow_within_cohort
+        return Group(
+            name=self.name,
+            nominal=self.nominal_quota.resources,
+            borrowing_limit=self.borrowing_limit.limits,
+            lending_limit=self.lending_limit.limits,
+            weight=self.fair_sharing.weight,
+            within_group=PreemptionPolicy(self.preemption.within_cluster_queue),
+            reclaim=PreemptionPolicy(self.preemption.reclaim_within_cohort),
+            borrow_while_preempting=borrow.policy == "LowerPriority",
+            max_priority_threshold=borrow.max_priority_threshold,
+            queueing=self.queueing_strategy,
+        )
+
+
+_STRATEGIES = (
+    (ShareStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,),
+    (ShareStrategy.LESS_THAN_INITIAL_SHARE,),
+    (ShareStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE, ShareStrategy.LESS_THAN_INITIAL_SHARE),
+)
+
+
+class FairSharing(_Written):
+    """Kueue's `Configuration.fairSharing`."""
+
+    preemption_strategies: tuple[ShareStrategy, ...] = _STRATEGIES[-1]
+
+    @model_validator(mode="after")
+    def _known_order(self) -> Self:
+        if self.preemption_strategies not in _STRATEGIES:
+            raise _refusal(
+                "are in no order that has a meaning",
+                "write one of them, or LessThanOrEqualToFinalShare before LessThanInitialShare",
+                field="preemptionStrategies",
+                value=[strategy.value for strategy in self.preemption_strategies],
+            )
+        return self
+
+
+class Configuration(_Written):
+    """The whole file."""
+
+    capacity: Quota
+    groups: Annotated[tuple[GroupConfiguration, ...], Field(min_length=1)]
+    fair_sharing: FairSharing | None = None
+
+    @model_validator(mode="after")
+    def _promises_can_be_kept(self) -> Self:
+        names = [group.name for group in self.groups]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise _refusal("is the name of two groups", "give each its own", field="groups.name", value=twice[0])
+        for resource in Resource:
+            promised = sum(group.nominal_quota.resources[resource] for group in self.groups)
+            there = self.capacity.resources[resource]
+            if promised > there:
+                raise _refusal(
+                    f"is what all groups are promised, and the capacity is {in_words(resource, there)}",
+                    f"lower the quotas, or set capacity.{resource}",
+                    field=f"groups.nominalQuota.{resource}",
+                    value=in_words(resource, promised),
+                )
+        if self.fair_sharing and any(g.preemption.borrow_within_cohort.policy != "Never" for g in self.groups):
+            raise _refusal(
+                "does not go with fairSharing",
+                "leave one of them out, as in Kueue",
+                field="groups.preemption.borrowWithinCohort",
+                value="LowerPriority",
+            )
+        return self
+
+    @property
+    def cohort(self) -> Cohort:
+        strategies = self.fair_sharing.preemption_strategies if self.fair_sharing else ()
+        return Cohort({group.name: group.as_group() for group in self.groups}, strategies)
+
+    def group(self, name: str) -> GroupConfiguration:
+        """The group called `name`.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for group in self.groups:
+            if group.name == name:
+                return group
+        choice = ", ".join(group.name for group in self.groups)
+        raise UsageError("group", name, "is no group of this engine", remedy=f"its groups are: {choice}")
+
+    @classmethod
+    def single_group(cls, machine: Resources, name: str = "default") -> Configuration:
+        """What holds without a file: one group that may use the whole machine."""
+        quota = Quota(cpu=machine.cpu / 1000, memory=machine.memory)  # type: ignore[arg-type]  # read as people write
+        rules = PreemptionRules(within_cluster_queue="LowerPriority")
+        return cls(capacity=quota, groups=(GroupConfiguration(name=name, nominal_quota=quota, preemption=rules),))
+
+    @classmethod
+    def parse(cls, text: str, machine: Resources, source: str = "configuration") -> Configuration:
+        """Read TOML; `machine` is the capacity where the file names none.
+
+        Raises:
+            UsageError: naming the field, the value and a remedy.
+        """
+        try:
+            written: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(source, str(error), "is not TOML", remedy="correct the file at that line") from error
+        capacity = written.setdefault("capacity", {})
+        if isinstance(capacity, dict):
+            capacity.setdefault("cpu", machine.cpu / 1000)
+            capacity.setdefault("memory", machine.memory)
+        try:
+            return cls.model_validate(written)
+        except ValidationError as error:
+            raise _usage_error(error, source) from error
+
+    @classmethod
+    def read(cls, path: Path, machine: Resources) -> Configuration:
+        """Read a TOML file.
+
+        Raises:
+            UsageError: it cannot be read, or says something that cannot be done.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError("config", str(path), f"cannot be read: {error}", remedy="name a readable file") from error
+        return cls.parse(text, machine, str(path))
+
+
+def _usage_error(error: ValidationError, source: str) -> UsageError:
+    """The first problem, as field, value and remedy; the others follow when that one is mended."""
+    problem = error.errors()[0]
+    context = problem.get("ctx", {})
+    place = [str(part) for part in problem["loc"]]
+    value = context.get("value", problem["input"])
+    if problem["type"] == "missing":
+        return UsageError(".".join(place[:-1]) or source, place[-1], "is missing", remedy="add it")
+    if problem["type"] == "extra_forbidden":
+        field = ".".join(place[:-1]) or source
+        return UsageError(field, place[-1], "is no field of it", remedy="correct its name, or remove it")
+    if "field" in context:
+        place.append(context["field"])
+    field = ".".join(place) or source
+    message = str(problem["msg"])
+    if problem["type"] == "refused":
+        return UsageError(field, value, message, remedy=context["remedy"])
+    remedy = f"{message[:1].lower()}{message[1:]}"
+    return UsageError(field, value, "cannot be used", remedy=remedy)
+
+
+def machine_capacity(cpus: int, memory_bytes: int) -> Resources:
+    """What a machine offers to jobs: all its cores, and all but a sixteenth of its memory."""
+    return Resources(cpus * 1000, math.floor(memory_bytes * 15 / 16))
