@@ -58,7 +58,11 @@ class Adapter(Protocol):
     """The scheduler's name in records, metrics and messages; equal to the entry point's name."""
 
     def reports(self) -> AsyncIterator[Report]:
-        """Yield what happens, from the earliest point on; after a restart first repeat all that is still pending."""
+        """Yield what happens, from the earliest point on; after a restart first repeat all that is still pending.
+
+        Pending are preemptions that were not released, workloads that wait to be told how to run, and the end of
+        workloads that ended meanwhile.
+        """
         ...
 
     async def release(self, release: Release) -> None:

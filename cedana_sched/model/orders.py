@@ -100,7 +100,10 @@ class StartCold(msgspec.Struct, frozen=True, tag=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
-    """Fail the waiting workload, because its policy forbids a cold start: `GaveUp`."""
+    """Fail the waiting workload, because its policy forbids a cold start: `GaveUp`.
+
+    A workload that runs already, because a `Continue` before it succeeded, is left alone: `Continued`.
+    """
 
     restore_uid: str
     workload: WorkloadRef

@@ -101,6 +101,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Its abort was decided: a snapshot that it may commit all the same is never used."""
     gone: bool = False
     """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
+    unconfirmed: bool = False
+    """Settled although its node never answered the last order, which is repeated until it does."""
 
     @property
     def phase(self) -> Phase:
@@ -155,7 +157,8 @@ class RestoreStep(StrEnum):
     RUNNING = "Running"
     """It runs; `cold` says how it came back. The claim lasts until it ends."""
     FAILED = "Failed"
-    """It did not come back: the policy forbids a cold start, or its node does not answer."""
+    """It did not come back: its policy forbids a cold start, or its node does not answer. In the second case it has
+    no `finished_at`, and its claim lasts, until the node answers after all or the workload has ended."""
     ENDED = "Ended"
     """The workload is gone; the claim is free."""
 

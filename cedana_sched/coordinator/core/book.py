@@ -23,6 +23,7 @@ from cedana_sched.model.records import (
     PreemptionHold,
     Record,
     Restore,
+    RestoreStep,
 )
 
 HISTORY_LINES = 20
@@ -39,7 +40,12 @@ def set_key(checkpoint: Checkpoint) -> str:
 
 def holds_identity(restore: Restore) -> bool:
     """Whether processes of this workload may run, or are about to: false once nobody can run as it any more."""
-    return restore.step not in TERMINAL_RESTORE_STEPS or claims(restore) is not None
+    return restore.step not in TERMINAL_RESTORE_STEPS or unconfirmed(restore)
+
+
+def unconfirmed(restore: Restore) -> bool:
+    """Whether it failed by its node's silence, and may start all the same."""
+    return restore.step is RestoreStep.FAILED and restore.finished_at is None
 
 
 def claims(restore: Restore) -> SnapshotRef | None:

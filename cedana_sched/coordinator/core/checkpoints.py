@@ -102,7 +102,8 @@ class Checkpoints:
         else:
             cause = _SIMPLE_ANSWERS[type(outcome)]
             changes = {"frozen_at": self._desk.now} if cause is Cause.FROZEN else {}
-            self._move(checkpoint, cause, **changes)
+            if self._move(checkpoint, cause, **changes) is None and cause is not Cause.FROZEN:
+                self._confirm(checkpoint)
 
     def cancel(self, signal_uid: str, why: str) -> None:
         """The preemption is called off: abort whatever can be, the workloads run on."""
@@ -117,12 +118,17 @@ class Checkpoints:
             checkpoint = self._book.checkpoints[listed.uid]
             if not checkpoint.settled:
                 self._ended(checkpoint, why)
+            elif checkpoint.step is CheckpointStep.READY:
+                self._confirm(checkpoint)
 
     def node_lost(self, node: str) -> None:
         """Nothing of the node is left: what is committed stays good, all else there fails."""
         for listed in tuple(self._book.checkpoints.values()):
             checkpoint = self._book.checkpoints[listed.uid]
-            if checkpoint.settled or checkpoint.workload.node != node:
+            if checkpoint.workload.node != node:
+                continue
+            if checkpoint.settled:
+                self._confirm(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
                 self._move(checkpoint, Cause.NODE_LOST, gone=True)
@@ -137,14 +143,14 @@ class Checkpoints:
                 self._fail_rest(checkpoint, Cause.SET_FAILED, why)
 
     def agent_restarted(self, node: str) -> None:
-        """Repeat every order of that node; also aborts and kills it may never have confirmed."""
+        """Repeat every order of that node."""
         for checkpoint in tuple(self._book.checkpoints.values()):
             if checkpoint.workload.node != node:
                 continue
             order = orders.of_checkpoint(checkpoint, self._desk.now, again=True)
             if order is None:
                 continue
-            if checkpoint.settled or checkpoint.step in {CheckpointStep.FROZEN, CheckpointStep.COMMITTED}:
+            if checkpoint.step in {CheckpointStep.FROZEN, CheckpointStep.COMMITTED}:
                 self._desk.send_once(node, order)
             else:
                 self._desk.order(checkpoint.uid, node, order)
@@ -153,13 +159,15 @@ class Checkpoints:
     def due(self, checkpoint: Checkpoint) -> None:
         """Its time has come: a deadline, a pause that is over, an order to repeat, or to be forgotten."""
         now = self._desk.now
-        if checkpoint.settled:
+        if checkpoint.settled and not checkpoint.unconfirmed:
             self._forget(checkpoint)
             return
         if checkpoint.step in _DECIDED:
             if now >= checkpoint.deadline + self._desk.timing.confirm:
-                self._move(checkpoint, Cause.UNCONFIRMED)
+                self._move(checkpoint, Cause.UNCONFIRMED, unconfirmed=True)
                 return
+        elif checkpoint.settled:
+            pass
         elif now >= checkpoint.deadline:
             seconds = checkpoint.deadline - checkpoint.created_at
             self._fail(checkpoint, Cause.DEADLINE, f"not committed within {seconds:.0f} s")
@@ -207,7 +215,10 @@ class Checkpoints:
     def arm(self, checkpoint: Checkpoint) -> None:
         """Set when it is looked at again."""
         timing, now = self._desk.timing, self._desk.now
-        if checkpoint.settled:
+        repeat = self._desk.repeat_at(checkpoint.uid)
+        if checkpoint.unconfirmed:
+            at = repeat or now + timing.resend_most
+        elif checkpoint.settled:
             at = max((checkpoint.finished_at or now) + timing.remember, checkpoint.deadline)
         elif checkpoint.step in _DECIDED:
             at = checkpoint.deadline + timing.confirm
@@ -215,10 +226,17 @@ class Checkpoints:
             at = checkpoint.deadline
             if checkpoint.not_before is not None and checkpoint.not_before > now:
                 at = min(at, checkpoint.not_before)
-        repeat = None if checkpoint.settled else self._desk.repeat_at(checkpoint.uid)
         self._desk.deadlines.set(checkpoint.uid, at if repeat is None else min(at, repeat))
 
     # -- the steps
+
+    def _confirm(self, checkpoint: Checkpoint) -> None:
+        """The node's silence about a settled checkpoint is over, or does not matter any more."""
+        if checkpoint.unconfirmed:
+            confirmed = replace(checkpoint, unconfirmed=False)
+            self._book.update(confirmed)
+            self._desk.answered(confirmed.uid)
+            self.arm(confirmed)
 
     def _move(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
         """Take a step and give the order that goes with it."""
@@ -226,7 +244,7 @@ class Checkpoints:
         if moved is None or moved.step is checkpoint.step:
             return moved
         self._desk.answered(moved.uid)
-        order = None if moved.settled else orders.of_checkpoint(moved, self._desk.now)
+        order = orders.of_checkpoint(moved, self._desk.now)
         if order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
         words.of_checkpoint(self._desk, moved, cause)
@@ -273,9 +291,8 @@ class Checkpoints:
 
     def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
         if checkpoint.step is CheckpointStep.FAILED:
-            order = orders.of_checkpoint(checkpoint, self._desk.now, again=True)
-            if order is not None:  # the abort was decided long ago: discard what came after it
-                self._desk.send_once(checkpoint.workload.node, order)
+            if checkpoint.called_off:  # long ago: discard what came after it
+                self._desk.send_once(checkpoint.workload.node, orders.abort(checkpoint))
             return
         if outcome.snapshot.identity != checkpoint.identity and checkpoint.step is CheckpointStep.DUMPING:
             why = f"its agent committed {outcome.snapshot}, which is another identity's"

@@ -190,7 +190,7 @@ class Core:
 
     def _repeat(self, record: Record) -> None:
         if isinstance(record, Checkpoint):
-            order = None if record.settled else orders.of_checkpoint(record, self._desk.now)
+            order = orders.of_checkpoint(record, self._desk.now)
             if order is not None:
                 self._desk.order(record.uid, record.workload.node, order)
         elif isinstance(record, Restore):

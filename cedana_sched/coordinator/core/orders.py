@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cedana_sched.coordinator.core.book import unconfirmed
 from cedana_sched.model.orders import (
     Abort,
     Continue,
@@ -24,24 +25,27 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) ->
     """The order that its step waits on.
 
     `again`: its agent may have forgotten everything, so that a step which waits for others also asserts what
-    the agent did before, and a settled checkpoint what may never have been confirmed.
+    the agent did before.
     """
     uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
+    silent = checkpoint.unconfirmed
     if step is CheckpointStep.FREEZING or (again and step is CheckpointStep.FROZEN):
         return Freeze(uid, workload)
     if step is CheckpointStep.DUMPING or (again and step is CheckpointStep.COMMITTED):
         policy = checkpoint.policy
         left = max(checkpoint.deadline - now, 0.0)
         return Dump(uid, workload, checkpoint.identity, policy.compression, checkpoint.reason, checkpoint.adapter, left)
-    stopped = again and step is CheckpointStep.READY and checkpoint.after is After.STOP
-    if step is CheckpointStep.KILLING or stopped:
-        return Kill(uid, workload)
-    if step is CheckpointStep.RESUMING:
-        return Resume(uid, workload)
-    called_off = again and step is CheckpointStep.FAILED and checkpoint.called_off
-    if step is CheckpointStep.ABORTING or called_off:
-        return Abort(uid, workload, checkpoint.identity, checkpoint.failure or "it was called off")
+    if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
+        return Kill(uid, workload) if checkpoint.after is After.STOP else Resume(uid, workload)
+    if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
+        return abort(checkpoint)
     return None
+
+
+def abort(checkpoint: Checkpoint) -> Abort:
+    """Undo it, whatever became of it on its node."""
+    why = checkpoint.failure or "it was called off"
+    return Abort(checkpoint.uid, checkpoint.workload, checkpoint.identity, why)
 
 
 def record_of(order: Order) -> str:
@@ -63,8 +67,8 @@ def of_restore(restore: Restore) -> Order | None:
         return Stage(uid, workload, restore.snapshot)
     if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
         return Continue(uid, workload, restore.snapshot)
-    if restore.step is RestoreStep.STARTING_COLD:
+    if restore.step is RestoreStep.STARTING_COLD or (unconfirmed(restore) and restore.cold):
         return StartCold(uid, workload, restore.failure)
-    if restore.step is RestoreStep.GIVING_UP:
+    if restore.step is RestoreStep.GIVING_UP or unconfirmed(restore):
         return GiveUp(uid, workload, restore.failure or "it could not be continued")
     return None

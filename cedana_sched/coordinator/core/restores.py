@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import orders, words
-from cedana_sched.coordinator.core.book import claims, holds_identity
+from cedana_sched.coordinator.core.book import claims, holds_identity, unconfirmed
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import SnapshotRef
@@ -85,8 +85,10 @@ class Restores:
             self._move(restore, Cause.CONTINUED, cold=False, failure=None, running_at=now)
         elif isinstance(outcome, StartedCold):
             self._move(restore, Cause.STARTED_COLD, running_at=now)
-        else:
-            self._move(restore, Cause.GAVE_UP, finished_at=now)
+        elif self._move(restore, Cause.GAVE_UP, finished_at=now) is None and unconfirmed(restore):
+            self._book.update(replace(restore, finished_at=now))
+            self._desk.answered(restore.uid)
+            self.draw(self._book.restores[restore.uid])
 
     def workload_ended(self, workload_uid: str) -> None:
         """The workload is gone: its claim is free."""
@@ -118,15 +120,15 @@ class Restores:
     def due(self, restore: Restore) -> None:
         """Its time has come: the deadline, an order to repeat, or to be forgotten."""
         now, step = self._desk.now, restore.step
-        if step in {RestoreStep.ENDED, RestoreStep.FAILED}:
+        if step in {RestoreStep.ENDED, RestoreStep.FAILED} and not unconfirmed(restore):
             self._desk.answered(restore.uid)
             self._book.forget(restore)
             return
         if step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             if now >= restore.deadline + self._desk.timing.confirm:
-                self._move(restore, Cause.UNCONFIRMED, finished_at=None if restore.snapshot else now)
+                self._move(restore, Cause.UNCONFIRMED)
                 return
-        elif now >= restore.deadline:
+        elif not unconfirmed(restore) and now >= restore.deadline:
             self._deadline(restore)
             return
         if self._desk.due(restore.uid):
@@ -178,8 +180,10 @@ class Restores:
         at: float | None = restore.deadline
         if restore.step is RestoreStep.RUNNING:
             at = None
+        elif unconfirmed(restore):
+            at = self._desk.now + self._desk.timing.resend_most
         elif restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
-            at = None if restore.finished_at is None else restore.finished_at + self._desk.timing.remember
+            at = (restore.finished_at or self._desk.now) + self._desk.timing.remember
         elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             at = restore.deadline + self._desk.timing.confirm
         repeat = self._desk.repeat_at(restore.uid)

@@ -134,9 +134,12 @@ RESTORE: Final[Table[R]] = {
     (R.GIVING_UP, Cause.GAVE_UP): R.FAILED,
     # the node continued it after all, when it was already told otherwise
     (R.STARTING_COLD, Cause.CONTINUED): R.RUNNING,
-    (R.GIVING_UP, Cause.CONTINUED): LATE,
+    (R.GIVING_UP, Cause.CONTINUED): R.RUNNING,
     (R.STARTING_COLD, Cause.UNCONFIRMED): R.FAILED,
     (R.GIVING_UP, Cause.UNCONFIRMED): R.FAILED,
+    # the node answers after all
+    (R.FAILED, Cause.STARTED_COLD): R.RUNNING,
+    (R.FAILED, Cause.CONTINUED): R.RUNNING,
     # the workload is gone; after a failure that no node confirmed, this frees the claim
     **{(step, Cause.ENDED): R.ENDED for step in (*_LIVE, R.FAILED)},
     **{(step, Cause.NODE_LOST): R.ENDED for step in (*_LIVE, R.FAILED)},
@@ -145,9 +148,9 @@ RESTORE: Final[Table[R]] = {
     **{(step, Cause.FOUND): LATE for step in R},
     **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STAGE_FAILED): LATE for step in R if step is not R.WAITING},
-    **{(step, Cause.CONTINUED): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
+    **{(step, Cause.CONTINUED): LATE for step in (R.RUNNING, R.ENDED)},
     **{(step, Cause.CONTINUE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
-    **{(step, Cause.STARTED_COLD): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
+    **{(step, Cause.STARTED_COLD): LATE for step in (R.RUNNING, R.ENDED)},
     **{(step, Cause.GAVE_UP): LATE for step in (R.FAILED, R.ENDED)},
 }
 
