@@ -94,6 +94,7 @@ class FakeEngine:
     def __init__(self, state_directory: Path) -> None:
         self.state_directory = state_directory
         self.jobs: dict[str, JobView] = {}
+        self.view = AN_ENGINE
         self.requests: list[tuple[str, object]] = []
         self.problem: tuple[int, Problem] | None = None
         self.on_action: Callable[[str, JobView], JobView] = lambda _, job: job
@@ -150,7 +151,7 @@ class FakeEngine:
         await self._runner.cleanup()
 
     async def _engine(self, _: web.Request) -> web.Response:
-        return _json(AN_ENGINE)
+        return _json(self.view)
 
     async def _list(self, _: web.Request) -> web.Response:
         return _json(list(self.jobs.values()))
