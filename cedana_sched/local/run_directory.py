@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -131,15 +132,28 @@ class RunDirectory:
     def write_exit(self, record: ExitRecord) -> None:
         self._write("exit.json", record)
 
-    def lock(self, *, wait: bool = False) -> int | None:
-        """Take the lock until the descriptor is closed; None when somebody else has it (and `wait` is false)."""
+    def lock(self) -> int | None:
+        """Take the lock until the descriptor is closed; None when somebody else has it."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
         return descriptor
+
+    def discard_unbegun(self) -> bool:
+        """Remove a run that no supervisor has begun; a late one finds nothing to do. False when it has begun."""
+        lock = self.lock()
+        if lock is None:
+            return False
+        try:
+            if self.state() is not None or self.exit() is not None:
+                return False
+            shutil.rmtree(self.path)
+        finally:
+            os.close(lock)
+        return True
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

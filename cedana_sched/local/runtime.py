@@ -20,7 +20,7 @@ import structlog
 
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.local.cgroup_site import CgroupSite
-from cedana_sched.local.cgroups import Usage
+from cedana_sched.local.cgroups import RunCgroup, Usage
 from cedana_sched.local.job_task import JobSpec, as_json, install_tini, launch_task, prepare_output, restore_task
 from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
 from cedana_sched.local.supervision import SupervisedRun, start_supervisor
@@ -58,13 +58,17 @@ class LocalRuntime:
     """
 
     def __init__(
-        self, state_directory: Path, toolchain: Toolchain, job_of: Callable[[WorkloadRef], Awaitable[JobSpec]]
+        self,
+        state_directory: Path,
+        toolchain: Toolchain,
+        job_of: Callable[[WorkloadRef], Awaitable[JobSpec]],
+        site: CgroupSite | None = None,
     ) -> None:
         self._directory = state_directory / "runs"
         self._toolchain = toolchain
         self._tini = install_tini(toolchain.tini, state_directory / "programs")
         self._job_of = job_of
-        self._site = CgroupSite.of_this_machine()
+        self._site = site or CgroupSite.of_this_machine()
         self._runs: dict[str, SupervisedRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
@@ -78,11 +82,9 @@ class LocalRuntime:
         alive = []
         for path in sorted(self._directory.iterdir()):
             directory = RunDirectory(path)
-            spec = directory.spec()
-            if spec is None:  # the engine was killed before the run had a meaning
-                shutil.rmtree(path)
+            spec, state = directory.spec(), directory.state()
+            if directory.discard_unbegun() or spec is None:  # the order to start it comes again
                 continue
-            state = directory.state()
             if state is not None and state.shim.alive():
                 alive.append(path.name)
             self._follow(SupervisedRun(directory, spec), None)
@@ -123,7 +125,7 @@ class LocalRuntime:
         """
         run = self._runs.get(workload.uid)
         if run is None:
-            mounts = Externals(tuple(restore_facts["mounts"]))
+            mounts = _present_mounts(restore_facts["mounts"])
             directory = self._directory_of(workload.uid)
             task = restore_task(self._toolchain, images, directory.path, directory.root, mounts)
             run = self._begin(directory, "restore", as_json(task), await self._job_of(workload), mounts)
@@ -167,8 +169,13 @@ class LocalRuntime:
 
     def usage(self, uid: str) -> Usage | None:
         """CPU seconds and memory bytes of a running run."""
+        group = self.group_of(uid)
+        return group.usage() if group else None
+
+    def group_of(self, uid: str) -> RunCgroup | None:
+        """The control groups of a run that has not ended."""
         run = self._runs.get(uid)
-        return None if run is None or run.ended.is_set() else run.group.usage()
+        return None if run is None or run.ended.is_set() else run.group
 
     async def forget(self, uid: str) -> None:
         """The engine has written down how the run ended: remove its directory. Its output stays."""
@@ -243,9 +250,7 @@ class LocalRuntime:
         except ExceptionGroup:
             log.exception("run is not watched any more", run=run.uid)
             raise
-        if run.record is None:  # it never began, so the order to start it comes again
-            await self.forget(run.uid)
-        elif not run.unwanted and (run.began or run.spec.mode == "start"):
+        if run.record is not None and not run.unwanted and (run.began or run.spec.mode == "start"):
             self._changes.put_nowait(RunEnded(run.uid, run.record))
 
     async def _announce(self, run: SupervisedRun) -> None:
@@ -253,3 +258,13 @@ class LocalRuntime:
         if run.began and run.state is not None and run.state.started_at is not None:
             restored = run.spec.mode == "restore"
             self._changes.put_nowait(RunBegan(run.uid, run.state.started_at, restored, run.state.notes))
+
+
+def _present_mounts(wanted: list[str]) -> Externals:
+    """The host's mounts that a snapshot's processes had; CRIU would take the empty place of one that is gone."""
+    if gone := set(wanted) - set(host_externals().mounts):
+        named = ", ".join(sorted(gone))
+        raise RestoreError(
+            f"the job had {named} mounted, and this machine has not", remedy="mount it, then restore again"
+        )
+    return Externals(tuple(wanted))

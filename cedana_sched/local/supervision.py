@@ -20,14 +20,12 @@ from cedana_sched.local.cgroups import RunCgroup
 from cedana_sched.local.kernel import IN_MOVED_TO, inotify_open, inotify_watch
 from cedana_sched.local.readiness import any_readable
 from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
 from cedana_sched.snapshot.launch import module_environment
 
 _EVENT_BYTES = 64 << 10
-_LOST = Failure(
-    "its supervisor was killed, so the run was ended",
-    "see the kernel's log for the cause (out of memory?); a job with an id continues from its last snapshot",
-)
+_LOST = "its supervisor was killed, so the run was ended"
+_LOST_REMEDY = "see the kernel's log for the cause (out of memory?); a job with an id continues from its last snapshot"
 
 log = structlog.get_logger(__name__)
 
@@ -35,8 +33,7 @@ log = structlog.get_logger(__name__)
 class SupervisedRun:
     """A run from its beginning, or its adoption by a new engine, to its settled end.
 
-    `settled` is set when it runs or never will, `ended` when everything of it is gone; `record` is there from then
-    on, and stays None for a run whose supervisor never began.
+    `settled` is set when it runs or never will, `ended` when everything of it is gone; `record` is there from then on.
     """
 
     def __init__(self, directory: RunDirectory, spec: RunSpec) -> None:
@@ -102,13 +99,14 @@ class SupervisedRun:
         )
         self.record = await retrying(asyncio.to_thread, self._settle)
 
-    def _settle(self) -> ExitRecord | None:
-        """With the lock held: leave nothing of the run but its record. None when its supervisor never began."""
+    def _settle(self) -> ExitRecord:
+        """With the lock held: leave nothing of the run but its record."""
         self.group.kill()
         self.group.remove()
         record = self.directory.exit()
-        if record is None and self.state is not None:
-            record = ExitRecord(time.time(), lost=True, failure=_LOST)
+        if record is None:
+            words = tuple(self.directory.log.read_text(errors="replace").splitlines()[-EVIDENCE_LINES:])
+            record = ExitRecord(time.time(), lost=True, failure=Failure(_LOST, _LOST_REMEDY, words))
             self.directory.write_exit(record)
         return record
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,33 @@ from cedana_sched.local.job_task import JobSpec
 from cedana_sched.local.run_directory import ExitRecord
 from cedana_sched.local.runtime import LocalRuntime, RunBegan, RunChange, RunEnded
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.toolchain import Toolchain
 
 TIMEOUT_SECONDS = 30
+
+
+class FolderWriter:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def write(self, data: memoryview) -> None:
+        self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FolderSink:
+    """The simplest sink: every image a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+
+    def open_stream(self, name: str) -> FolderWriter:
+        return FolderWriter(self.folder / name)
 
 
 class Lab:
@@ -27,12 +52,12 @@ class Lab:
         self.state = state
         self.toolchain = toolchain
         self.jobs: dict[str, JobSpec] = {}
-        self.runtime = self._new_runtime()
+        self.runtime = self.new_runtime()
         self.seen: list[RunChange] = []
         self._reader: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
 
-    def _new_runtime(self) -> LocalRuntime:
+    def new_runtime(self) -> LocalRuntime:
         return LocalRuntime(self.state, self.toolchain, self._job_of)
 
     async def _job_of(self, workload: WorkloadRef) -> JobSpec:
@@ -51,13 +76,14 @@ class Lab:
         """Another engine takes over; the first saw nothing coming."""
         await self.close()
         self.seen.clear()
-        self.runtime = self._new_runtime()
+        self.runtime = self.new_runtime()
         await self.open()
 
     def job(self, uid: str, *argv: str, **fields: object) -> WorkloadRef:
         """Make a job known whose output goes to `out(uid)`."""
         out = self.out(uid)
-        self.jobs[uid] = JobSpec(argv=argv, stdout=out, stderr=out, directory=Path("/"), **fields)  # type: ignore[arg-type]
+        usual: dict[str, Any] = {"stdout": out, "stderr": out, "directory": Path("/")}
+        self.jobs[uid] = JobSpec(argv=argv, **(usual | fields))
         return WorkloadRef(uid, "test", uid, "here")
 
     def shell(self, uid: str, script: str, **fields: object) -> WorkloadRef:
@@ -66,8 +92,37 @@ class Lab:
     def python(self, uid: str, script: str, **fields: object) -> WorkloadRef:
         return self.job(uid, sys.executable, "-u", "-c", script, **fields)
 
+    def again(self, uid: str, earlier: WorkloadRef) -> WorkloadRef:
+        """Another run of the same job: same output, same command, new uid."""
+        self.jobs[uid] = self.jobs[earlier.uid]
+        return WorkloadRef(uid, "test", uid, "here")
+
     def out(self, uid: str) -> Path:
-        return self.state / "logs" / f"{uid}.log"
+        known = self.jobs.get(uid)
+        return known.stdout if known else self.state / "logs" / f"{uid}.log"
+
+    async def dump(self, workload: WorkloadRef) -> tuple[Path, dict[str, Any]]:
+        """Freeze and dump a run; returns its images and restore facts. It stays frozen."""
+        running = await self.runtime.running(workload)
+        assert running is not None
+        await asyncio.to_thread(freezer.freeze, running.freezer)
+        images = self.state / "images" / workload.uid
+        request = DumpRequest(
+            root_pid=running.root_pid,
+            workdir=self.state / "d" / workload.uid,
+            freeze_cgroup=running.freezer,
+            externals=running.externals,
+        )
+        await asyncio.to_thread(Dump(self.toolchain, request, FolderSink(images)).run)
+        return images, running.restore_facts
+
+    async def next_generation(self, workload: WorkloadRef, uid: str) -> WorkloadRef:
+        """Freeze, dump and kill the run, and continue it as another."""
+        images, facts = await self.dump(workload)
+        await self.runtime.kill(workload.uid)
+        successor = self.again(uid, workload)
+        await self.runtime.continue_from(successor, images, facts)
+        return successor
 
     async def run(self, workload: WorkloadRef) -> ExitRecord:
         """Start it cold and wait for its end."""
@@ -75,30 +130,35 @@ class Lab:
         return await self.end_of(workload.uid)
 
     async def end_of(self, uid: str) -> ExitRecord:
+        change = await self._await_change(uid, RunEnded)
+        assert isinstance(change, RunEnded)
+        return change.record
+
+    async def beginning_of(self, uid: str) -> RunBegan:
+        change = await self._await_change(uid, RunBegan)
+        assert isinstance(change, RunBegan)
+        return change
+
+    async def _await_change(self, uid: str, kind: type[RunChange]) -> RunChange:
+        def found() -> RunChange | None:
+            return next((change for change in self.seen if change.run == uid and isinstance(change, kind)), None)
+
         async with asyncio.timeout(TIMEOUT_SECONDS), self._changed:
-            await self._changed.wait_for(lambda: self._record(uid) is not None)
-        record = self._record(uid)
-        assert record is not None
-        return record
+            return await self._changed.wait_for(found)  # type: ignore[arg-type]
 
     async def printed(self, uid: str, lines: int) -> list[str]:
         """Wait until the job has printed that many lines."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while len(found := self._lines(uid)) < lines:
-                await asyncio.sleep(0.01)  # a plain file has no event that both ends of a restore share
+            while len(found := self.lines(uid)) < lines:  # noqa: ASYNC110  # written by another process
+                await asyncio.sleep(0.01)
         return found
 
-    def _lines(self, uid: str) -> list[str]:
+    def lines(self, uid: str) -> list[str]:
+        """The whole lines it has printed so far."""
         out = self.out(uid)
         return (
             [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")] if out.exists() else []
         )
-
-    def _record(self, uid: str) -> ExitRecord | None:
-        return next((c.record for c in self.seen if isinstance(c, RunEnded) and c.run == uid), None)
-
-    def began(self, uid: str) -> RunBegan | None:
-        return next((c for c in self.seen if isinstance(c, RunBegan) and c.run == uid), None)
 
     async def _read(self) -> None:
         async for change in self.runtime.changes():
@@ -108,8 +168,14 @@ class Lab:
 
 
 @pytest.fixture
-async def lab(tmp_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
-    lab = Lab(tmp_path / "state", toolchain)
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose path leaves room for the name of a unix socket (107 characters in all)."""
+    return tmp_path_factory.mktemp("l")
+
+
+@pytest.fixture
+async def lab(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
+    lab = Lab(short_path / "state", toolchain)
     await lab.open()
     yield lab
     for uid in lab.jobs:
@@ -123,21 +189,26 @@ async def lab(tmp_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays_behind(tmp_path: Path) -> Iterator[None]:
+def _nothing_stays_behind(short_path: Path) -> Iterator[None]:
     mounts = Path("/proc/self/mountinfo").read_text()
     yield
     assert Path("/proc/self/mountinfo").read_text() == mounts
-    assert processes_of(tmp_path) == []
+    assert processes_of(short_path) == []
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder, of every process that runs."""
+    """Command lines that name the folder."""
+    return [words for words in command_lines() if str(folder) in words]
+
+
+def command_lines() -> list[str]:
+    """Of every process of this machine but this one."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
+        if entry.name == str(os.getpid()):
+            continue
         try:
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
             continue  # it ended meanwhile
-        if str(folder) in words and entry.name != str(os.getpid()):
-            found.append(words)
     return found
