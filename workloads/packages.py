@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EVIDENCE_LINES = 10
+SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+"""Variables that keep numerical libraries to one thread, and so to one order of their sums."""
+
 _READY_FILE = "ready"
 
 

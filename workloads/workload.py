@@ -63,6 +63,8 @@ class Workload(ABC):
     """What the program does, in a few words."""
     seconds: ClassVar[Mapping[Size, float]]
     """About how long an uninterrupted run takes, in seconds, on one ordinary core."""
+    results: ClassVar[tuple[str, ...]] = ()
+    """Files that must be the same bits in every run; empty where `check` judges by other means."""
     packages: ClassVar[Packages] = NO_PACKAGES
 
     def missing(self) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 _HERE = Path(__file__).parent
 _BOX_NANOMETRES = "3.2"
 _STEPS = {Size.BRIEF: 500, Size.TEST: 3000, Size.DEMO: 8000}
-_RESULTS = ("md.gro", "md.trr", "md.edr")
 _LOG_TAIL = 4096
 _STEP = re.compile(r"^ +Step +Time\n +(\d+) ", re.MULTILINE)
 # No backup copies of outputs, no quote of the day; threads are fixed for every library that GROMACS links.
@@ -33,6 +32,7 @@ class Gromacs(Workload):
     name = "gromacs"
     title = "GROMACS molecular dynamics of water"
     seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 8, Size.DEMO: 21}
+    results = ("md.gro", "md.trr", "md.edr")
     packages = Packages(debian=("gromacs",))
 
     def version(self) -> str:
@@ -61,7 +61,7 @@ class Gromacs(Workload):
 
     def check(self, directory: Path, reference: Path) -> list[str]:
         """Final coordinates, trajectory and energies must be the same files."""
-        return differences(directory, reference, _RESULTS)
+        return differences(directory, reference, self.results)
 
 
 def _make_box(draft: Path, steps: int) -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from workloads.comparing import differences, tail
-from workloads.packages import Packages, python_of
+from workloads.packages import SINGLE_THREAD, Packages, python_of
 from workloads.workload import Command, Progress, Size, Workload, size_of
-from workloads.xgboost.workload import REQUIREMENTS, SINGLE_THREAD
 
+_REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "numpy.txt"
 _SIMULATE = Path(__file__).parent / "simulate.py"
 _STEPS = {Size.BRIEF: 50, Size.TEST: 400, Size.DEMO: 1000}
-_RESULTS = ("final.bin", "trajectory.bin", "energies.txt")
 _TAIL_BYTES = 256
 
 
@@ -22,14 +21,15 @@ class NumpyDynamics(Workload):
     name = "numpy"
     title = "NumPy molecular dynamics"
     seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 8, Size.DEMO: 20}
-    packages = Packages(requirements=REQUIREMENTS)
+    results = ("final.bin", "trajectory.bin", "energies.txt")
+    packages = Packages(requirements=_REQUIREMENTS)
 
     def write_inputs(self, directory: Path, size: Size) -> None:
         """Write nothing: the particles start on a lattice."""
 
     def command(self, directory: Path) -> Command:
         return Command(
-            (python_of(REQUIREMENTS), str(_SIMULATE), str(_STEPS[size_of(directory)])), directory, SINGLE_THREAD
+            (python_of(_REQUIREMENTS), str(_SIMULATE), str(_STEPS[size_of(directory)])), directory, SINGLE_THREAD
         )
 
     def progress(self, directory: Path) -> Progress:
@@ -38,4 +38,4 @@ class NumpyDynamics(Workload):
 
     def check(self, directory: Path, reference: Path) -> list[str]:
         """Final state, trajectory and energies must be the same files."""
-        return differences(directory, reference, _RESULTS)
+        return differences(directory, reference, self.results)

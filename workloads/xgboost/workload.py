@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from workloads.comparing import differences, tail
-from workloads.packages import Packages, python_of
+from workloads.packages import SINGLE_THREAD, Packages, python_of
 from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _TRAIN = Path(__file__).parent / "train.py"
-REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "demo.txt"
+_REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "demo.txt"
 _ROWS = 120_000
 _ROUNDS = {Size.BRIEF: 20, Size.TEST: 400, Size.DEMO: 500}
-_RESULTS = ("model.ubj", "progress.txt")
 _LINE_BYTES = 64
-SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class XGBoost(Workload):
@@ -24,14 +22,15 @@ class XGBoost(Workload):
     name = "xgboost"
     title = "XGBoost training of boosted trees"
     seconds: ClassVar = {Size.BRIEF: 2, Size.TEST: 8, Size.DEMO: 9}
-    packages = Packages(requirements=REQUIREMENTS)
+    results = ("model.ubj", "progress.txt")
+    packages = Packages(requirements=_REQUIREMENTS)
 
     def write_inputs(self, directory: Path, size: Size) -> None:
         """Write nothing: the data come from a seed."""
 
     def command(self, directory: Path) -> Command:
         arguments = (str(_ROWS), str(_ROUNDS[size_of(directory)]))
-        return Command((python_of(REQUIREMENTS), str(_TRAIN), *arguments), directory, SINGLE_THREAD)
+        return Command((python_of(_REQUIREMENTS), str(_TRAIN), *arguments), directory, SINGLE_THREAD)
 
     def progress(self, directory: Path) -> Progress:
         total = _ROUNDS[size_of(directory)]
@@ -40,4 +39,4 @@ class XGBoost(Workload):
 
     def check(self, directory: Path, reference: Path) -> list[str]:
         """The model must be the same file, and so must the loss after every round."""
-        return differences(directory, reference, _RESULTS)
+        return differences(directory, reference, self.results)
