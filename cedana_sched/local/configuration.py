@@ -113,8 +113,11 @@ class PreemptionRules(_Written):
     @model_validator(mode="after")
     def _borrowing_needs_reclaim(self) -> Self:
         if self.reclaim_within_cohort == "Never" and self.borrow_within_cohort.policy != "Never":
-            raise ValueError(
-                "borrowWithinCohort has no effect while reclaimWithinCohort is Never\x00change one of them"
+            raise _refusal(
+                "has no effect while reclaimWithinCohort is Never",
+                "change one of them",
+                field="borrowWithinCohort",
+                value=self.borrow_within_cohort.policy,
             )
         return self
 
