@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-for
 PYTEST_ARGUMENTS ?=
+GO := .cache/go
+export PATH := $(CURDIR)/$(GO)/go/bin:$(PATH)
 
 .PHONY: help
 help: ## Say what can be made
@@ -24,12 +26,16 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/venv.sh
 packages: ## Install the Debian packages that demo and tests drive (root; only what is missing)
 	@tools/packages.sh tests/packages.txt
 
+.PHONY: go
+go: venv
+	@tools/go.sh $(VENV) $(GO)
+
 .PHONY: demo
 demo: venv packages ## Two groups share this machine; a simulation is preempted and continues
 	@$(BIN)/python -m cedana_sched.demo
 
 .PHONY: test
-test: venv packages ## Run the tests, with real processes, snapshots and stores
+test: venv packages go ## Run the tests, with real processes, snapshots and stores
 	@$(BIN)/pytest $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
@@ -60,16 +66,18 @@ lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
 	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-annotate $$([ $$kind = dev ] && echo --all-extras) -o requirements/$$kind.txt; \
 	done
+	@$(BIN)/uv pip compile requirements/go.in --quiet --universal --generate-hashes --no-header --no-annotate \
+	    -o requirements/go.txt
 
 .PHONY: docs
 docs: venv ## Write the parts of docs/ that are made from the code
 	@$(BIN)/python tools/write_docs.py
 
 .PHONY: bench
-bench: venv packages ## Measure against plain CRIU, tar and zstd, side by side
+bench: venv packages go ## Measure against plain CRIU, tar and zstd, side by side
 	@$(BIN)/python -m tests.bench
 
 .PHONY: clean
 clean: ## Remove everything that was made here
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .cache build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
