@@ -23,15 +23,16 @@ $(STAMP): requirements/dev.txt pyproject.toml tools/venv.sh
 	@touch $@
 
 .PHONY: packages
-packages: ## Install the Debian packages that demo and tests drive (root; only what is missing)
+packages: venv ## Install what the tests drive: GROMACS, MPI, PostgreSQL, ... (root; only what is missing)
 	@tools/packages.sh tests/packages.txt
+	@$(BIN)/python tools/install_workloads.py
 
 .PHONY: go
 go: venv
 	@tools/go.sh $(VENV) $(GO)
 
 .PHONY: demo
-demo: venv packages ## Two groups share this machine; a simulation is preempted and continues
+demo: venv ## Two groups share this machine; a simulation is preempted and continues
 	@$(BIN)/python -m cedana_sched.demo
 
 .PHONY: test
