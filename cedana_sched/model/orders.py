@@ -43,7 +43,11 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """Let the frozen workload run on, its snapshot committed: `Resumed`."""
+    """Let the frozen workload run on, its snapshot committed: `Resumed`.
+
+    Like `Abort` it undoes this checkpoint's freeze only, and a `Freeze` of the same checkpoint that arrives later
+    is refused with `CheckpointFailed`.
+    """
 
     checkpoint_uid: str
     workload: WorkloadRef

@@ -102,7 +102,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     gone: bool = False
     """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
     unconfirmed: bool = False
-    """Settled although its node never answered the last order, which is repeated until it does."""
+    """Settled although its node never answered the last order, which is repeated until it does, or until the
+    record is forgotten."""
 
     @property
     def phase(self) -> Phase:

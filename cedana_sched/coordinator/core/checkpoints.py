@@ -18,6 +18,7 @@ from cedana_sched.model.orders import (
     Frozen,
     Killed,
     Progress,
+    Resume,
     Resumed,
     Retained,
 )
@@ -102,7 +103,11 @@ class Checkpoints:
         else:
             cause = _SIMPLE_ANSWERS[type(outcome)]
             changes = {"frozen_at": self._desk.now} if cause is Cause.FROZEN else {}
-            if self._move(checkpoint, cause, **changes) is None and cause is not Cause.FROZEN:
+            if self._move(checkpoint, cause, **changes) is not None:
+                return
+            if cause is Cause.FROZEN:
+                self._frozen_too_late(checkpoint)
+            else:
                 self._confirm(checkpoint)
 
     def cancel(self, signal_uid: str, why: str) -> None:
@@ -159,7 +164,7 @@ class Checkpoints:
     def due(self, checkpoint: Checkpoint) -> None:
         """Its time has come: a deadline, a pause that is over, an order to repeat, or to be forgotten."""
         now = self._desk.now
-        if checkpoint.settled and not checkpoint.unconfirmed:
+        if checkpoint.settled and now >= self._forget_at(checkpoint):
             self._forget(checkpoint)
             return
         if checkpoint.step in _DECIDED:
@@ -216,10 +221,8 @@ class Checkpoints:
         """Set when it is looked at again."""
         timing, now = self._desk.timing, self._desk.now
         repeat = self._desk.repeat_at(checkpoint.uid)
-        if checkpoint.unconfirmed:
-            at = repeat or now + timing.resend_most
-        elif checkpoint.settled:
-            at = max((checkpoint.finished_at or now) + timing.remember, checkpoint.deadline)
+        if checkpoint.settled:
+            at = self._forget_at(checkpoint)
         elif checkpoint.step in _DECIDED:
             at = checkpoint.deadline + timing.confirm
         else:
@@ -300,6 +303,14 @@ class Checkpoints:
             return
         changes = {"snapshot": outcome.snapshot, "transfer": outcome.transfer, "committed_at": self._desk.now}
         self._move(checkpoint, Cause.COMMITTED, **changes)
+
+    def _frozen_too_late(self, checkpoint: Checkpoint) -> None:
+        """A delayed `Freeze` may have been obeyed after all was over: have it undone, which is harmless if not."""
+        node = checkpoint.workload.node
+        if checkpoint.step is CheckpointStep.FAILED and checkpoint.called_off:
+            self._desk.send_once(node, orders.abort(checkpoint))
+        elif checkpoint.step is CheckpointStep.READY and checkpoint.after is After.CONTINUE:
+            self._desk.send_once(node, Resume(checkpoint.uid, checkpoint.workload))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
         members = self._book.members(checkpoint)
@@ -391,6 +402,10 @@ class Checkpoints:
         }
         order = orders.retain(checkpoint, tuple(sorted(spare)))
         self._desk.send_once(checkpoint.workload.node, order)
+
+    def _forget_at(self, checkpoint: Checkpoint) -> float:
+        """A signal that is repeated later than its deadline does no harm, remembered or not."""
+        return max((checkpoint.finished_at or self._desk.now) + self._desk.timing.remember, checkpoint.deadline)
 
     def _forget(self, checkpoint: Checkpoint) -> None:
         """Drop it, together with its set, once its hold is released; a set with live members stays whole."""

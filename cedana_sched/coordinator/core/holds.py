@@ -101,18 +101,21 @@ class Holds:
                 if not checkpoint.settled:
                     self._checkpoints.due(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
-        elif hold.step is HoldStep.RELEASED:
+        elif (at := self._forget_at(hold)) is not None and self._desk.now >= at:
             self._book.forget(hold)
 
     def arm(self, hold: PreemptionHold) -> None:
         """Set when it is looked at again."""
         if hold.step is HoldStep.HOLDING:
             at: float | None = hold.deadline
-        elif hold.released_at is not None:
-            at = max(hold.released_at + self._desk.timing.remember, hold.deadline)
         else:
-            at = None
+            at = self._forget_at(hold)
         self._desk.deadlines.set(hold.uid, at)
+
+    def _forget_at(self, hold: PreemptionHold) -> float | None:
+        if hold.released_at is None:
+            return None
+        return max(hold.released_at + self._desk.timing.remember, hold.deadline)
 
     def _release(self, hold: PreemptionHold, cause: Cause) -> None:
         checkpoints = [self._book.checkpoints[uid] for uid in hold.checkpoints]

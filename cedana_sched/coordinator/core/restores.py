@@ -120,9 +120,10 @@ class Restores:
     def due(self, restore: Restore) -> None:
         """Its time has come: the deadline, an order to repeat, or to be forgotten."""
         now, step = self._desk.now, restore.step
-        if step in {RestoreStep.ENDED, RestoreStep.FAILED} and not unconfirmed(restore):
-            self._desk.answered(restore.uid)
-            self._book.forget(restore)
+        if restore.finished_at is not None:
+            if now >= restore.finished_at + self._desk.timing.remember:
+                self._desk.answered(restore.uid)
+                self._book.forget(restore)
             return
         if step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             if now >= restore.deadline + self._desk.timing.confirm:
@@ -182,8 +183,8 @@ class Restores:
             at = None
         elif unconfirmed(restore):
             at = self._desk.now + self._desk.timing.resend_most
-        elif restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
-            at = (restore.finished_at or self._desk.now) + self._desk.timing.remember
+        elif restore.finished_at is not None:
+            at = restore.finished_at + self._desk.timing.remember
         elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             at = restore.deadline + self._desk.timing.confirm
         repeat = self._desk.repeat_at(restore.uid)

@@ -1,0 +1,333 @@
+"""A store, processes and agents as small as they can be and still lie to nobody.
+
+A process is a counter: every instruction counts one up and has one side effect in the world. What an invariant
+forbids raises `Broken` at the very moment at which it happens; the number is that of the design's list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    CheckpointFailed,
+    Committed,
+    Continue,
+    Continued,
+    ContinueFailed,
+    Dump,
+    Find,
+    Found,
+    Freeze,
+    Frozen,
+    GaveUp,
+    GiveUp,
+    Kill,
+    Killed,
+    Order,
+    Outcome,
+    Resume,
+    Resumed,
+    Retain,
+    Retained,
+    Stage,
+    Staged,
+    StageFailed,
+    StartCold,
+    StartedCold,
+)
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import Transfer
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class Process:
+    workload: WorkloadRef
+    identity: Identity
+    lineage: str
+    """One cold start and everything that continues it."""
+    counter: int = 0
+    origin: SnapshotRef | None = None
+    frozen_by: str | None = None
+    alive: bool = True
+    killed_by: str | None = None
+
+
+@dataclass(slots=True)
+class Snapshot:
+    ref: SnapshotRef
+    checkpoint_uid: str
+    lineage: str
+    counter: int
+    discarded: bool = False
+    restored: int = 0
+
+
+@dataclass
+class World:
+    """Everything that is real: it outlives agents and coordinators."""
+
+    rng: Random
+    processes: dict[str, Process] = field(default_factory=dict)
+    snapshots: dict[Identity, list[Snapshot]] = field(default_factory=dict)
+    by_checkpoint: dict[str, Snapshot] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+    """Workloads that will never run (again)."""
+    deaths: list[tuple[str, str]] = field(default_factory=list)
+    """Deaths that the runtime has not reported yet."""
+    store_is_down: bool = False
+    lineages: dict[str, int] = field(default_factory=dict)
+    """Highest counter that any process of a lineage has reached."""
+    saved: dict[Identity, int] = field(default_factory=dict)
+    """Newest generation whose process was killed on our word that it is safe."""
+    asked_for: dict[str, SnapshotRef] = field(default_factory=dict)
+    """The very snapshots that a person asked for: older ones are his choice."""
+    restarts: int = 0
+    """Times that a workload came back from a snapshot."""
+
+    def run(self) -> None:
+        """Every process that can executes one instruction."""
+        origins: set[SnapshotRef] = set()
+        for process in self.processes.values():
+            if process.alive and process.frozen_by is None:
+                process.counter += 1
+                if process.counter > self.lineages[process.lineage]:
+                    self.lineages[process.lineage] = process.counter
+                if process.origin is not None:
+                    if process.origin in origins:
+                        raise Broken(f"1: two processes run from {process.origin}")
+                    origins.add(process.origin)
+
+    def die(self, process: Process, why: str) -> None:
+        process.alive = False
+        process.frozen_by = None
+        self.over.add(process.workload.uid)
+        self.deaths.append((process.workload.uid, why))
+
+    def commit(self, dump: Dump, process: Process, counter: int) -> Snapshot:
+        generations = self.snapshots.setdefault(dump.identity, [])
+        ref = SnapshotRef(dump.identity, len(generations) + 1)
+        snapshot = Snapshot(ref, dump.checkpoint_uid, process.lineage, counter)
+        generations.append(snapshot)
+        self.by_checkpoint[dump.checkpoint_uid] = snapshot
+        return snapshot
+
+    def find(self, ref: SnapshotRef) -> Snapshot | None:
+        generations = self.snapshots.get(ref.identity, [])
+        snapshot = generations[ref.generation - 1] if ref.generation <= len(generations) else None
+        return None if snapshot is None or snapshot.discarded else snapshot
+
+    def newest(self, identity: Identity, excluding: tuple[str, ...] = ()) -> Snapshot | None:
+        for snapshot in reversed(self.snapshots.get(identity, [])):
+            if not snapshot.discarded and snapshot.checkpoint_uid not in excluding:
+                return snapshot
+        return None
+
+    def continue_from(self, snapshot: Snapshot, workload: WorkloadRef, identity: Identity) -> None:
+        ref = snapshot.ref
+        if ref.identity.namespace != identity.namespace:
+            raise Broken(f"7: {ref} is restored as {identity}")
+        if ref.identity.index != identity.index:
+            raise Broken(f"8: {ref} is restored as {identity}")
+        if any(p.alive and p.frozen_by is None and p.origin == ref for p in self.processes.values()):
+            raise Broken(f"1: {ref} is restored while a process from it runs")
+        fork = ref == self.asked_for.get(workload.uid)
+        if not fork and ref.generation < self.saved.get(ref.identity, 0):
+            raise Broken(f"5: {ref} is restored, generation {self.saved[ref.identity]} was promised to be safe")
+        maker = next((p for p in self.processes.values() if p.killed_by == snapshot.checkpoint_uid), None)
+        if (
+            maker is not None
+            and not fork
+            and not snapshot.restored
+            and self.lineages[snapshot.lineage] != snapshot.counter
+        ):
+            reached = self.lineages[snapshot.lineage]
+            raise Broken(f"5: {ref} holds {snapshot.counter} instructions, {reached} had their effects")
+        snapshot.restored += 1
+        self.restarts += 1
+        lineage = snapshot.lineage
+        if self.lineages[lineage] != snapshot.counter:  # work was lost, and its scheduler was told: a new branch
+            lineage = workload.uid
+            self.lineages[lineage] = snapshot.counter
+        self.processes[workload.uid] = Process(workload, identity, lineage, snapshot.counter, ref)
+
+    def start_cold(self, order: StartCold, identity: Identity) -> None:
+        if order.why is None and self.saved.get(identity, 0) > 0:
+            raise Broken(f"2: {identity} starts cold without a word, generation {self.saved[identity]} was safe")
+        lineage = order.workload.uid
+        self.lineages[lineage] = 0
+        self.processes[order.workload.uid] = Process(order.workload, identity, lineage)
+
+
+class SimulatedAgent:
+    """One life of one node's agent; a restart makes a new one, which remembers nothing."""
+
+    def __init__(self, world: World, identities: dict[str, Identity]) -> None:
+        self.world = world
+        self.identities = identities
+        self.called_off: set[str] = set()
+        self.refused: set[str] = set()
+        self.dumps: dict[str, tuple[float, Dump, int]] = {}
+        self.staged: set[str] = set()
+        self.actions = {
+            Freeze: self.freeze,
+            Dump: self.dump,
+            Kill: self.kill,
+            Resume: self.resume,
+            Abort: self.abort,
+            Find: self.look_up,
+            Stage: self.stage,
+            Continue: self.continue_,
+            StartCold: self.start_cold,
+            GiveUp: self.give_up,
+            Retain: self.retain,
+        }
+
+    def perform(self, order: Order, now: float) -> Outcome | None:
+        return self.actions[type(order)](order, now)  # type: ignore[operator,no-any-return]
+
+    def freeze(self, order: Freeze, now: float) -> Outcome:
+        process = self.world.processes.get(order.workload.uid)
+        if order.checkpoint_uid in self.called_off:
+            return CheckpointFailed(order.checkpoint_uid, "it was called off")
+        if process is None or not process.alive:
+            return CheckpointFailed(order.checkpoint_uid, "it does not run")
+        if process.frozen_by not in {None, order.checkpoint_uid}:
+            return CheckpointFailed(order.checkpoint_uid, "another checkpoint has frozen it", retryable=True)
+        process.frozen_by = order.checkpoint_uid
+        return Frozen(order.checkpoint_uid)
+
+    def dump(self, order: Dump, now: float) -> Outcome | None:
+        uid = order.checkpoint_uid
+        process = self.world.processes.get(order.workload.uid)
+        if uid in self.called_off:
+            return CheckpointFailed(uid, "it was called off")
+        if (snapshot := self.world.by_checkpoint.get(uid)) is not None:
+            return Committed(uid, snapshot.ref, Transfer(1))
+        if process is None or not process.alive or process.frozen_by != uid:
+            return CheckpointFailed(uid, "it is not frozen")
+        if uid not in self.dumps:
+            self.dumps[uid] = (now + self.world.rng.expovariate(0.5), order, process.counter)
+        return None
+
+    def due(self, now: float) -> list[Outcome]:
+        """What became of the dumps whose time has come."""
+        if not self.dumps:
+            return []
+        outcomes = [self._finish(uid) for uid, (at, _, _) in list(self.dumps.items()) if at <= now]
+        return outcomes
+
+    def _finish(self, uid: str) -> Outcome:
+        _, order, counter = self.dumps.pop(uid)
+        process = self.world.processes[order.workload.uid]
+        chance = self.world.rng.random()
+        if self.world.store_is_down or chance < 0.05:
+            return CheckpointFailed(uid, "the store is down", retryable=True)
+        if chance < 0.08 or (not process.alive and chance < 0.5):
+            return CheckpointFailed(uid, "CRIU cannot dump it")
+        return Committed(uid, self.world.commit(order, process, counter).ref, Transfer(1))
+
+    def kill(self, order: Kill, now: float) -> Outcome:
+        uid = order.checkpoint_uid
+        process = self.world.processes.get(order.workload.uid)
+        if process is not None and process.alive:
+            snapshot = self.world.by_checkpoint.get(uid)
+            if snapshot is None or snapshot.discarded:
+                raise Broken(f"5: {uid} kills {order.workload.uid}, and nothing is committed")
+            if snapshot.counter != process.counter or process.frozen_by != uid:
+                raise Broken(f"5: {order.workload.uid} ran on between its dump and its death")
+            process.killed_by = uid
+            self.world.saved[process.identity] = max(snapshot.ref.generation, self.world.saved.get(process.identity, 0))
+            self.world.die(process, "killed")
+        return Killed(uid)
+
+    def resume(self, order: Resume, now: float) -> Outcome:
+        self.called_off.add(order.checkpoint_uid)
+        self._thaw(order.workload.uid, order.checkpoint_uid)
+        return Resumed(order.checkpoint_uid)
+
+    def abort(self, order: Abort, now: float) -> Outcome:
+        uid = order.checkpoint_uid
+        self.called_off.add(uid)
+        self.dumps.pop(uid, None)
+        snapshot = self.world.by_checkpoint.get(uid)
+        if snapshot is not None and not snapshot.discarded:
+            if snapshot.restored:
+                raise Broken(f"3: {snapshot.ref} was restored, and is called off")
+            if any(p.killed_by == uid for p in self.world.processes.values()):
+                raise Broken(f"6: {uid} is called off, its process was killed already")
+            snapshot.discarded = True
+        self._thaw(order.workload.uid, uid)
+        return Aborted(uid)
+
+    def _thaw(self, workload_uid: str, uid: str) -> None:
+        process = self.world.processes.get(workload_uid)
+        if process is None or process.frozen_by != uid:
+            return
+        snapshot = self.world.by_checkpoint.get(uid)
+        if snapshot is not None and snapshot.restored:
+            raise Broken(f"5: {workload_uid} is thawed, it was restored from {snapshot.ref} already")
+        process.frozen_by = None
+
+    def look_up(self, order: Find, now: float) -> Outcome | None:
+        if self.world.store_is_down:
+            return None
+        if order.wanted is not None:
+            snapshot = self.world.find(order.wanted)
+            if snapshot is None:
+                return Found(order.restore_uid, None, f"there is no {order.wanted}")
+        else:
+            snapshot = self.world.newest(order.identity, order.excluding)
+        return Found(order.restore_uid, snapshot.ref if snapshot else None)
+
+    def stage(self, order: Stage, now: float) -> Outcome:
+        chance = self.world.rng.random()
+        if self.world.store_is_down or chance < 0.05:
+            return StageFailed(order.restore_uid, "the store is down", retryable=True)
+        if self.world.find(order.snapshot) is None or chance < 0.07:
+            return StageFailed(order.restore_uid, "a chunk is damaged")
+        self.staged.add(order.restore_uid)
+        return Staged(order.restore_uid)
+
+    def continue_(self, order: Continue, now: float) -> Outcome:
+        uid = order.workload.uid
+        process = self.world.processes.get(uid)
+        if process is not None and process.alive:
+            return Continued(order.restore_uid)
+        snapshot = self.world.find(order.snapshot)
+        if uid in self.world.over or order.restore_uid in self.refused:
+            return ContinueFailed(order.restore_uid, "it is over")
+        if self.world.rng.random() < 0.03:
+            return ContinueFailed(order.restore_uid, "a PID is in use")
+        if snapshot is None:
+            raise Broken(f"3: {order.snapshot} is restored, and is not in the store")
+        self.world.continue_from(snapshot, order.workload, self.identities[uid])
+        return Continued(order.restore_uid)
+
+    def start_cold(self, order: StartCold, now: float) -> Outcome:
+        uid = order.workload.uid
+        self.refused.add(order.restore_uid)
+        if uid not in self.world.processes and uid not in self.world.over:
+            self.world.start_cold(order, self.identities[uid])
+        return StartedCold(order.restore_uid)
+
+    def give_up(self, order: GiveUp, now: float) -> Outcome:
+        uid = order.workload.uid
+        process = self.world.processes.get(uid)
+        if process is not None and process.alive:
+            return Continued(order.restore_uid)
+        self.refused.add(order.restore_uid)
+        if uid not in self.world.over:
+            self.world.over.add(uid)
+            self.world.deaths.append((uid, "given up"))
+        return GaveUp(order.restore_uid)
+
+    def retain(self, order: Retain, now: float) -> Outcome:
+        return Retained(order.checkpoint_uid)
