@@ -48,6 +48,8 @@ class RunSpec(NamedTuple):
     supervisors: dict[str, str]
     mounts: tuple[str, ...] = ()
     """The host's mounts that the job sees besides `/`."""
+    cold_because: str | None = None
+    """Why the run was started cold, when a snapshot was expected."""
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:

@@ -38,6 +38,8 @@ class RunBegan(msgspec.Struct, frozen=True):
     run: str
     at: float
     restored: bool
+    cold_because: str | None = None
+    """Why it was started cold although a snapshot was expected."""
     notes: tuple[str, ...] = ()
 
 
@@ -112,9 +114,7 @@ class LocalRuntime:
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""
         await self._discard_restore(workload.uid)
-        run = self._runs.get(workload.uid) or await self._begin_cold(workload)
-        if why is not None:
-            log.info("run starts cold", run=workload.uid, why=why)
+        run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
         await run.settled.wait()
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
@@ -128,7 +128,8 @@ class LocalRuntime:
             mounts = _present_mounts(restore_facts["mounts"])
             directory = self._directory_of(workload.uid)
             task = restore_task(self._toolchain, images, directory.path, directory.root, mounts)
-            run = self._begin(directory, "restore", as_json(task), await self._job_of(workload), mounts)
+            job = await self._job_of(workload)
+            run = self._begin(self._spec(workload.uid, "restore", as_json(task), job, mounts))
         await run.settled.wait()
         if not run.began and run.record is not None and run.record.failure is not None:
             failure = run.record.failure
@@ -192,7 +193,7 @@ class LocalRuntime:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._site.tidy)
 
-    async def _begin_cold(self, workload: WorkloadRef) -> SupervisedRun:
+    async def _begin_cold(self, workload: WorkloadRef, why: str | None) -> SupervisedRun:
         job = await self._job_of(workload)
         directory = self._directory_of(workload.uid)
         mounts = host_externals()
@@ -201,12 +202,10 @@ class LocalRuntime:
         except UsageError as error:
             return self._fail(workload.uid, job, Failure(error.message, error.remedy))
         prepare_output(job)
-        return self._begin(directory, "start", as_json(task), job, mounts)
+        return self._begin(self._spec(workload.uid, "start", as_json(task), job, mounts)._replace(cold_because=why))
 
-    def _begin(
-        self, directory: RunDirectory, mode: str, task: dict[str, Any], job: JobSpec, mounts: Externals
-    ) -> SupervisedRun:
-        spec = self._spec(directory.uid, mode, task, job, mounts)
+    def _begin(self, spec: RunSpec) -> SupervisedRun:
+        directory = self._directory_of(spec.run)
         directory.create(spec)
         return self._follow(SupervisedRun(directory, spec), start_supervisor(directory))
 
@@ -256,8 +255,15 @@ class LocalRuntime:
     async def _announce(self, run: SupervisedRun) -> None:
         await run.settled.wait()
         if run.began and run.state is not None and run.state.started_at is not None:
-            restored = run.spec.mode == "restore"
-            self._changes.put_nowait(RunBegan(run.uid, run.state.started_at, restored, run.state.notes))
+            self._changes.put_nowait(
+                RunBegan(
+                    run=run.uid,
+                    at=run.state.started_at,
+                    restored=run.spec.mode == "restore",
+                    cold_because=run.spec.cold_because,
+                    notes=run.state.notes,
+                )
+            )
 
 
 def _present_mounts(wanted: list[str]) -> Externals:

@@ -83,7 +83,8 @@ async def test_failed_restore_says_why_and_leaves_room_for_a_cold_start(lab: Lab
     assert await lab.runtime.running(successor) is None
     await lab.runtime.start_cold(successor, "the snapshot is damaged")
     assert await lab.runtime.running(successor) is not None
-    assert not (await lab.beginning_of(successor.uid)).restored
+    began = await lab.beginning_of(successor.uid)
+    assert (began.restored, began.cold_because) == (False, "the snapshot is damaged")
 
 
 async def test_mount_that_is_gone_is_named(lab: Lab, mounted: Path) -> None:
