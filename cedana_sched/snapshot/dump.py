@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 import os
 import select
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -69,6 +70,9 @@ class DumpRequest(msgspec.Struct, frozen=True):
     ghost_limit_bytes: int = 64 << 20
     """Deleted files that are still open are part of the snapshot up to this size each."""
     manage_cgroups: str = "ignore"
+    network_lock: str = "skip"
+    """`nftables` lets CRIU drop the packets of every connection during the dump. Not by default: connections inside the
+    tree stand still anyway, and if that CRIU is killed, the workload's next send fails with EPERM."""
     timeout_seconds: float = 600.0
 
 
@@ -120,9 +124,10 @@ class Dump:
             criu = subprocess.Popen(
                 [self._toolchain.criu, *self._arguments()],
                 stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self._toolchain.environment(),
+                start_new_session=True,
             )  # fmt: skip
             status = self._wait(criu)
-        self._receiver.finish()
+        self._receiver.finish(complete=status == 0)
         if status or self._receiver.failure or self._why_stopped:
             self._clean_up(status)
             raise self._error(status) from self._receiver.failure
@@ -139,7 +144,7 @@ class Dump:
         arguments += ["--images-dir", str(self._images), "--work-dir", str(request.workdir)]
         arguments += ["--log-file", LOG_NAME, "-v4", "--root", str(request.root)]
         arguments += ["--manage-cgroups=" + request.manage_cgroups, "--ghost-limit", str(request.ghost_limit_bytes)]
-        arguments += ["--network-lock", "nftables", "--timeout", str(max(1, round(request.timeout_seconds)))]
+        arguments += ["--network-lock", request.network_lock, "--timeout", str(max(1, round(request.timeout_seconds)))]
         if request.freeze_cgroup:
             arguments += ["--freeze-cgroup", str(request.freeze_cgroup)]
         flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
@@ -164,7 +169,10 @@ class Dump:
             waiter.unregister(self._stop)
             if not waiter.poll(_ORDERLY_SECONDS * 1000):
                 criu.kill()
+                waiter.poll()
         os.close(ended)
+        # Before it is reaped, so that the number is still its own: a killed CRIU leaves helpers, some of them stopped.
+        os.killpg(criu.pid, signal.SIGKILL)
         return criu.wait()
 
     def _clean_up(self, status: int) -> None:

@@ -96,7 +96,7 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
 def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
     arguments = ["restore", "--restore-detached", "--restore-sibling", "--pidfile", str(pidfile)]
     arguments += ["--images-dir", str(request.images), "--work-dir", str(request.workdir)]
-    arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore", "--network-lock", "nftables"]
+    arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore"]
     if request.mount_point:
         arguments += ["--root", str(request.mount_point)]
     flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")

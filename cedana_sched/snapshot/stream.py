@@ -11,6 +11,7 @@ Used by `dump` only. The store satisfies `StreamSink`; this package does not kno
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import mmap
 import os
@@ -26,6 +27,7 @@ SOCKET_NAME = "streamer-capture.sock"
 _STOP = "stop-listener"
 _PIPE_BYTES = 1 << 20  # the most an unprivileged user may ask for, /proc/sys/fs/pipe-max-size
 _BUFFER_BYTES = 4 << 20
+_STOP_MESSAGE_SECONDS = 10.0  # the message precedes CRIU's exit; it is there or it never comes
 
 
 class StreamWriter(Protocol):
@@ -58,7 +60,7 @@ class StreamReceiver:
         self._pipes: set[int] = set()
         self._drains: list[threading.Thread] = []
         self._aborted = False
-        self._stop_reader, self._stop_writer = os.pipe()
+        self._over_reader, self._over_writer = os.pipe()  # its end of file ends every wait here
         self._listener = socket.socket(socket.AF_UNIX)
         self._connection: socket.socket | None = None
         self._acceptor = threading.Thread(target=self._receive, name="criu-stream-receiver", daemon=True)
@@ -84,30 +86,52 @@ class StreamReceiver:
                 os.dup2(null, pipe, inheritable=False)  # closes the pipe without freeing a number that a thread reads
             os.close(null)
             if self._connection is not None:
-                self._connection.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):  # CRIU is gone already
+                    self._connection.shutdown(socket.SHUT_RDWR)
 
-    def finish(self) -> None:
-        """Wait until all that CRIU wrote has reached the sink. CRIU must have ended."""
-        os.close(self._stop_writer)
+    def finish(self, *, complete: bool) -> None:
+        """End the stream of a CRIU that has ended itself.
+
+        Args:
+            complete: CRIU succeeded, so all that it wrote must reach the sink first. Otherwise nothing is waited for:
+                a helper of a killed CRIU may hold its pipes open for a while yet.
+        """
+        if complete:
+            self._acceptor.join(_STOP_MESSAGE_SECONDS)
+            if self._acceptor.is_alive():
+                self._fail(ConnectionError("CRIU succeeded without ending its stream"))
+        if not complete or self.failure:
+            self._end_waits()
         self._acceptor.join()
         for drain in self._drains:
             drain.join()
-        os.close(self._stop_reader)
+        self._end_waits()
+        os.close(self._over_reader)
         self._listener.close()
         self._address.unlink(missing_ok=True)
 
+    def _end_waits(self) -> None:
+        with self._lock:
+            if self._over_writer >= 0:
+                os.close(self._over_writer)
+            self._over_writer = -1
+
+    def _readable(self, descriptor: int) -> bool:
+        """Wait until there is something to read, or its end; False when the stream is over first."""
+        waiter = select.poll()
+        waiter.register(descriptor, select.POLLIN)
+        waiter.register(self._over_reader, 0)  # its hang-up is always reported
+        return any(ready == descriptor for ready, _ in waiter.poll())
+
     def _receive(self) -> None:
         try:
-            waiter = select.poll()
-            waiter.register(self._listener, select.POLLIN)
-            waiter.register(self._stop_reader, select.POLLHUP)
-            if self._listener.fileno() not in dict(waiter.poll()):
+            if not self._readable(self._listener.fileno()):
                 return  # CRIU ended before it connected
             connection, _ = self._listener.accept()
             with connection:
                 with self._lock:
                     self._connection = connection
-                while message := _read_message(connection):
+                while self._readable(connection.fileno()) and (message := _read_message(connection)):
                     self._begin_image(*message)
                 with self._lock:
                     self._connection = None
@@ -134,8 +158,7 @@ class StreamReceiver:
     def _drain(self, pipe: int, writer: StreamWriter) -> None:
         try:
             # Anonymous memory costs nothing until it is touched: most images are far smaller than a buffer.
-            with mmap.mmap(-1, _BUFFER_BYTES) as memory, memoryview(memory) as buffer:
-                self._copy(pipe, buffer, writer)
+            self._copy(pipe, memoryview(mmap.mmap(-1, _BUFFER_BYTES)), writer)
             writer.close()
         except BaseException as error:  # noqa: BLE001  a sink may raise anything; it becomes the dump's cause
             self._fail(error)
@@ -144,7 +167,7 @@ class StreamReceiver:
 
     def _copy(self, pipe: int, buffer: memoryview, writer: StreamWriter) -> None:
         used = 0
-        while count := os.readv(pipe, [buffer[used:]]):
+        while self._readable(pipe) and (count := os.readv(pipe, [buffer[used:]])):
             used += count
             if used == len(buffer):
                 used = self._hand_on(buffer, writer)

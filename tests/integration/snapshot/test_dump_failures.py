@@ -1,0 +1,167 @@
+"""A dump that fails, is cancelled or is killed leaves the job running as if nothing had happened, and says why."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cedana_sched.model.errors import DumpError
+from cedana_sched.snapshot import freezer
+
+if TYPE_CHECKING:
+    from tests.integration.snapshot.conftest import FolderWriter, Laboratory
+
+pytestmark = pytest.mark.criu
+
+COUNTING = """
+import time
+ballast = bytearray(b"x" * (48 << 20))
+number = 0
+while True:
+    number += 1
+    print(number)
+    time.sleep(0.002)
+"""
+
+USES_IO_URING = """
+import ctypes, time
+assert ctypes.CDLL(None).syscall(425, 4, (ctypes.c_char * 120)()) >= 0
+while True:
+    print("running")
+    time.sleep(0.002)
+"""
+
+TALKS_TO_OUTSIDE = """
+import socket, sys, time
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+while True:
+    print("running")
+    time.sleep(0.002)
+"""
+
+
+class FullDisk(OSError):
+    pass
+
+
+class FailingSink:
+    """Takes `until` bytes of all images together, then fails like a store that is full."""
+
+    def __init__(self, until: int, at: str = "write") -> None:
+        self.left = until
+        self.at = at
+
+    def open_stream(self, name: str) -> FailingSink:
+        if self.at == "open" and name.startswith("pages"):
+            raise FullDisk("no space in the store")
+        return self
+
+    def write(self, data: memoryview) -> None:
+        self.left -= len(data)
+        if self.at == "write" and self.left < 0:
+            raise FullDisk("no space in the store")
+
+    def close(self) -> None:
+        if self.at == "close":
+            raise FullDisk("no space in the store")
+
+
+class SlowSink:
+    """Takes nothing until it is let go; tells when the first bytes of memory have come."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def open_stream(self, name: str) -> SlowSink:
+        return self
+
+    def write(self, data: memoryview) -> None:
+        self.reached.set()
+        self.go_on.wait(30)
+
+    def close(self) -> None:
+        pass
+
+
+def assert_runs_on(lab: Laboratory) -> None:
+    assert not freezer.is_frozen(lab.cgroup)
+    lab.await_progress()
+    lab.kill()
+
+
+@pytest.mark.parametrize(("at", "until"), [("open", 0), ("write", 0), ("write", 20 << 20), ("close", 0)])
+def test_a_sink_that_fails_stops_the_dump_and_is_its_cause(lab: Laboratory, at: str, until: int) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    with pytest.raises(DumpError, match="no space in the store") as caught:
+        lab.dump(FailingSink(until, at))
+    assert isinstance(caught.value.__cause__, FullDisk)
+    assert_runs_on(lab)
+
+
+def test_a_dump_can_be_cancelled_while_it_streams(lab: Laboratory) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    sink = SlowSink()
+    dump = lab.prepare_dump(sink)
+    failures: list[DumpError] = []
+
+    def run() -> None:
+        try:
+            dump.run()
+        except DumpError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert sink.reached.wait(30)
+    dump.cancel("the job was asked to end")
+    sink.go_on.set()
+    thread.join(30)
+    assert [error.message for error in failures] == ["the job was asked to end"]
+    assert_runs_on(lab)
+
+
+def test_a_dump_that_takes_too_long_is_ended(lab: Laboratory) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    sink = SlowSink()
+    threading.Timer(1, sink.go_on.set).start()
+    with pytest.raises(DumpError, match=r"did not end within 0.5 s"):
+        lab.dump(sink, timeout_seconds=0.5)
+    assert_runs_on(lab)
+
+
+def test_a_process_that_uses_io_uring_runs_on_and_says_why(lab: Laboratory) -> None:
+    lab.python(USES_IO_URING)
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    with pytest.raises(DumpError, match="io_uring") as caught:
+        lab.dump()
+    assert "switch it off" in caught.value.remedy
+    assert any("Error" in line for line in caught.value.evidence)
+    assert_runs_on(lab)
+
+
+def test_a_connection_to_the_outside_is_named(lab: Laboratory) -> None:
+    path = lab.folder / "outside.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        lab.python(TALKS_TO_OUTSIDE, str(path))
+        connection, _ = server.accept()
+        with connection:
+            lab.await_lines(5)
+            freezer.freeze(lab.cgroup)
+            with pytest.raises(DumpError, match="unix socket") as caught:
+                lab.dump()
+    assert "both ends" in caught.value.remedy
+    assert_runs_on(lab)
