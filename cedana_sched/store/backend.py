@@ -6,7 +6,7 @@ same call may work later, `StoreDeniedError` where a person must act first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from cedana_sched.model.errors import StoreError
@@ -96,5 +96,8 @@ class Backend(Protocol):
     def now(self) -> float:
         """The store's clock, by which `Entry.modified` is to be judged."""
 
-    def sweep_partial(self, prefix: str, older_than_seconds: float) -> int:
-        """Remove what cut-off uploads below `prefix` left behind; how many."""
+    def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
+        """Remove what cut-off uploads below `prefix` left behind; how many.
+
+        `spare` is asked with the key that the object was to have, and says whether its writer is still at work.
+        """

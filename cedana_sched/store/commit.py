@@ -13,13 +13,17 @@ later write can change.
 
 from __future__ import annotations
 
-from cedana_sched.model.errors import CommitConflictError, IntegrityError
+import structlog
+
+from cedana_sched.model.errors import CommitConflictError, IntegrityError, StoreError, StoreUnavailableError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.intents import read_intents
 from cedana_sched.store.previous import ensure_new
+
+_log = structlog.get_logger(__name__)
 
 
 def commit_manifest(
@@ -29,13 +33,17 @@ def commit_manifest(
 
     Raises:
         CommitConflictError: another writer has it.
-        StoreError: the store failed; whether the commit took place is then found out by listing.
+        StoreError: the store failed, and could not be asked whether it has taken the manifest: it may yet appear.
     """
     ensure_new(catalogue, ref)
-    if conditional:
-        _create(backend, catalogue, ref, writer, data)
-    else:
-        _claim_and_write(backend, catalogue, ref, writer, data)
+    try:
+        if conditional:
+            _create(backend, catalogue, ref, writer, data)
+        else:
+            _claim_and_write(backend, catalogue, ref, writer, data)
+    except StoreUnavailableError:
+        if _winner(catalogue, ref) != writer:
+            raise
 
 
 def _create(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, writer: str, data: bytes) -> None:
@@ -57,7 +65,15 @@ def _claim_and_write(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, w
             backend.delete([manifest])
             raise _conflict(ref)
     finally:
+        _withdraw(backend, claim)
+
+
+def _withdraw(backend: Backend, claim: str) -> None:
+    """A claim that stays does no harm once its writer's intent is gone."""
+    try:
         backend.delete([claim])
+    except StoreError as error:
+        _log.info("claim_left_behind", key=claim, why=str(error))
 
 
 def _others_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:

@@ -20,7 +20,8 @@ RAW, LZ4, ZSTD = 0, 1, 2
 """Codec numbers in the manifest's chunk table; never renumber."""
 
 _WORTHWHILE = 0.95
-_SAMPLES, _SAMPLE_BYTES = 8, 512
+_SAMPLES, _SAMPLE_BYTES = 11, 512
+"""An odd number of samples: memory is periodic in powers of two, and the samples must not be."""
 _DECIDE_AFTER = 16
 _MOSTLY_WAITING, _HARDLY_WAITING = 0.5, 0.1
 

@@ -16,8 +16,9 @@ older than the grace period and still nothing refers to it. Why no committed man
 
 All ages are by the store's own clock, so the argument needs no agreement between machines. It does not need intents
 either: they keep a pack that is being written, or about to be named, from being condemned in the first place, so that
-writers hardly ever have to give up. A manifest that cannot be read may name anything: while there is one, no pack of
-its namespace is removed.
+writers hardly ever have to give up. An intent alone never takes back a marker that another run may already have
+acted upon, only one that was set this moment. A manifest that cannot be read may name anything: while there is one,
+no pack of its namespace is removed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections.abc import Iterable
 import msgspec
 
 from cedana_sched.model.errors import IncompatibleError, IntegrityError
-from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
 from cedana_sched.store.catalogue import Catalogue
@@ -75,112 +76,128 @@ def collect_garbage(
     default the argument above no longer holds for writers at work. `time_to_live_seconds` is the age from which a
     writer without heartbeat counts as dead.
     """
-    now = backend.now()
-    packs = {_name(entry): entry for entry in backend.list(layout.packs_folder(namespace))}
-    pages = list(backend.list(layout.pages_folder(namespace)))
-    markers = {_name(entry): entry for entry in backend.list(layout.condemned_folder(namespace))}
-    intents = read_intents(backend, namespace, now=now, time_to_live_seconds=time_to_live_seconds)
-    references = _references(catalogue, namespace)
-    limit = now - grace_seconds - (CLOCK_GRAIN_SECONDS if grace_seconds else 0.0)
-
-    unneeded = {
-        name
-        for name in packs
-        if name not in references.packs
-        and name not in intents.packs
-        and layout.pack_writer(name) not in intents.writers
-    }
-    doomed = {name for name in unneeded if name in markers and markers[name].modified <= limit}
-    if references.unreadable:
-        doomed = set()
-        unneeded = set()
-    backend.delete(layout.pack_key(namespace, name) for name in doomed)
-    fresh = _condemn(backend, namespace, unneeded - markers.keys(), time_to_live_seconds)
-    spared = {name for name in markers if name in packs and name not in unneeded}
-    ownerless = {name for name in markers if name not in packs}
-    backend.delete(markers[name].key for name in doomed | spared | ownerless)
-    others = _others(backend, namespace, pages, references, intents, limit)
-    backend.delete(others)
-    swept = backend.sweep_partial(layout.namespace_folder(namespace), grace_seconds)
-    return GarbageReport(
-        namespace=namespace,
-        condemned_packs=fresh,
-        rescued_packs=len(spared),
-        removed_packs=len(doomed),
-        removed_bytes=sum(packs[name].size for name in doomed),
-        removed_others=len(others) + swept,
-        blocked_by=references.unreadable,
-    )
+    return _Run(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
 
 
-def _condemn(backend: Backend, namespace: str, names: Iterable[str], time_to_live_seconds: float) -> int:
-    """Set markers, and take those back whose pack a writer has announced meanwhile."""
-    keys = {name: f"{layout.condemned_folder(namespace)}/{name}" for name in names}
-    for key in keys.values():
-        backend.put(key, b"")
-    if not keys:
-        return 0
-    intents = read_intents(backend, namespace, now=backend.now(), time_to_live_seconds=time_to_live_seconds)
-    announced = intents.packs & keys.keys()
-    backend.delete(keys[name] for name in announced)
-    return len(keys) - len(announced)
+class _Run:
+    """One run. What may be removed is listed first, who needs it after that: the argument rests on this order."""
 
+    def __init__(
+        self, backend: Backend, catalogue: Catalogue, namespace: str, grace_seconds: float, time_to_live_seconds: float
+    ) -> None:
+        self._backend = backend
+        self._catalogue = catalogue
+        self._namespace = namespace
+        self._grace_seconds = grace_seconds
+        self._time_to_live = time_to_live_seconds
+        now = backend.now()
+        self._limit = now - grace_seconds - (CLOCK_GRAIN_SECONDS if grace_seconds else 0.0)
+        self._packs = {_name(entry): entry for entry in backend.list(layout.packs_folder(namespace))}
+        self._pages = list(backend.list(layout.pages_folder(namespace)))
+        self._markers = {_name(entry): entry for entry in backend.list(layout.condemned_folder(namespace))}
+        self._intents = self._read_intents(now)
+        self._references = self._read_references()
 
-def _references(catalogue: Catalogue, namespace: str) -> _References:
-    packs: set[str] = set()
-    page_indexes: set[str] = set()
-    unreadable: list[str] = []
-    for ref, entry in catalogue.generations(layout.snapshots_folder(namespace)).committed.items():
-        try:
-            summary = catalogue.summary(ref, entry)
-        except (IntegrityError, IncompatibleError):
-            if catalogue.is_committed(ref):
-                unreadable.append(str(ref))
-            continue
-        packs.update(summary.packs)
-        if summary.page_index:
-            page_indexes.add(summary.page_index)
-    return _References(packs, page_indexes, tuple(unreadable))
+    def run(self) -> GarbageReport:
+        unneeded = {name for name in self._packs if self._is_unneeded(name)}
+        doomed = {name for name in unneeded if name in self._markers and self._is_old(self._markers[name])}
+        self._backend.delete(layout.pack_key(self._namespace, name) for name in doomed)
+        condemned = self._condemn(unneeded - self._markers.keys())
+        spared = self._markers.keys() & self._packs.keys() & self._references.packs
+        ownerless = self._markers.keys() - self._packs.keys()
+        self._backend.delete(self._markers[name].key for name in doomed | spared | ownerless)
+        others = [*self._dead_intents(), *self._unneeded_pages(), *self._served_generation_files()]
+        self._backend.delete(others)
+        folder = layout.namespace_folder(self._namespace)
+        swept = self._backend.sweep_partial(folder, self._grace_seconds, self._is_being_written)
+        return GarbageReport(
+            namespace=self._namespace,
+            condemned_packs=condemned,
+            rescued_packs=len(spared),
+            removed_packs=len(doomed),
+            removed_bytes=sum(self._packs[name].size for name in doomed),
+            removed_others=len(others) + swept,
+            blocked_by=self._references.unreadable,
+        )
 
+    def _is_old(self, entry: Entry) -> bool:
+        return entry.modified <= self._limit
 
-def _others(
-    backend: Backend, namespace: str, pages: list[Entry], references: _References, intents: Intents, limit: float
-) -> list[str]:
-    """Keys of what dead writers left besides packs, and of markers that have served."""
-    if references.unreadable:
-        return list(intents.stale)
-    keys = [
-        entry.key
-        for entry in pages
-        if entry.key not in references.page_indexes
-        and layout.pages_writer(entry.key) not in intents.writers
-        and entry.modified <= limit
-    ]
-    keys += [key for key in intents.stale if (entry := backend.stat(key)) is not None and entry.modified <= limit]
-    return keys + _served_generation_files(backend, namespace, intents, limit)
+    def _is_being_written(self, key: str) -> bool:
+        writer = layout.pages_writer(key) if key.startswith(layout.pages_folder(self._namespace)) else None
+        return (writer or layout.pack_writer(key.rpartition("/")[2])) in self._intents.writers
 
+    def _is_unneeded(self, pack: str) -> bool:
+        needed = pack in self._references.packs or pack in self._intents.packs
+        return not (needed or layout.pack_writer(pack) in self._intents.writers or self._references.unreadable)
 
-def _served_generation_files(backend: Backend, namespace: str, intents: Intents, limit: float) -> list[str]:
-    """Claims of the dead, manifests that lost or are removed, and all but the newest `removed` of an identity."""
-    entries = [
-        (file, entry)
-        for entry in backend.list(layout.snapshots_folder(namespace))
-        if (file := layout.parse_generation_key(entry.key)) is not None and entry.modified <= limit
-    ]
-    newest: dict[object, int] = {}
-    for file, _ in entries:
-        if file.kind != "claim":
-            newest[file.identity] = max(newest.get(file.identity, 0), file.generation)
-    removed = {SnapshotRef(file.identity, file.generation) for file, _ in entries if file.kind == "removed"}
-    served = []
-    for file, entry in entries:
-        ref = SnapshotRef(file.identity, file.generation)
-        gone = file.kind == "manifest" and ref in removed
-        dead_claim = file.kind == "claim" and file.writer not in intents.writers
-        passed = file.kind == "removed" and file.generation < newest[file.identity]
-        if gone or dead_claim or passed:
-            served.append(entry.key)
-    return served
+    def _condemn(self, packs: Iterable[str]) -> int:
+        """Set markers, and take those back whose pack a writer has announced meanwhile."""
+        keys = {name: f"{layout.condemned_folder(self._namespace)}/{name}" for name in packs}
+        for key in keys.values():
+            self._backend.put(key, b"")
+        if not keys:
+            return 0
+        announced = self._read_intents(self._backend.now()).packs & keys.keys()
+        self._backend.delete(keys[name] for name in announced)
+        return len(keys) - len(announced)
+
+    def _read_intents(self, now: float) -> Intents:
+        return read_intents(self._backend, self._namespace, now=now, time_to_live_seconds=self._time_to_live)
+
+    def _read_references(self) -> _References:
+        packs: set[str] = set()
+        page_indexes: set[str] = set()
+        unreadable: list[str] = []
+        generations = self._catalogue.generations(layout.snapshots_folder(self._namespace))
+        for ref, entry in generations.committed.items():
+            try:
+                summary = self._catalogue.summary(ref, entry)
+            except (IntegrityError, IncompatibleError):
+                if self._catalogue.is_committed(ref):
+                    unreadable.append(str(ref))
+                continue
+            packs.update(summary.packs)
+            if summary.page_index:
+                page_indexes.add(summary.page_index)
+        return _References(packs, page_indexes, tuple(unreadable))
+
+    def _dead_intents(self) -> list[str]:
+        entries = (self._backend.stat(key) for key in self._intents.stale)
+        return [entry.key for entry in entries if entry is not None and self._is_old(entry)]
+
+    def _unneeded_pages(self) -> list[str]:
+        if self._references.unreadable:
+            return []
+        return [
+            entry.key
+            for entry in self._pages
+            if entry.key not in self._references.page_indexes
+            and layout.pages_writer(entry.key) not in self._intents.writers
+            and self._is_old(entry)
+        ]
+
+    def _served_generation_files(self) -> list[str]:
+        """Claims of the dead, manifests that lost or are removed, and all but the newest `removed` of an identity."""
+        folder = layout.snapshots_folder(self._namespace)
+        files = [
+            (file, entry)
+            for entry in self._backend.list(folder)
+            if (file := layout.parse_generation_key(entry.key)) is not None and self._is_old(entry)
+        ]
+        committed = {entry.key for entry in self._catalogue.generations(folder).committed.values()}
+        newest: dict[Identity, int] = {}
+        for file, _ in files:
+            if file.kind != "claim":
+                newest[file.identity] = max(newest.get(file.identity, 0), file.generation)
+        served = []
+        for file, entry in files:
+            lost = file.kind == "manifest" and entry.key not in committed
+            dead_claim = file.kind == "claim" and file.writer not in self._intents.writers
+            passed = file.kind == "removed" and file.generation < newest[file.identity]
+            if lost or dead_claim or passed:
+                served.append(entry.key)
+        return served
 
 
 def _name(entry: Entry) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import uuid
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
 
 _PARTIAL = ".partial-"
+_UNIQUE = 12
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
 
@@ -95,7 +96,7 @@ class PosixBackend:
         """A descriptor on a new file beside `target`, and its name."""
         try:
             self._make_folder(target.parent)
-            partial = target.parent / f"{_PARTIAL}{uuid.uuid4().hex}"
+            partial = target.parent / f"{_PARTIAL}{secrets.token_hex(_UNIQUE // 2)}-{target.name}"
             return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), partial
         except FileNotFoundError as error:
             self._folders.discard(target.parent)
@@ -187,11 +188,14 @@ class PosixBackend:
             os.close(descriptor)
             partial.unlink(missing_ok=True)
 
-    def sweep_partial(self, prefix: str, older_than_seconds: float) -> int:
+    def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
         limit, swept = self.now() - older_than_seconds, 0
         for path in self._walk(prefix):
+            if not path.name.startswith(_PARTIAL):
+                continue
+            target = path.with_name(path.name[len(_PARTIAL) + _UNIQUE + 1 :])
             with contextlib.suppress(FileNotFoundError):
-                if path.name.startswith(_PARTIAL) and path.stat().st_mtime <= limit:
+                if path.stat().st_mtime <= limit and not spare(target.relative_to(self.root).as_posix()):
                     path.unlink()
                     swept += 1
         return swept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -247,6 +247,7 @@ class S3Backend:
             raise StoreUnavailableError(f"{self.description} lost an object that was just written")
         return entry.modified
 
-    def sweep_partial(self, prefix: str, older_than_seconds: float) -> int:
-        full = "/".join(part for part in (self.location.prefix, prefix) if part)
-        return sweep_uploads(self.location, full, self.now() - older_than_seconds)
+    def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
+        root = f"{self.location.prefix}/" if self.location.prefix else ""
+        until = self.now() - older_than_seconds
+        return sweep_uploads(self.location, f"{root}{prefix}/", until, lambda key: spare(key.removeprefix(root)))

@@ -5,6 +5,7 @@ obstore cannot list them; the minio client can, through calls that it keeps for 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import urllib3
@@ -22,19 +23,20 @@ _TIMEOUT = urllib3.Timeout(connect=5, read=30)
 class _Uploads(Minio):
     """The two administrative requests that nothing else offers."""
 
-    def sweep(self, bucket: str, prefix: str, until: float) -> int:
+    def sweep(self, bucket: str, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
         """Abort what was begun at or before `until` (epoch seconds, by the server's clock); how many."""
         swept = 0
         marker: tuple[str, str] | None = None
         while True:
             page = self._list_multipart_uploads(
                 bucket,
-                prefix=f"{prefix}/",
+                prefix=prefix,
                 key_marker=marker[0] if marker else None,
                 upload_id_marker=marker[1] if marker else None,
             )
             for upload in page.uploads:
-                if upload.initiated_time is not None and upload.initiated_time.timestamp() <= until:
+                begun = upload.initiated_time
+                if begun is not None and begun.timestamp() <= until and not spare(upload.object_name):
                     self._abort_multipart_upload(bucket, upload.object_name, str(upload.upload_id))
                     swept += 1
             if not page.is_truncated or not page.next_key_marker:
@@ -42,8 +44,10 @@ class _Uploads(Minio):
             marker = (page.next_key_marker, page.next_upload_id_marker or "")
 
 
-def sweep_uploads(location: S3Location, prefix: str, until: float) -> int:
-    """Abort the unfinished uploads below a prefix; 0 where the keys in use are not known to this process.
+def sweep_uploads(location: S3Location, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
+    """Abort the unfinished uploads of keys that begin so, but for those that `spare` keeps.
+
+    Does nothing where the keys in use are not known to this process (a role of the machine).
 
     Raises:
         StoreUnavailableError: the server did not answer, or not sensibly.
@@ -61,7 +65,7 @@ def sweep_uploads(location: S3Location, prefix: str, until: float) -> int:
         http_client=urllib3.PoolManager(timeout=_TIMEOUT, retries=urllib3.Retry(2, backoff_factor=0.5)),
     )
     try:
-        return client.sweep(location.bucket, prefix, until)
+        return client.sweep(location.bucket, prefix, until, spare)
     except (MinioException, HTTPError, ValueError) as error:
         sentence = f"cannot list unfinished uploads of bucket {location.bucket}: {error}"
         raise StoreUnavailableError(sentence, remedy="let the bucket's lifecycle rules abort them") from error

@@ -13,7 +13,13 @@ from typing import Self
 
 import structlog
 
-from cedana_sched.model.errors import CedanaSchedError, StoreError, StoreUnavailableError, UsageError
+from cedana_sched.model.errors import (
+    CedanaSchedError,
+    CommitConflictError,
+    StoreError,
+    StoreUnavailableError,
+    UsageError,
+)
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest, SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.policy import Compression
@@ -61,7 +67,7 @@ class SnapshotWriter:
         self.writer = writer
         self._backend = backend
         self._catalogue = catalogue
-        self._checkpoint_uid = checkpoint_uid
+        self.checkpoint_uid = checkpoint_uid
         self._lease = lease
         self._previous = previous
         self._conditional_create = conditional_create
@@ -79,6 +85,7 @@ class SnapshotWriter:
         self._small = ChunkFiller(self._pipeline)
         self._small_lock = threading.Lock()
         self._settled = False
+        self._commit_attempted = False
 
     @property
     def progress(self) -> TransferStats:
@@ -124,7 +131,7 @@ class SnapshotWriter:
             StoreError: the store failed. Nothing is visible, unless the store died exactly while it took the
                 manifest: `SnapshotStore.find_committed` tells.
         """
-        if metadata.checkpoint_uid != self._checkpoint_uid:
+        if metadata.checkpoint_uid != self.checkpoint_uid:
             remedy = "commit with the metadata of the checkpoint that began the snapshot"
             raise UsageError("checkpoint_uid", metadata.checkpoint_uid, "is another checkpoint's", remedy=remedy)
         if unfinished := [stream.name for stream in self._streams.values() if not stream.closed]:
@@ -136,28 +143,32 @@ class SnapshotWriter:
         self._lease.require()
         if time.monotonic() - checked_at > COMMIT_WINDOW_SECONDS:
             raise StoreUnavailableError("the store was too slow for a safe commit", remedy="take the snapshot again")
-        commit_manifest(
-            self._backend, self._catalogue, self.ref, self.writer, data, conditional=self._conditional_create
-        )
+        self._commit_attempted = True
+        try:
+            commit_manifest(
+                self._backend, self._catalogue, self.ref, self.writer, data, conditional=self._conditional_create
+            )
+        except CommitConflictError:
+            self._commit_attempted = False
+            raise
         self._settled = True
         self._lease.release()
         self._cache.keep_only(self.ref, self.writer)
         return manifest
 
     def abort(self) -> None:
-        """Remove what was uploaded. What cannot be removed now, garbage collection finds; never raises a StoreError."""
+        """Remove what was uploaded. What cannot be removed now, garbage collection finds; never raises a StoreError.
+
+        After a commit whose outcome is unknown nothing is removed: the manifest may yet appear.
+        """
         if self._settled:
             return
         self._settled = True
         self._pipeline.abort()
         self._packs.abort()
         self._index.abort()
-        namespace = self.ref.identity.namespace
-        keys = [layout.pack_key(namespace, f"{self.writer}-{number:06d}") for number in range(self._packs.count)]
-        try:
-            self._backend.delete([*keys, self._index.key])
-        except CedanaSchedError as error:
-            _log.info("aborted_upload_left_behind", writer=self.writer, why=str(error))
+        if not self._commit_attempted:
+            self._remove_uploads()
         self._lease.release()
 
     def __enter__(self) -> Self:
@@ -167,6 +178,14 @@ class SnapshotWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
+
+    def _remove_uploads(self) -> None:
+        namespace = self.ref.identity.namespace
+        keys = [layout.pack_key(namespace, f"{self.writer}-{number:06d}") for number in range(self._packs.count)]
+        try:
+            self._backend.delete([*keys, self._index.key])
+        except CedanaSchedError as error:
+            _log.info("aborted_upload_left_behind", writer=self.writer, why=str(error))
 
     def _append_index(self, stream: StreamWriter, fingerprints: bytes) -> None:
         self._index.append(self._numbers[stream], fingerprints)
