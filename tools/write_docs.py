@@ -6,6 +6,9 @@ tests only compare (`--check`), so that no page says what the code does not do.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +22,8 @@ from cedana_sched.cli.main import app
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, mermaid
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+_DRAWING = re.compile(r"^\S.*\n {8,}\S", re.MULTILINE)
+_EXPLAINED = ("layout", "format", "commit", "pages", "streams", "packs", "intents", "garbage", "capabilities")
 _COMMON = {"--state-dir", "--output", "--help", "--install-completion", "--show-completion"}
 
 
@@ -85,12 +90,20 @@ def _default(option: Any, *, takes_value: bool) -> str:
     return f"`{option.default}`" if takes_value and option.default is not None and not option.multiple else ""
 
 
+def text_of(module: str) -> str:
+    """A module's own text, drawings in it fenced."""
+    text = inspect.getdoc(importlib.import_module(f"cedana_sched.{module}")) or ""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(f"```text\n{one}\n```" if _DRAWING.search(one) else one for one in paragraphs)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "checkpoint steps": lambda: f"```mermaid\n{mermaid(CHECKPOINT)}\n```",
     "hold steps": lambda: f"```mermaid\n{mermaid(HOLD)}\n```",
     "restore steps": lambda: f"```mermaid\n{mermaid(RESTORE)}\n```",
     "exit codes": exit_codes,
     "commands": commands,
+    **{f"text of store.{name}": functools.partial(text_of, f"store.{name}") for name in _EXPLAINED},
 }
 
 

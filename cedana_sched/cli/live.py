@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cedana_sched.cli import tables
-from cedana_sched.cli.output import Output, rich_table
+from cedana_sched.cli.output import Output, fitted, rich_table
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
     from cedana_sched.local.client import EngineClient
     from cedana_sched.local.views import JobView
 
@@ -24,9 +26,9 @@ class _Jobs:
     def put(self, job: JobView) -> None:
         self._jobs[job.uid] = job
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         shown = [job for job in self._jobs.values() if self._everything or job.phase not in tables.ENDED]
-        return rich_table(tables.jobs_table(shown, time.time()))
+        yield rich_table(fitted(tables.jobs_table(shown, time.time()), options.max_width))
 
 
 async def live_table(output: Output, client: EngineClient, *, everything: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class Table:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     empty: str = "nothing to show"
     """Said on stderr when there is no row."""
+    dispensable: tuple[str, ...] = ()
+    """Columns that a narrow terminal leaves out, the first one first."""
 
 
 _STYLES = {
@@ -122,9 +124,25 @@ class Output:
         if not table.rows:
             self.note(table.empty)
         elif sys.stdout.isatty():
-            self.console().print(rich_table(table))
+            console = self.console()
+            console.print(rich_table(fitted(table, console.width)))
         else:
             print(plain_table(table))
+
+
+def fitted(table: Table, width: int) -> Table:
+    """The table without as many of its dispensable columns as `width` characters demand."""
+    for name in table.dispensable:
+        if len(max(plain_table(table).splitlines(), key=len)) <= width:
+            break
+        left_out = table.columns.index(name)
+        columns = _without(table.columns, left_out)
+        table = replace(table, columns=columns, rows=[_without(row, left_out) for row in table.rows])
+    return table
+
+
+def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
+    return cells[:index] + cells[index + 1 :]
 
 
 def plain_table(table: Table) -> str:

@@ -20,9 +20,11 @@ JOB_COLUMNS = (
     "JOB", "NAME", "ID", "GROUP", "PHASE", "PRIORITY", "CPUS", "MEMORY", "AGE", "PREEMPTED", "SAVED", "WHY",
 )  # fmt: skip
 
+DISPENSABLE = ("MEMORY", "PRIORITY", "ID", "CPUS", "JOB", "PREEMPTED")
+
 
 def jobs_table(jobs: Iterable[JobView], now: float, empty: str = "no jobs") -> Table:
-    return Table(JOB_COLUMNS, [_job_row(job, now) for job in jobs], empty)
+    return Table(JOB_COLUMNS, [_job_row(job, now) for job in jobs], empty, DISPENSABLE)
 
 
 def _job_row(job: JobView, now: float) -> tuple[str, ...]:
