@@ -78,14 +78,16 @@ class Lease:
             sentence = f"the store heard nothing of this writer for {self._time_to_live:.0f} s"
             raise StoreUnavailableError(sentence, remedy="take the snapshot again")
 
-    def release(self) -> None:
-        """Stop the heartbeat and withdraw the intent; a withdrawal that fails is left to garbage collection."""
+    def release(self) -> bool:
+        """Stop the heartbeat and withdraw the intent; whether the store took that. Otherwise it runs out by itself."""
         self._stop.set()
         self._thread.join()
         try:
             self._backend.delete([self._key])
         except CedanaSchedError as error:
             _log.info("intent_left_behind", key=self._key, why=str(error))
+            return False
+        return True
 
     def _announce(self) -> None:
         with self._lock:

@@ -167,9 +167,9 @@ class SnapshotWriter:
         self._pipeline.abort()
         self._packs.abort()
         self._index.abort()
-        if not self._commit_attempted:
+        store_answers = self._lease.release()
+        if store_answers and not self._commit_attempted:
             self._remove_uploads()
-        self._lease.release()
 
     def __enter__(self) -> Self:
         return self
