@@ -1,0 +1,132 @@
+"""Show the board: one live table on a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cedana_sched.cli import units
+from cedana_sched.local.views import CheckpointView, JobView
+from demo.board import Board, Moment
+from workloads.workload import Progress
+
+REFRESH_PER_SECOND = 8
+_MOMENTS_SHOWN = 10
+_BAR_WIDTH = 24
+_STYLES = {"Running": "green", "Succeeded": "bold green", "Preempting": "yellow", "Failed": "red", "Queued": "cyan"}
+
+ProgressOf = Callable[[str], Progress | None]
+"""How far a job of that name has come, None before it is known."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A group's own share of the machine, in processors."""
+
+    name: str
+    nominal_cpus: float
+
+
+class Screen(Protocol):
+    """Told of everything new; draws as it likes."""
+
+    def tell(self, moments: list[Moment]) -> None: ...
+
+
+class LiveScreen:
+    """Redrawn by rich several times a second, so progress and rates move between two changes."""
+
+    def __init__(self, board: Board, groups: tuple[Quota, ...], progress_of: ProgressOf) -> None:
+        self._board = board
+        self._groups = groups
+        self._progress_of = progress_of
+
+    def tell(self, moments: list[Moment]) -> None:
+        """Nothing to do: the board holds them, and the next drawing shows them."""
+
+    def __rich__(self) -> RenderableType:
+        now = time.time()
+        header = Text(f"{now - self._board.began:5.1f}s   {quota_line(self._board, self._groups)}", style="bold")
+        return Group(header, self._jobs(now), self._moments())
+
+    def _jobs(self, now: float) -> Table:
+        table = Table(expand=False, header_style="dim", box=None, pad_edge=False)
+        for column in ("GROUP", "JOB", "PHASE", "PROGRESS", "", "SNAPSHOT", "RATE"):
+            table.add_column(column, no_wrap=True, justify="right" if column == "" else "left")
+        for job in self._board.jobs.values():
+            progress = self._progress_of(job.name)
+            bar = ProgressBar(total=1.0, completed=progress.fraction if progress else 0, width=_BAR_WIDTH)
+            size, rate = snapshot_cells(job.checkpoint, now)
+            phase = Text(f"{job.phase:<10}", style=_STYLES.get(job.phase, ""))
+            table.add_row(job.group, job.name, phase, bar, progress_text(progress), f"{size:<36}", f"{rate:<12}")
+        return table
+
+    def _moments(self) -> Text:
+        shown = self._board.moments[-_MOMENTS_SHOWN:]
+        return Text("\n".join(["", *(moment_line(moment, self._board.began) for moment in shown)]))
+
+
+class PlainScreen:
+    """A line for everything that happens; nothing moves."""
+
+    def __init__(self, board: Board, write: Callable[[str], None]) -> None:
+        self._board = board
+        self._write = write
+
+    def tell(self, moments: list[Moment]) -> None:
+        for moment in moments:
+            self._write(moment_line(moment, self._board.began))
+
+
+@contextmanager
+def shown(console: Console, board: Board, groups: Mapping[str, float], progress_of: ProgressOf) -> Iterator[Screen]:
+    """Show the board as long as the context lasts; the last drawing stays."""
+    if not console.is_terminal:
+        yield PlainScreen(board, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        return
+    quotas = tuple(Quota(name, cpus) for name, cpus in groups.items())
+    screen = LiveScreen(board, quotas, progress_of)
+    with Live(screen, console=console, refresh_per_second=REFRESH_PER_SECOND):
+        yield screen
+
+
+def quota_line(board: Board, groups: tuple[Quota, ...]) -> str:
+    """Who uses how much of what, and who borrows: `bio 2/1 cpus (borrows 1)   ml 0/1 cpus`."""
+    parts = []
+    for group in groups:
+        used = board.used_cpus(group.name)
+        borrowed = used - group.nominal_cpus
+        note = f" (borrows {borrowed:g})" if borrowed > 0 else ""
+        parts.append(f"{group.name} {used:g}/{group.nominal_cpus:g} cpus{note}")
+    return "   ".join(parts)
+
+
+def moment_line(moment: Moment, began: float) -> str:
+    return f"{moment.at - began:+7.2f}s  {moment.job:<10} {moment.text}"
+
+
+def progress_text(progress: Progress | None) -> str:
+    return f"{progress.done:,}/{progress.total:,} {progress.unit}" if progress else units.ABSENT
+
+
+def snapshot_cells(checkpoint: CheckpointView | None, now: float) -> tuple[str, str]:
+    """What the newest snapshot has read and stored, and how fast it was or is being read."""
+    if checkpoint is None or not checkpoint.read_bytes:
+        return (checkpoint.step if checkpoint else units.ABSENT), units.ABSENT
+    size = f"{units.size(checkpoint.read_bytes)} read, {units.size(checkpoint.stored_bytes)} stored"
+    began = checkpoint.frozen_at or checkpoint.created_at
+    return size, units.rate(checkpoint.read_bytes, (checkpoint.committed_at or now) - began)
+
+
+def job_summary(job: JobView) -> str:
+    """One job in one line."""
+    return f"{job.name}: {job.phase}" + (f" ({job.why})" if job.why else "")
