@@ -11,12 +11,10 @@ import os
 import pwd
 import shutil
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from cedana_sched.local.cgroups import Limits
-from cedana_sched.local.restorer import RestoreTask, encode_toolchain
 from cedana_sched.model.errors import UsageError
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals
@@ -47,6 +45,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         return Limits(self.cpus, self.memory_bytes, self.processes)
 
 
+class RestoreTask(msgspec.Struct, frozen=True, tag=True):
+    """What a supervisor restores; it adds the run's own groups to the request."""
+
+    toolchain: Toolchain
+    request: RestoreRequest
+
+
 def launch_task(spec: JobSpec, tini: Path, mount_point: Path, externals: Externals) -> Job:
     """The task for `cedana_sched.snapshot.launch`.
 
@@ -72,20 +77,6 @@ def launch_task(spec: JobSpec, tini: Path, mount_point: Path, externals: Externa
         gid=account.pw_gid,
         groups=tuple(os.getgrouplist(account.pw_name, account.pw_gid)),
     )
-
-
-def restore_task(
-    toolchain: Toolchain, images: Path, workdir: Path, mount_point: Path, mounts: Externals
-) -> RestoreTask:
-    """The task for `restorer`: CRIU's own files go to `workdir`."""
-    request = RestoreRequest(images=images, workdir=workdir, mount_point=mount_point, externals=mounts.items())
-    return RestoreTask(encode_toolchain(toolchain), request)
-
-
-def as_json(task: Job | RestoreTask) -> dict[str, Any]:
-    """The task as a supervisor's spec holds it."""
-    found: dict[str, Any] = msgspec.to_builtins(task, enc_hook=str)
-    return found
 
 
 def prepare_output(spec: JobSpec) -> None:

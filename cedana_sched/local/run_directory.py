@@ -3,31 +3,36 @@
     spec.json    what to run, by the engine, before the supervisor starts
     state.json   how far it is, by the supervisor, at each change
     exit.json    how it ended, last: by the supervisor, or by the engine when the supervisor was killed
-    lock         held by the supervisor while it lives, by the engine while it declares the run lost
-    shim.log     the supervisor's own words; restore.log, root/: CRIU's
+    lock         held by the supervisor while it lives, by the engine while it settles the run
+    shim.log     the supervisor's own words; restore.log and criu.stderr: CRIU's; root/: where mounts are put together
 
-A supervisor that finds `exit.json` does nothing: a run begins once. Standard library only and light.
+A supervisor that finds `exit.json` does nothing: a run begins once.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TypeVar
+
+import msgspec
 
 from cedana_sched.local.cgroups import Limits
+from cedana_sched.local.job_task import RestoreTask
 from cedana_sched.local.processes import ProcessId
+from cedana_sched.snapshot.launch import Job
 
 PREPARING = "preparing"
 RUNNING = "running"
 FAILED = "failed"
 EXITED = "exited"
 
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
-class Failure(NamedTuple):
+
+class Failure(msgspec.Struct, frozen=True):
     """Why a run could not begin, or was lost; the fields are those of our errors."""
 
     message: str
@@ -35,28 +40,27 @@ class Failure(NamedTuple):
     evidence: tuple[str, ...] = ()
 
 
-class RunSpec(NamedTuple):
-    """What the supervisor is to do. `task` is passed on, unread, to the program that starts or restores the job."""
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor is to do. Directories of groups are by controller (see `cgroups.RunCgroup`)."""
 
     run: str
-    mode: str
-    """`start` or `restore`."""
-    task: dict[str, Any]
+    task: Job | RestoreTask | None
+    """How it comes to life; None for a run that ended before it began."""
     limits: Limits
     cgroup: dict[str, str]
-    """Directories of the run's groups, by controller (see `cgroups.RunCgroup`)."""
     supervisors: dict[str, str]
+    """The groups that the supervisor itself lives in."""
     mounts: tuple[str, ...] = ()
     """The host's mounts that the job sees besides `/`."""
     cold_because: str | None = None
     """Why the run was started cold, when a snapshot was expected."""
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
-        return cls(**(found | {"limits": Limits(*found["limits"]), "mounts": tuple(found["mounts"])}))
+    @property
+    def restores(self) -> bool:
+        return isinstance(self.task, RestoreTask)
 
 
-class RunState(NamedTuple):
+class RunState(msgspec.Struct, frozen=True):
     """How far a run is. `notes` say in words what this machine could not do for it."""
 
     phase: str
@@ -65,18 +69,8 @@ class RunState(NamedTuple):
     started_at: float | None = None
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
-        init = found["init"]
-        known = {
-            "shim": ProcessId(*found["shim"]),
-            "init": ProcessId(*init) if init else None,
-            "notes": tuple(found["notes"]),
-        }
-        return cls(**(found | known))
 
-
-class ExitRecord(NamedTuple):
+class ExitRecord(msgspec.Struct, frozen=True):
     """How a run ended. Without exit code and signal it never ran, or was lost: `failure` says why.
 
     PID 1 of a job reports a signal that killed the job as 128 plus its number, as a shell does; `signal` is its name
@@ -91,13 +85,6 @@ class ExitRecord(NamedTuple):
     max_memory_bytes: int = 0
     lost: bool = False
     failure: Failure | None = None
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
-        failure = found["failure"]
-        if failure is not None:
-            failure = Failure(failure[0], failure[1], tuple(failure[2]))
-        return cls(**(found | {"failure": failure}))
 
 
 class RunDirectory:
@@ -117,16 +104,13 @@ class RunDirectory:
         self._write("spec.json", spec)
 
     def spec(self) -> RunSpec | None:
-        found = self._read("spec.json")
-        return RunSpec.from_json(found) if found else None
+        return self._read("spec.json", RunSpec)
 
     def state(self) -> RunState | None:
-        found = self._read("state.json")
-        return RunState.from_json(found) if found else None
+        return self._read("state.json", RunState)
 
     def exit(self) -> ExitRecord | None:
-        found = self._read("exit.json")
-        return ExitRecord.from_json(found) if found else None
+        return self._read("exit.json", ExitRecord)
 
     def write_state(self, state: RunState) -> None:
         self._write("state.json", state)
@@ -157,18 +141,23 @@ class RunDirectory:
             os.close(lock)
         return True
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
         try:
-            text = (self.path / name).read_text()
+            content = (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
-        found: dict[str, Any] = json.loads(text)
-        return found
+        return msgspec.json.decode(content, type=kind, dec_hook=_decode)
 
-    def _write(self, name: str, record: RunSpec | RunState | ExitRecord) -> None:
+    def _write(self, name: str, record: msgspec.Struct) -> None:
         temporary = self.path / f".{name}"
-        with temporary.open("w") as file:
-            json.dump(record._asdict(), file, indent=1)
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(record, enc_hook=str)))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path / name)
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(f"a record holds no {kind}")

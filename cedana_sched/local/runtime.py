@@ -17,16 +17,20 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.local.cgroup_site import CgroupSite
 from cedana_sched.local.cgroups import RunCgroup, Usage
-from cedana_sched.local.job_task import JobSpec, as_json, install_tini, launch_task, prepare_output, restore_task
+from cedana_sched.local.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
 from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
-from cedana_sched.local.supervision import SupervisedRun, start_supervisor
+from cedana_sched.local.supervision import SupervisedRun
+from cedana_sched.local.supervisors import SupervisorError, Supervisors
 from cedana_sched.model.errors import RestoreError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
+from cedana_sched.snapshot.restore import RestoreRequest
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -70,6 +74,8 @@ class LocalRuntime:
         self._toolchain = toolchain
         self._tini = install_tini(toolchain.tini, state_directory / "programs")
         self._job_of = job_of
+        self._supervisors = Supervisors()
+        self._beginning = asyncio.Lock()
         self._site = site or CgroupSite.of_this_machine()
         self._runs: dict[str, SupervisedRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +87,7 @@ class LocalRuntime:
         Runs that ended meanwhile, or whose supervisor was killed, come out of `changes`.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        await self._supervisors.prepare()
         alive = []
         for path in sorted(self._directory.iterdir()):
             directory = RunDirectory(path)
@@ -114,7 +121,8 @@ class LocalRuntime:
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""
         await self._discard_restore(workload.uid)
-        run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
+        async with self._beginning:
+            run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
         await run.settled.wait()
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
@@ -123,13 +131,8 @@ class LocalRuntime:
         Raises:
             RestoreError: they did not come back; nothing of them runs.
         """
-        run = self._runs.get(workload.uid)
-        if run is None:
-            mounts = _present_mounts(restore_facts["mounts"])
-            directory = self._directory_of(workload.uid)
-            task = restore_task(self._toolchain, images, directory.path, directory.root, mounts)
-            job = await self._job_of(workload)
-            run = self._begin(self._spec(workload.uid, "restore", as_json(task), job, mounts))
+        async with self._beginning:
+            run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts)
         await run.settled.wait()
         if not run.began and run.record is not None and run.record.failure is not None:
             failure = run.record.failure
@@ -191,6 +194,7 @@ class LocalRuntime:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._supervisors.close()
         await asyncio.to_thread(self._site.tidy)
 
     async def _begin_cold(self, workload: WorkloadRef, why: str | None) -> SupervisedRun:
@@ -202,24 +206,44 @@ class LocalRuntime:
         except UsageError as error:
             return self._fail(workload.uid, job, Failure(error.message, error.remedy))
         prepare_output(job)
-        return self._begin(self._spec(workload.uid, "start", as_json(task), job, mounts)._replace(cold_because=why))
+        return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
 
-    def _begin(self, spec: RunSpec) -> SupervisedRun:
+    async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:
+        mounts = _present_mounts(facts["mounts"])
+        directory = self._directory_of(workload.uid)
+        request = RestoreRequest(
+            images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
+        )
+        task = RestoreTask(self._toolchain, request)
+        return await self._begin(self._spec(workload.uid, task, await self._job_of(workload), mounts))
+
+    async def _begin(self, spec: RunSpec) -> SupervisedRun:
         directory = self._directory_of(spec.run)
         directory.create(spec)
-        return self._follow(SupervisedRun(directory, spec), start_supervisor(directory))
+        try:
+            pidfd = await self._supervisors.start(directory.path)
+        except SupervisorError as error:
+            directory.write_exit(ExitRecord(time.time(), failure=Failure(error.message, error.remedy)))
+            pidfd = None
+        return self._follow(SupervisedRun(directory, spec), pidfd)
 
     def _fail(self, uid: str, job: JobSpec, failure: Failure) -> SupervisedRun:
         """A run that ends before it begins."""
         directory = self._directory_of(uid)
-        spec = self._spec(uid, "start", {}, job, Externals(()))
+        spec = self._spec(uid, None, job, Externals(()))
         directory.create(spec)
         directory.write_exit(ExitRecord(time.time(), failure=failure))
         return self._follow(SupervisedRun(directory, spec), None)
 
-    def _spec(self, uid: str, mode: str, task: dict[str, Any], job: JobSpec, mounts: Externals) -> RunSpec:
-        groups, supervisors = self._site.run(uid).as_json(), self._site.supervisors().as_json()
-        return RunSpec(uid, mode, task, job.limits, groups, supervisors, mounts.mounts)
+    def _spec(self, uid: str, task: Job | RestoreTask | None, job: JobSpec, mounts: Externals) -> RunSpec:
+        return RunSpec(
+            run=uid,
+            task=task,
+            limits=job.limits,
+            cgroup=self._site.run(uid).as_json(),
+            supervisors=self._site.supervisors().as_json(),
+            mounts=mounts.mounts,
+        )
 
     def _directory_of(self, uid: str) -> RunDirectory:
         return RunDirectory(self._directory / uid)
@@ -227,7 +251,7 @@ class LocalRuntime:
     async def _discard_restore(self, uid: str) -> None:
         """A restore that failed, or that nobody wants any more, makes room for a start."""
         run = self._runs.get(uid)
-        if run is None or run.spec.mode != "restore" or run.began:
+        if run is None or not run.spec.restores or run.began:
             return
         run.unwanted = True
         await self.kill(uid)
@@ -249,7 +273,7 @@ class LocalRuntime:
         except ExceptionGroup:
             log.exception("run is not watched any more", run=run.uid)
             raise
-        if run.record is not None and not run.unwanted and (run.began or run.spec.mode == "start"):
+        if run.record is not None and not run.unwanted and (run.began or not run.spec.restores):
             self._changes.put_nowait(RunEnded(run.uid, run.record))
 
     async def _announce(self, run: SupervisedRun) -> None:
@@ -259,7 +283,7 @@ class LocalRuntime:
                 RunBegan(
                     run=run.uid,
                     at=run.state.started_at,
-                    restored=run.spec.mode == "restore",
+                    restored=run.spec.restores,
                     cold_because=run.spec.cold_because,
                     notes=run.state.notes,
                 )

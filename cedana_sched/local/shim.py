@@ -1,23 +1,25 @@
-"""The supervisor of one run: `python -m cedana_sched.local.shim RUN_DIR`, a process that outlives the engine.
+"""The supervisor of one run, a process that outlives the engine: `python -m cedana_sched.local.shim RUN_DIR`.
 
-It starts or restores the job in the run's control groups, becomes its parent, waits for its end, records it, and
-removes the groups. What it does is in `run_directory`'s files at every moment, so the engine may be killed and come
-back, and the supervisor itself may be killed: then the engine ends what it left. Light on purpose: one such process
-per job, standard library only; building namespaces and driving CRIU is left to short-lived programs.
+It starts or restores the job in the run's control groups, is its parent, waits for its end, records it, and removes
+the groups. What it does is in `run_directory`'s files at every moment, so the engine may be killed and come back, and
+the supervisor itself may be killed: then the engine ends what it left. It has one thread, and forks the job itself.
+
+The engine forks supervisors from one that is ready (`nursery`), so a job does not wait for an interpreter.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from cedana_sched.local.cgroups import RunCgroup
+from cedana_sched.local.job_task import RestoreTask
 from cedana_sched.local.kernel import become_child_subreaper
 from cedana_sched.local.processes import ProcessId
 from cedana_sched.local.run_directory import (
@@ -32,35 +34,24 @@ from cedana_sched.local.run_directory import (
     RunState,
 )
 from cedana_sched.model.errors import CedanaSchedError
-
-PROGRAMS = {"start": "cedana_sched.snapshot.launch", "restore": "cedana_sched.local.restorer"}
-"""By mode, the module that brings the job to life: the task as JSON on its standard input, the PID of the job's first
-process, by then a child of the supervisor, on its standard output; else an exit status and, last on its standard
-error, the reason."""
+from cedana_sched.snapshot.launch import start
+from cedana_sched.snapshot.restore import restore
 
 _SIGNAL_BASE = 128
 
 
-class LaunchError(Exception):
-    """The job did not come to life."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-def main(arguments: list[str]) -> int:
+def main(path: Path) -> None:
+    """See the run of that directory through."""
     os.chdir("/")
-    directory = RunDirectory(Path(arguments[1]))
+    directory = RunDirectory(path)
     lock = directory.lock()  # kept until this process ends
     spec = directory.spec()
     if lock is None or spec is None or directory.exit() is not None:
         print(f"{directory.path}: there is nothing to do for another supervisor", file=sys.stderr)
-        return 0
+        return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stay)
     supervise(directory, spec)
-    return 0
 
 
 def supervise(directory: RunDirectory, spec: RunSpec) -> None:
@@ -71,48 +62,35 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
     try:
         become_child_subreaper()
         init, notes = _bring_to_life(spec, group)
-    except LaunchError as error:
-        _end(directory, group, ExitRecord(time.time(), failure=error.failure), RunState(FAILED, me))
+    except CedanaSchedError as error:
+        failure = Failure(error.message, error.remedy, error.evidence)
+        _end(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
+        return
+    except OSError as error:
+        failure = Failure(f"the job could not be started: {error}", "run the engine as root")
+        _end(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
         return
     running = RunState(RUNNING, me, ProcessId.of(init), time.time(), tuple(notes))
     directory.write_state(running)
     record = _exit_record(_wait_for(init), group)
-    _end(directory, group, record, running._replace(phase=EXITED))
+    _end(directory, group, record, replace(running, phase=EXITED))
 
 
 def _bring_to_life(spec: RunSpec, group: RunCgroup) -> tuple[int, list[str]]:
     """The PID of the job's first process, and what this machine could not do for it."""
-    restoring = spec.mode == "restore"
-    try:
-        supervisors = RunCgroup(spec.supervisors)
-        supervisors.create()
-        supervisors.join()
-        group.create()
-        notes = [] if restoring else group.limit(spec.limits)
-        init = _launch(spec, group)
-        if restoring:  # CRIU works in the job's groups too, and must be neither throttled nor short of memory
-            notes = group.limit(spec.limits)
-    except CedanaSchedError as error:
-        raise LaunchError(Failure(error.message, error.remedy, error.evidence)) from error
-    except OSError as error:
-        raise LaunchError(Failure(f"the run cannot be prepared: {error}", "run the engine as root")) from error
-    return init, notes
-
-
-def _launch(spec: RunSpec, group: RunCgroup) -> int:
-    task = spec.task | {"cgroups": [str(path) for path in group.paths]}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", PROGRAMS[spec.mode]],
-        input=json.dumps(task).encode(), capture_output=True, check=False,
-    )  # fmt: skip
-    if done.returncode == 0:
-        return int(done.stdout)
-    lines = done.stderr.decode(errors="replace").splitlines()
-    if done.stdout:
-        found = json.loads(done.stdout)
-        raise LaunchError(Failure(found["message"], found["remedy"], tuple(found["evidence"])))
-    reason = lines[-1] if lines else f"exit status {done.returncode}"
-    raise LaunchError(Failure(f"the job could not be started: {reason}", evidence=tuple(lines)[-20:]))
+    supervisors = RunCgroup(spec.supervisors)
+    supervisors.create()
+    supervisors.join()
+    group.create()
+    if isinstance(spec.task, RestoreTask):
+        request = replace(spec.task.request, cgroups=group.paths)
+        result = restore(spec.task.toolchain, request, single_threaded=True)
+        # Only now: CRIU works in the job's groups too, and must be neither throttled nor short of memory.
+        return result.root_pid, group.limit(spec.limits)
+    if spec.task is None:
+        raise CedanaSchedError("the run has no task", remedy="report this")
+    notes = group.limit(spec.limits)
+    return start(replace(spec.task, cgroups=tuple(map(str, group.paths)))), notes
 
 
 def _wait_for(init: int) -> int:
@@ -160,4 +138,4 @@ def _stay(number: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    main(Path(sys.argv[1]))

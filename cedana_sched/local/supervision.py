@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
-from contextlib import suppress
 
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
@@ -21,7 +19,6 @@ from cedana_sched.local.kernel import IN_MOVED_TO, inotify_open, inotify_watch
 from cedana_sched.local.readiness import any_readable
 from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
 from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
-from cedana_sched.snapshot.launch import module_environment
 
 _EVENT_BYTES = 64 << 10
 _LOST = "its supervisor was killed, so the run was ended"
@@ -57,7 +54,7 @@ class SupervisedRun:
         return self.state is not None and self.state.init is not None
 
     async def watch(self, pidfd: int | None = None) -> None:
-        """Follow the supervisor to its end, then settle the run. `pidfd` is its, where it is a child of ours."""
+        """Follow the supervisor to its end, then settle the run. `pidfd` is its, where it is known."""
         inotify = inotify_open()
         try:
             inotify_watch(inotify, self.directory.path, IN_MOVED_TO)
@@ -83,7 +80,6 @@ class SupervisedRun:
             if await any_readable(*waiting) == inotify:
                 os.read(inotify, _EVENT_BYTES)
             elif pidfd is not None:
-                _reap(pidfd)
                 os.close(pidfd)
                 pidfd = None
 
@@ -113,21 +109,3 @@ class SupervisedRun:
     def _say_stuck(self, call: RetryCallState) -> None:
         error = call.outcome.exception() if call.outcome else None
         log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=call.attempt_number)
-
-
-def start_supervisor(directory: RunDirectory) -> int:
-    """Start the run's supervisor in a session of its own; returns its pidfd."""
-    arguments = [sys.executable, "-P", "-m", "cedana_sched.local.shim", str(directory.path)]
-    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, str(directory.log), appending, 0o600),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-    ]
-    pid = os.posix_spawn(sys.executable, arguments, module_environment(), file_actions=actions, setsid=True)
-    return os.pidfd_open(pid)  # not reaped yet, so it is this very process
-
-
-def _reap(pidfd: int) -> None:
-    with suppress(ChildProcessError):  # an adopted one is nobody's child here
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)

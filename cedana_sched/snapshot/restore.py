@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,10 +21,11 @@ import msgspec
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain
-from cedana_sched.snapshot.launch import COMMAND, Restorer, module_environment
+from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
 from cedana_sched.snapshot.toolchain import Toolchain
 
 LOG_NAME = "restore.log"
+_NOT_ENTERED = 125
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
@@ -56,8 +58,10 @@ class RestoreResult(msgspec.Struct, frozen=True):
     log: Path
 
 
-def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
+def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: bool = False) -> RestoreResult:
     """Restore the tree. Returns when its processes run.
+
+    A `single_threaded` caller forks CRIU itself; any other has another interpreter do it, which takes longer.
 
     Raises:
         RestoreError: they do not, and nothing of them is left; the message says why in plain words.
@@ -68,7 +72,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
     pidfile.unlink(missing_ok=True)
     log, stderr = request.workdir / LOG_NAME, request.workdir / "criu.stderr"
     log.unlink(missing_ok=True)
-    status = _run_criu(toolchain, request, pidfile, stderr)
+    status = _run_criu(toolchain, request, pidfile, stderr, itself=single_threaded)
     if status != 0:
         _clean_up(request, log)
         found = explain(log, status, stderr)
@@ -76,7 +80,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
     return RestoreResult(int(pidfile.read_text()), time.monotonic() - began, log)
 
 
-def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path) -> int:
+def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path, *, itself: bool) -> int:
     task = Restorer(
         command=(str(toolchain.criu), *_arguments(request, pidfile)),
         mount_point=str(request.mount_point) if request.mount_point else None,
@@ -84,13 +88,28 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
     )
     environment = module_environment() | toolchain.environment()
     with stderr.open("wb") as output:
-        criu = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment)
         try:
-            criu.communicate(msgspec.json.encode(task), timeout=request.timeout_seconds)
+            criu = subprocess.Popen(
+                task.command if itself else COMMAND,
+                stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment,
+                preexec_fn=partial(_enter, task) if itself else None,  # noqa: PLW1509  # `itself` says: no threads
+            )  # fmt: skip
+        except subprocess.SubprocessError:
+            return _NOT_ENTERED  # the reason is in the file, where CRIU's own words would be
+        try:
+            criu.communicate(b"" if itself else msgspec.json.encode(task), timeout=request.timeout_seconds)
         except subprocess.TimeoutExpired:
             criu.kill()
             criu.wait()
     return criu.returncode
+
+
+def _enter(task: Restorer) -> None:
+    try:
+        enter_restorer(task)
+    except OSError as error:
+        os.write(2, f"{error}\n".encode())
+        raise
 
 
 def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
