@@ -10,6 +10,7 @@ from cedana_sched.cli.command import Session, command
 from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.cli.errors import DoctorError
 from cedana_sched.cli.output import Table
+from cedana_sched.cli.storage import Place
 
 
 def register(app: typer.Typer) -> None:
@@ -19,10 +20,11 @@ def register(app: typer.Typer) -> None:
 def doctor(
     session: Session,
     *,
+    place: Place,
     prepare: Annotated[bool, typer.Option("--prepare", help="Make what can be made: CRIU from packages.")] = False,
 ) -> None:
     """Say what this machine can do. Exit code 1 when something that is needed is missing."""
-    found = examine(session, prepare=prepare)
+    found = examine(session, place, prepare=prepare)
     session.output.data(found, lambda: _table(found))
     failed = [finding for finding in found if finding.level is Level.FAIL]
     if failed:
@@ -30,7 +32,7 @@ def doctor(
         raise DoctorError(f"this machine cannot run jobs that survive preemption: {checks}", remedy="see above")
 
 
-def examine(session: Session, *, prepare: bool) -> list[Finding]:
+def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
     """All findings, in the order in which a person would mend them."""
     from cedana_sched.cli.doctor import criu, devices, machine, services
 
@@ -42,6 +44,7 @@ def examine(session: Session, *, prepare: bool) -> list[Finding]:
         *checked("criu", lambda: criu.toolchain(prepare=prepare)),
         *checked("gpu", devices.gpus),
         *checked("disk", lambda: devices.disk(session.state_directory)),
+        *checked("store", lambda: services.store(place, session)),
         *checked("engine", lambda: services.engine(session)),
     ]
 

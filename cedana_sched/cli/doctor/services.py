@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cedana_sched.cli import units
 from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.cli.storage import Place, open_store
+from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from cedana_sched.cli.command import Session
@@ -27,3 +30,19 @@ def engine(session: Session) -> Iterator[Finding]:
 async def _ask(session: Session) -> EngineView:
     async with session.client() as client:
         return await client.engine()
+
+
+def store(place: Place, session: Session) -> Iterator[Finding]:
+    """The store that snapshots would go to, tried with a sample of 32 MiB."""
+    try:
+        opened = open_store(place, session)
+    except NotFoundError:
+        yield Finding("store", Level.OK, f"none yet: the engine makes a folder below {session.state_directory}")
+        return
+    report = opened.check()
+    rates = f"{units.size(report.write_bytes_per_second)}/s in, {units.size(report.read_bytes_per_second)}/s out"
+    says = f"{report.place}: {rates}, commits by {report.commit_protocol}"
+    if report.ranges:
+        yield Finding("store", Level.OK, says)
+    else:
+        yield Finding("store", Level.WARN, f"{says}, no range reads", "restores read whole packs: use another server")

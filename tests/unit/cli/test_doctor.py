@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cedana_sched.cli.doctor import command, devices, machine
@@ -8,7 +9,7 @@ from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.model.errors import CedanaSchedError
 
 from .conftest import Cli
-from .fake_engine import FakeEngine
+from .fake_engine import AN_ENGINE, FakeEngine
 
 ALL = (1 << 41) - 1
 
@@ -83,7 +84,20 @@ def test_the_exit_code_is_that_of_the_worst_finding(cli: Cli, monkeypatch: pytes
     assert json.loads(result.stderr)["kind"] == "DoctorError"
 
 
-def test_a_running_engine_is_named(engine: FakeEngine, cli: Cli) -> None:
+def test_the_store_is_tried(cli: Cli, tmp_path: Path) -> None:
+    def state(*arguments: str) -> tuple[str, str]:
+        found = json.loads(cli("doctor", "-o", "json", *arguments).stdout)
+        return next((one["level"], one["says"]) for one in found if one["check"] == "store")
+
+    assert state() == ("ok", f"none yet: the engine makes a folder below {tmp_path}")
+    level, says = state("--store", str(tmp_path / "s"))
+    assert (level, "commits by conditional create" in says) == ("ok", True)
+    (tmp_path / "file").touch()
+    assert state("--store", str(tmp_path / "file" / "s"))[0] == "fail"
+
+
+def test_a_running_engine_is_named(engine: FakeEngine, cli: Cli, tmp_path: Path) -> None:
+    engine.view = msgspec.structs.replace(AN_ENGINE, store=str(tmp_path / "s"))
     found = {finding["check"]: finding["says"] for finding in json.loads(cli("doctor", "-o", "json").stdout)}
     assert found["engine"].startswith("version 0.1.0 runs as process 4711")
     assert {"kernel", "capabilities", "namespaces", "cgroups", "criu", "gpu", "disk"} <= set(found)
