@@ -23,7 +23,7 @@ from cedana_sched.store import layout
 from cedana_sched.store.format import encode_manifest
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore, open_backend
-from tests.servers.snapshots import metadata, take
+from tests.servers.snapshots import take
 from tests.servers.versitygw import Server, running
 
 WORKLOAD = Identity("team-a", "gromacs")
