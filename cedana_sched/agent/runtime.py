@@ -19,7 +19,6 @@ class RunningWorkload(msgspec.Struct, frozen=True):
     """Directory of the cgroup (v1 freezer hierarchy or v2) that holds every process of the workload."""
     externals: tuple[str, ...] = ()
     """CRIU's `--external` items: mounts and namespaces that the new incarnation brings along."""
-    criu_root: Path | None = None
     restore_facts: dict[str, Any] = {}
     """What the runtime wants back in `continue_from`, as JSON values; it travels in the manifest."""
 

@@ -1,0 +1,184 @@
+"""The capture process: dumps one workload into the store and commits it, then ends.
+
+    python -m cedana_sched.agent.capture        request on stdin (one line), reports on stdout (one line each)
+
+A process of its own, because a dump moves gigabytes through Python: it shares no interpreter lock with the agent,
+its memory is given back whole, and when it is killed the agent only sees a failed capture. The agent starts it
+ahead of time, so that a preemption does not wait for its imports.
+
+It stops the dump when its stdin ends (the agent is gone) or says anything more (the agent wants it to stop).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.agent.facts import compatibility
+from cedana_sched.agent.messages import (
+    CaptureCommitted,
+    CaptureFailed,
+    CaptureProgress,
+    CaptureReport,
+    CaptureRequest,
+)
+from cedana_sched.agent.sessions import await_session_end
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.model.manifest import SnapshotMetadata, TransferStats
+from cedana_sched.model.records import Transfer
+from cedana_sched.snapshot.dump import Dump, DumpRequest
+from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+
+PROGRESS_SECONDS = 0.25
+_STDIN = 0
+ORPHAN_SECONDS = 10.0
+"""How long an earlier capture of the same checkpoint, whose agent died, may take to end."""
+
+
+def main() -> int:
+    with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:  # noqa: PTH123  # a descriptor has no path
+        line = stdin.readline()  # unbuffered: whatever comes after the request is for `_cancelled_by_stdin`
+    if not line:
+        return 0  # the agent ended before it needed this process
+    request = msgspec.json.decode(line, type=CaptureRequest)
+    try:
+        with _alone(request):
+            report: CaptureReport = capture(request)
+    except CedanaSchedError as error:
+        report = CaptureFailed(_sentence(error), retryable=_is_retryable(error))
+    except OSError as error:  # this node's disk or processes; the workload itself is thawed by then
+        report = CaptureFailed(f"this node could not take the snapshot: {error}", retryable=True)
+    _say(report)
+    return 0
+
+
+def capture(request: CaptureRequest) -> CaptureCommitted:
+    """Dump and commit, unless this checkpoint's snapshot is committed already.
+
+    Raises:
+        DumpError, StoreError: nothing is committed, and the workload runs on.
+    """
+    cache = Path(request.cache_directory)
+    toolchain = ensure_toolchain(cache)
+    storage = StorageConfig.load(request.store)
+    store = SnapshotStore.open(storage, compression=request.compression, cache_directory=cache)
+    if committed := store.find_committed(request.identity, request.checkpoint_uid):
+        return CaptureCommitted(committed.ref, _transfer(committed.stats))
+    with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid) as writer:
+        dump = Dump(toolchain, _dump_request(request), writer)
+        with _cancelled_by_stdin(dump), _telling_progress(lambda: writer.progress):
+            result = dump.run()
+            metadata = _metadata(request, toolchain, {"dump": result.seconds})
+            manifest = writer.commit(metadata)
+    return CaptureCommitted(manifest.ref, _transfer(manifest.summary.stats))
+
+
+def _dump_request(request: CaptureRequest) -> DumpRequest:
+    return DumpRequest(
+        root_pid=request.root_pid,
+        workdir=Path(request.work_directory),
+        freeze_cgroup=Path(request.freezer),
+        externals=request.externals,
+        timeout_seconds=request.timeout_seconds,
+    )
+
+
+def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, float]) -> SnapshotMetadata:
+    return SnapshotMetadata(
+        checkpoint_uid=request.checkpoint_uid,
+        compatibility=compatibility(toolchain.version),
+        reason=request.reason,
+        adapter=request.adapter,
+        taken_at=request.frozen_at,
+        timings=timings,
+        runtime=request.restore_facts,
+    )
+
+
+@contextlib.contextmanager
+def _alone(request: CaptureRequest) -> Iterator[None]:
+    """Wait until an earlier capture of this checkpoint, left behind by an agent that died, has ended."""
+    work = Path(request.work_directory)
+    work.mkdir(parents=True, exist_ok=True)
+    path = work.with_suffix(".lock")
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if earlier := file.read().strip():
+            await_session_end(int(earlier), ORPHAN_SECONDS)
+        file.truncate(0)
+        file.write(str(os.getsid(0)))
+        file.flush()
+        yield
+    path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _cancelled_by_stdin(dump: Dump) -> Iterator[None]:
+    done = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def listen() -> None:
+        waiter = select.poll()
+        waiter.register(_STDIN, select.POLLIN)
+        waiter.register(done, select.POLLIN)
+        if done not in dict(waiter.poll()):
+            word = os.read(_STDIN, 64)
+            dump.cancel("the checkpoint was called off" if word else "the agent ended during the dump")
+
+    thread = threading.Thread(target=listen, name="stdin")
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(done, 1)
+        thread.join()
+        os.close(done)
+
+
+@contextlib.contextmanager
+def _telling_progress(stats: Callable[[], TransferStats]) -> Iterator[None]:
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(PROGRESS_SECONDS):
+            _say(CaptureProgress(_transfer(stats())))
+
+    thread = threading.Thread(target=tell, name="progress")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _transfer(stats: TransferStats) -> Transfer:
+    return Transfer(stats.read_bytes, stats.zero_bytes, stats.reused_bytes, stats.stored_bytes)
+
+
+def _sentence(error: CedanaSchedError) -> str:
+    """The error, its remedy, and the last lines of its evidence: it ends in a record and in an event."""
+    return "; ".join((str(error), *error.evidence[-3:]))
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, RetryableError) or isinstance(error.__cause__, RetryableError)
+
+
+def _say(report: CaptureReport) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

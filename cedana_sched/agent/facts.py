@@ -1,0 +1,37 @@
+"""What this node is: the part of a machine that a frozen process depends on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from functools import cache
+from pathlib import Path
+
+from cedana_sched.model.compatibility import Compatibility
+
+
+@cache
+def compatibility(criu_version: str) -> Compatibility:
+    """This machine, as it is recorded in every snapshot and compared before every restore.
+
+    CPU features are the kernel's names in `/proc/cpuinfo` (`flags` on x86, `Features` on Arm).
+    """
+    return Compatibility(
+        architecture=platform.machine(),
+        cpu_features=_cpu_features(Path("/proc/cpuinfo").read_text()),
+        kernel=_kernel(platform.release()),
+        criu=criu_version,
+        page_size_bytes=os.sysconf("SC_PAGE_SIZE"),
+    )
+
+
+def _cpu_features(cpuinfo: str) -> frozenset[str]:
+    """Those of the first CPU: CRIU refuses to restore on machines whose CPUs differ."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
+def _kernel(release: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
