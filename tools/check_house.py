@@ -27,6 +27,7 @@ _LOOPBACK_OR_EXAMPLE = re.compile(
     r"(127\.\d+\.\d+\.\d+|(.*\.)?(example|invalid|test|localhost)|(.*\.)?example\.(com|org|net))\.?"
 )
 _MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|home/[a-z]\w*|Users/\w+)/")
+_PINNED = re.compile(r"^([A-Za-z0-9_.-]+)==", re.MULTILINE)
 _INDEX_OPTION = re.compile(r"://|--(?:extra-)?index-url|--find-links")
 
 
