@@ -46,7 +46,7 @@ ORPHAN_SECONDS = 10.0
 
 
 def main() -> int:
-    with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:  # noqa: PTH123  # a descriptor has no path
+    with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:  # a descriptor has no path
         line = stdin.readline()  # unbuffered: whatever comes after the request is for `_cancelled_by_stdin`
     if not line:
         return 0  # the agent ended before it needed this process
