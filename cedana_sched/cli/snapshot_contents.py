@@ -2,17 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cedana_sched.cli import units
+from cedana_sched.cli.output import Table, plain_table
+from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from cedana_sched.snapshot.inspect import Contents, Process
     from cedana_sched.store.reader import SnapshotReader
 
-
-def contents_of(reader: SnapshotReader) -> Any:
-    del reader
-    return None
+UNKNOWN = "(processes are not shown: 'cedana-sched doctor --prepare' makes the CRIU that can read them)"
 
 
-def contents_text(contents: Any) -> str:
-    del contents
-    return ""
+def contents_of(reader: SnapshotReader) -> Contents | None:
+    """The processes of a snapshot; None on a machine that has no CRIU to read its images with.
+
+    Raises:
+        SnapshotError: an image cannot be decoded.
+        IntegrityError: one is damaged.
+    """
+    from cedana_sched.snapshot.inspect import inspect_snapshot
+    from cedana_sched.snapshot.toolchain import find_toolchain
+
+    toolchain = find_toolchain()
+    if toolchain is None:
+        return None
+
+    def read(name: str) -> bytes:
+        try:
+            return reader.read(name)
+        except NotFoundError as error:
+            raise KeyError(name) from error
+
+    return inspect_snapshot(toolchain, read)
+
+
+def contents_text(contents: Contents | None) -> str:
+    """Processes as a table, and which namespaces they have for themselves."""
+    if contents is None:
+        return UNKNOWN
+    if not contents.processes:
+        return "no processes"
+    table = Table(("PID", "PARENT", "COMMAND", "THREADS", "MEMORY", "LARGEST", "FILES", "SOCKETS"))
+    table.rows.extend(_row(process) for process in contents.processes)
+    namespaces = ", ".join(contents.own_namespaces) or "none"
+    return f"{plain_table(table)}\n\nNamespaces of its own: {namespaces}"
+
+
+def _row(process: Process) -> tuple[str, ...]:
+    largest = process.memory[0] if process.memory else None
+    sockets = sum(file.kind.endswith("socket") for file in process.files)
+    return (
+        str(process.pid),
+        str(process.parent),
+        process.command,
+        str(process.threads),
+        units.size(process.memory_bytes),
+        largest.name if largest else units.ABSENT,
+        str(len(process.files) - sockets),
+        str(sockets),
+    )

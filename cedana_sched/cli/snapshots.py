@@ -49,7 +49,7 @@ def inspect(
     reader = opened.open_snapshot(SnapshotRef.parse(snapshot))
     contents = contents_of(reader)
     view = inspect_view(reader.manifest, contents)
-    session.output.data(view, lambda: inspect_text(view, time.time()) + contents_text(contents))
+    session.output.data(view, lambda: f"{inspect_text(view, time.time())}\n\n{contents_text(contents)}")
 
 
 def verify(
