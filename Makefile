@@ -33,7 +33,7 @@ go: venv
 
 .PHONY: demo
 demo: venv ## Two groups share this machine; a simulation is preempted and continues
-	@$(BIN)/python -m cedana_sched.demo
+	@$(BIN)/python -m demo
 
 .PHONY: test
 test: venv packages go ## Run the tests, with real processes, snapshots and stores
