@@ -14,6 +14,7 @@ leaves behind, and what can be done about it, is told in `aftermath`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import select
@@ -27,7 +28,7 @@ import msgspec
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
-from cedana_sched.snapshot.freezer import members, thaw
+from cedana_sched.snapshot.freezer import members, request_freeze, thaw
 from cedana_sched.snapshot.processes import process_tree
 from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -70,9 +71,8 @@ class DumpRequest(msgspec.Struct, frozen=True):
     ghost_limit_bytes: int = 64 << 20
     """Deleted files that are still open are part of the snapshot up to this size each."""
     manage_cgroups: str = "ignore"
-    network_lock: str = "skip"
-    """`nftables` lets CRIU drop the packets of every connection during the dump. Not by default: connections inside the
-    tree stand still anyway, and if that CRIU is killed, the workload's next send fails with EPERM."""
+    network_lock: str = "nftables"
+    """How CRIU keeps the packets of established connections away during the dump; `skip` for none."""
     timeout_seconds: float = 600.0
 
 
@@ -126,6 +126,7 @@ class Dump:
                 stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self._toolchain.environment(),
                 start_new_session=True,
             )  # fmt: skip
+            _spare_from_oom_killer(criu.pid)
             status = self._wait(criu)
         self._receiver.finish(complete=status == 0)
         if status or self._receiver.failure or self._why_stopped:
@@ -168,6 +169,8 @@ class Dump:
         if ended not in ready:
             waiter.unregister(self._stop)
             if not waiter.poll(_ORDERLY_SECONDS * 1000):
+                if self._request.freeze_cgroup:
+                    request_freeze(self._request.freeze_cgroup)  # nothing runs until the clean-up has undone all
                 criu.kill()
                 waiter.poll()
         os.close(ended)
@@ -177,11 +180,11 @@ class Dump:
 
     def _clean_up(self, status: int) -> None:
         request = self._request
-        if request.freeze_cgroup:
-            thaw(request.freeze_cgroup)
         if status < 0:
             pids = members(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
             undo_killed_dump(self._toolchain, pids, request.workdir / LOG_NAME)
+        if request.freeze_cgroup:
+            thaw(request.freeze_cgroup)
 
     def _error(self, status: int) -> DumpError:
         found = explain(self._request.workdir / LOG_NAME, status, self._request.workdir / "criu.stderr")
@@ -191,6 +194,12 @@ class Dump:
         if self._why_stopped:
             return DumpError(self._why_stopped, remedy="the processes run on", evidence=found.evidence)
         return DumpError(found.message, remedy=found.remedy, evidence=found.evidence)
+
+
+def _spare_from_oom_killer(pid: int) -> None:
+    """Make CRIU the last choice: it is small, and killing it can hurt the workload (see `aftermath`)."""
+    with contextlib.suppress(PermissionError, FileNotFoundError):  # needs CAP_SYS_RESOURCE; ended already
+        Path(f"/proc/{pid}/oom_score_adj").write_text("-1000")
 
 
 def dump(toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> DumpResult:

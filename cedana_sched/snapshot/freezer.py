@@ -66,6 +66,15 @@ def freeze(cgroup: Path, timeout_seconds: float = 10.0) -> None:
         )
 
 
+def request_freeze(cgroup: Path) -> None:
+    """Ask for the freeze without waiting: processes that are held elsewhere freeze when they are let go."""
+    with contextlib.suppress(FileNotFoundError):
+        if _is_v2(cgroup):
+            _write(cgroup / "cgroup.freeze", "1")
+        else:
+            _write(cgroup / "freezer.state", "FROZEN")
+
+
 def thaw(cgroup: Path) -> None:
     """Let the cgroup run on. Does nothing if it runs, or is gone."""
     with contextlib.suppress(FileNotFoundError):

@@ -12,7 +12,7 @@ from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
 
 if TYPE_CHECKING:
-    from tests.integration.snapshot.conftest import FolderWriter, Laboratory
+    from tests.integration.snapshot.conftest import Laboratory
 
 pytestmark = pytest.mark.criu
 
@@ -44,7 +44,7 @@ while True:
 """
 
 
-class FullDisk(OSError):
+class FullDiskError(OSError):
     pass
 
 
@@ -57,17 +57,17 @@ class FailingSink:
 
     def open_stream(self, name: str) -> FailingSink:
         if self.at == "open" and name.startswith("pages"):
-            raise FullDisk("no space in the store")
+            raise FullDiskError("no space in the store")
         return self
 
     def write(self, data: memoryview) -> None:
         self.left -= len(data)
         if self.at == "write" and self.left < 0:
-            raise FullDisk("no space in the store")
+            raise FullDiskError("no space in the store")
 
     def close(self) -> None:
         if self.at == "close":
-            raise FullDisk("no space in the store")
+            raise FullDiskError("no space in the store")
 
 
 class SlowSink:
@@ -101,7 +101,7 @@ def test_a_sink_that_fails_stops_the_dump_and_is_its_cause(lab: Laboratory, at: 
     freezer.freeze(lab.cgroup)
     with pytest.raises(DumpError, match="no space in the store") as caught:
         lab.dump(FailingSink(until, at))
-    assert isinstance(caught.value.__cause__, FullDisk)
+    assert isinstance(caught.value.__cause__, FullDiskError)
     assert_runs_on(lab)
 
 

@@ -1,0 +1,88 @@
+"""CRIU's images, decoded by pycriu, which comes with the toolchain.
+
+pycriu is no package of the public index, so it is imported from the toolchain's folder when it is first needed
+(60 ms). Only its image half is used: its `criu` half forks inside calls and blocks, and what it offers the command
+line offers too. Used by `inspect`, `rewind` and for the statistics of a dump.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cedana_sched.model.errors import SnapshotError
+from cedana_sched.snapshot.toolchain import Toolchain
+
+ReadImage = Callable[[str], bytes]
+"""Gives an image by its name; raises FileNotFoundError or KeyError when the snapshot has none of that name."""
+
+Entry = dict[str, Any]
+
+
+class DumpStatistics(msgspec.Struct, frozen=True):
+    """What CRIU itself measured during a dump."""
+
+    frozen_seconds: float
+    """How long the processes stood still for CRIU; the caller's own freeze is not in it."""
+    memory_seconds: float
+    pages_scanned: int
+    pages_written: int
+
+
+class Images:
+    """The images of one snapshot."""
+
+    def __init__(self, toolchain: Toolchain, read: ReadImage) -> None:
+        self._read = read
+        self._decode = _decoder(toolchain.pycriu)
+
+    def entries(self, name: str, *, readable: bool = False) -> list[Entry]:
+        """The entries of an image; none when the snapshot has no such image.
+
+        Args:
+            name: the image's name, like `core-1.img`.
+            readable: flags and addresses as text instead of numbers.
+
+        Raises:
+            SnapshotError: the image is there but cannot be decoded.
+        """
+        try:
+            data = self._read(name)
+        except (FileNotFoundError, KeyError):
+            return []
+        try:
+            entries: list[Entry] = self._decode(data, readable)["entries"]
+        except Exception as error:  # pycriu raises bare Exception, struct.error and protobuf's own
+            raise SnapshotError(
+                f"image {name} cannot be decoded: {error}", remedy="verify the snapshot in its store"
+            ) from error
+        return entries
+
+
+def folder_reader(folder: Path) -> ReadImage:
+    """A `ReadImage` for images that lie in a folder."""
+    return lambda name: (folder / name).read_bytes()
+
+
+def dump_statistics(toolchain: Toolchain, workdir: Path) -> DumpStatistics:
+    """The statistics of the dump that used `workdir`."""
+    found = Images(toolchain, folder_reader(workdir)).entries("stats-dump")
+    dump = found[0]["dump"] if found else {}
+    return DumpStatistics(
+        frozen_seconds=dump.get("frozen_time", 0) / 1e6,
+        memory_seconds=dump.get("memdump_time", 0) / 1e6,
+        pages_scanned=dump.get("pages_scanned", 0),
+        pages_written=dump.get("pages_written", 0),
+    )
+
+
+def _decoder(pycriu: Path) -> Callable[[bytes, bool], Any]:
+    if str(pycriu) not in sys.path:
+        sys.path.append(str(pycriu))  # at the end: nothing of the environment's own is hidden
+    loads: Callable[[bytes, bool], Any] = importlib.import_module("pycriu.images").loads
+    return loads

@@ -1,0 +1,173 @@
+"""What a snapshot holds, for a person who asks: processes, memory, open files, sockets, namespaces.
+
+Called by `cedana-sched snapshots inspect`. Only small images are read; the memory itself (`pages-*.img`) is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from cedana_sched.snapshot.images import Entry, Images, ReadImage
+from cedana_sched.snapshot.toolchain import Toolchain
+
+_PAGE_BYTES = 4096  # pagemap entries count these, on every architecture that is served here
+_STACK, _HEAP, _SHARED_ANONYMOUS, _SYSTEM_V = 1 << 1, 1 << 5, 1 << 8, 1 << 10  # criu/include/image.h, VMA_AREA_*
+_SOCKETS = {"INETSK": "isk", "UNIXSK": "usk", "PACKETSK": "psk", "NETLINKSK": "nlsk"}
+_NAMESPACES = ("pid", "ipc", "mnt", "net", "uts", "user", "cgroup", "time")
+
+
+class Mapping(msgspec.Struct, frozen=True):
+    """Memory of one kind, or of one file, that is in the snapshot."""
+
+    name: str
+    bytes: int
+
+
+class OpenFile(msgspec.Struct, frozen=True):
+    """One descriptor of one process."""
+
+    descriptor: int
+    kind: str
+    name: str
+
+
+class Process(msgspec.Struct, frozen=True):
+    """One process as it was when it was frozen."""
+
+    pid: int
+    """In its own PID namespace: 1 is the job's tini."""
+    parent: int
+    command: str
+    threads: int
+    memory: tuple[Mapping, ...]
+    """The largest first."""
+    files: tuple[OpenFile, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(mapping.bytes for mapping in self.memory)
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """All of a snapshot, parents before children."""
+
+    processes: tuple[Process, ...]
+    own_namespaces: tuple[str, ...]
+    """The namespaces that the tree had for itself and that a restore makes again."""
+    mounts: tuple[str, ...]
+    """Mount points of its mount namespace."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(process.memory_bytes for process in self.processes)
+
+    @property
+    def threads(self) -> int:
+        return sum(process.threads for process in self.processes)
+
+    @property
+    def sockets(self) -> int:
+        """Descriptors of sockets; one that two processes share counts twice."""
+        return sum(file.kind.endswith("socket") for process in self.processes for file in process.files)
+
+
+def inspect_snapshot(toolchain: Toolchain, read: ReadImage) -> Contents:
+    """Describe the snapshot whose images `read` gives by name.
+
+    Raises:
+        SnapshotError: an image is damaged.
+    """
+    images = Images(toolchain, read)
+    files = {entry["id"]: entry for entry in images.entries("files.img", readable=True)}
+    tree = images.entries("pstree.img")
+    ids = images.entries(f"ids-{tree[0]['pid']}.img") if tree else []
+    own = _own_namespaces(images, ids[0] if ids else {})
+    mounts = images.entries(f"mountpoints-{own['mnt']}.img") if "mnt" in own else []
+    return Contents(
+        processes=tuple(_process(images, item, files) for item in tree),
+        own_namespaces=tuple(own),
+        mounts=tuple(sorted(entry["mountpoint"] for entry in mounts)),
+    )
+
+
+def _own_namespaces(images: Images, ids: Entry) -> dict[str, int]:
+    """The inventory names the namespaces of CRIU's own process: the tree's are those that differ."""
+    inventory = images.entries("inventory.img")
+    root = inventory[0].get("root_ids", {}) if inventory else {}
+    keys = {name: f"{name}_ns_id" for name in _NAMESPACES}
+    return {name: ids[key] for name, key in keys.items() if key in ids and ids[key] != root.get(key)}
+
+
+def _process(images: Images, item: Entry, files: dict[int, Entry]) -> Process:
+    pid = item["pid"]
+    core = images.entries(f"core-{pid}.img")
+    ids = images.entries(f"ids-{pid}.img")
+    descriptors = images.entries(f"fdinfo-{ids[0]['files_id']}.img") if ids else []
+    return Process(
+        pid=pid,
+        parent=item["ppid"],
+        command=core[0].get("tc", {}).get("comm", "?") if core else "?",
+        threads=len(item["threads"]),
+        memory=_memory(images, pid, files),
+        files=tuple(OpenFile(fd["fd"], *_describe(files.get(fd["id"], {}))) for fd in descriptors),
+    )
+
+
+def _memory(images: Images, pid: int, files: dict[int, Entry]) -> tuple[Mapping, ...]:
+    found = images.entries(f"mm-{pid}.img")
+    areas = sorted(found[0].get("vmas", []), key=lambda area: area["start"]) if found else []
+    sizes: Counter[str] = Counter()
+    position = 0
+    for run in images.entries(f"pagemap-{pid}.img")[1:]:  # the first entry only names the file of the pages
+        while position < len(areas) - 1 and areas[position]["end"] <= run["vaddr"]:
+            position += 1
+        pages = run.get("nr_pages") or run.get("compat_nr_pages", 0)
+        sizes[_area_name(areas[position], files)] += pages * _PAGE_BYTES
+    return tuple(Mapping(name, size) for name, size in sizes.most_common())
+
+
+def _area_name(area: Entry, files: dict[int, Entry]) -> str:
+    status = area["status"]
+    if status & _STACK:
+        return "stack"
+    if status & _HEAP:
+        return "heap"
+    if status & _SYSTEM_V:
+        return "System V shared memory"
+    if status & _SHARED_ANONYMOUS:
+        return "shared memory"
+    file = files.get(area.get("shmid", 0), {})
+    return str(file.get("reg", {}).get("name", "anonymous memory"))
+
+
+def _describe(entry: Entry) -> tuple[str, str]:
+    """Kind and name of an open file, as a person would say it."""
+    kind = entry.get("type", "?")
+    if kind == "REG":
+        return "file", entry["reg"]["name"]
+    if kind == "INETSK":
+        return "inet socket", _addresses(entry["isk"])
+    if kind == "UNIXSK":
+        return "unix socket", _socket_name(entry["usk"].get("name", ""))
+    if kind in _SOCKETS:
+        return "socket", kind.removesuffix("SK").lower()
+    return kind.lower(), ""
+
+
+def _addresses(socket: dict[str, Any]) -> str:
+    source = f"{_first(socket.get('src_addr'))}:{socket.get('src_port', 0)}"
+    if not socket.get("dst_port"):
+        return source
+    return f"{source} to {_first(socket.get('dst_addr'))}:{socket['dst_port']}"
+
+
+def _first(addresses: Any) -> str:
+    return str(addresses[0]) if addresses else "?"
+
+
+def _socket_name(name: Any) -> str:
+    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    return text.rstrip("\0")

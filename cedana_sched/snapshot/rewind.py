@@ -1,0 +1,78 @@
+"""Files that went on after the snapshot was taken: back to the length that the processes remember.
+
+After a checkpoint that left the job running, its files have grown. CRIU refuses such a file (`bad size`), rightly:
+the processes that come back would write what is already there a second time. A file that is open for writing and has
+grown is cut to its recorded length. One that has become shorter, or is gone, cannot be helped.
+
+CRIU records no length for files that are opened to append only (logs), since others may append to them as well. The
+job's own output files are told by the caller, and are cut to where the job's last write ended.
+
+What lies in the middle of a file and was overwritten since cannot be undone: a program that changes files in place
+needs a snapshot that stops it (or a database's own recovery).
+
+Called by the per-job supervisor before `restore`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.toolchain import Toolchain
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """One file that was cut."""
+
+    path: Path
+    was_bytes: int
+    is_bytes: int
+
+
+def rewind_files(toolchain: Toolchain, images: Path, outputs: Collection[Path] = ()) -> list[Rewound]:
+    """Cut files that have grown to the length that the snapshot in `images` remembers.
+
+    Args:
+        toolchain: for decoding the images.
+        images: the directory of the images.
+        outputs: the job's own output files, which nobody else writes to.
+
+    Raises:
+        RestoreError: a file is shorter than it was; nothing has been changed.
+    """
+    wanted = _recorded_lengths(Images(toolchain, folder_reader(images)), {str(path) for path in outputs})
+    actual = {path: path.stat().st_size for path in wanted if path.is_file()}
+    for path, size in actual.items():
+        if size < wanted[path]:
+            raise RestoreError(
+                f"{path} has {size} bytes now, and had {wanted[path]} when the snapshot was taken",
+                remedy="put the file back as it was, or restore an earlier snapshot",
+            )
+    grown = [Rewound(path, size, wanted[path]) for path, size in actual.items() if size > wanted[path]]
+    for file in grown:
+        os.truncate(file.path, file.is_bytes)
+    return grown
+
+
+def _recorded_lengths(images: Images, outputs: set[str]) -> dict[Path, int]:
+    remapped = {entry["orig_id"] for entry in images.entries("remap-fpath.img")}  # deleted: not found by path
+    lengths: dict[Path, int] = {}
+    for entry in images.entries("files.img"):
+        file = entry.get("reg")
+        if not file or file["id"] in remapped or not _is_written(file):
+            continue
+        path = Path(file["name"])
+        if "size" in file:
+            lengths[path] = max(lengths.get(path, 0), file["size"])
+        elif file["name"] in outputs and file["pos"]:  # 0: the job had not written by this descriptor yet
+            lengths[path] = max(lengths.get(path, 0), file["pos"])
+    return lengths
+
+
+def _is_written(file: Entry) -> bool:
+    return bool(file["flags"] & os.O_ACCMODE)  # O_RDONLY is 0
