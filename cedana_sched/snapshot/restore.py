@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import subprocess
 import time
 from functools import partial
@@ -96,12 +97,22 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
             )  # fmt: skip
         except subprocess.SubprocessError:
             return _NOT_ENTERED  # the reason is in the file, where CRIU's own words would be
-        try:
-            criu.communicate(b"" if itself else msgspec.json.encode(task), timeout=request.timeout_seconds)
-        except subprocess.TimeoutExpired:
+        if criu.stdin is not None:
+            criu.stdin.write(b"" if itself else msgspec.json.encode(task))
+            criu.stdin.close()
+        if not _ends_within(criu.pid, request.timeout_seconds):
             criu.kill()
-            criu.wait()
-    return criu.returncode
+        return criu.wait()
+
+
+def _ends_within(child: int, seconds: float) -> bool:
+    """Wait for a child's end; `Popen.wait` with a timeout would look every 50 ms only."""
+    descriptor = os.pidfd_open(child)
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLIN)
+    ended = waiter.poll(seconds * 1000)
+    os.close(descriptor)
+    return bool(ended)
 
 
 def _enter(task: Restorer) -> None:

@@ -5,7 +5,7 @@ permitted` on any process of another uid, for instance PostgreSQL. Real nodes ha
 is used there. Otherwise a preload of a few lines (`rlimit_preload.c`) is compiled once, if there is a compiler, which
 answers those reads from /proc/PID/limits.
 
-Called by `toolchain`; `doctor` tells the outcome by `rlimit_facts`.
+Called by `toolchain`; `features` tells `doctor` the outcome.
 """
 
 from __future__ import annotations
@@ -37,15 +37,6 @@ def rlimit_preload(cache_dir: Path) -> Path | None:
         return target
     compiler = shutil.which("cc")
     return _compile(compiler, target) if compiler else None
-
-
-def rlimit_facts(cache_dir: Path) -> str:
-    """One sentence for `doctor`: can processes of other users be dumped here?"""
-    if has_cap_sys_resource():
-        return "CAP_SYS_RESOURCE is there: processes of any user can be dumped"
-    if rlimit_preload(cache_dir):
-        return "CAP_SYS_RESOURCE is missing; a preload reads other users' limits from /proc instead"
-    return "CAP_SYS_RESOURCE is missing and so is a C compiler: processes of other users cannot be dumped (install gcc)"
 
 
 def _compile(compiler: str, target: Path) -> Path | None:

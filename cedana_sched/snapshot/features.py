@@ -1,0 +1,94 @@
+"""What CRIU and the kernel of this machine can do together, as plain facts for `doctor`.
+
+Asked of CRIU's own command line (`criu check`), one short process for each feature; the same knowledge that pycriu
+offers, whose calls fork inside the asking process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.snapshot.rlimits import has_cap_sys_resource
+from cedana_sched.snapshot.toolchain import Toolchain
+
+_CHECK_SECONDS = 30
+
+_FEATURES = {
+    "network_lock_nftables": (
+        "packets of TCP connections can be held back during a dump",
+        "jobs with established TCP connections cannot be dumped: the kernel has no nf_tables",
+    ),
+    "tcp_half_closed": (
+        "half-closed TCP connections can be dumped",
+        "half-closed TCP connections cannot be dumped",
+    ),
+    "pagemap_scan": (
+        "memory is searched for changed pages quickly (PAGEMAP_SCAN)",
+        "memory is searched for used pages slowly: the kernel is older than 6.7",
+    ),
+    "uffd-noncoop": (
+        "memory can be restored lazily (userfaultfd)",
+        "memory cannot be restored lazily: the kernel has no userfaultfd, or forbids it",
+    ),
+    "mem_dirty_track": (
+        "the kernel tells which pages have changed (soft-dirty)",
+        "the kernel does not tell which pages have changed; generations are compared by their contents instead",
+    ),
+}
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One thing that this machine can or cannot do."""
+
+    name: str
+    good: bool
+    sentence: str
+    needed: bool = False
+    """Without it no snapshot can be taken or restored at all."""
+
+
+def check_features(toolchain: Toolchain) -> list[Fact]:
+    """Ask CRIU; takes a fraction of a second. Run as root."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        checked = pool.map(lambda name: _check_feature(toolchain, name), _FEATURES)
+        return [_check_basics(toolchain), _check_limits(toolchain), *checked]
+
+
+def _check_basics(toolchain: Toolchain) -> Fact:
+    status, lines = _run_check(toolchain)
+    errors = [line for line in lines if "Error" in line]
+    if status == 0:
+        return Fact("criu", good=True, sentence=f"CRIU {toolchain.version} works on this kernel", needed=True)
+    reason = errors[0].strip() if errors else "it says nothing more"
+    return Fact("criu", good=False, sentence=f"CRIU {toolchain.version} does not work here: {reason}", needed=True)
+
+
+def _check_limits(toolchain: Toolchain) -> Fact:
+    if has_cap_sys_resource():
+        return Fact("other-users", good=True, sentence="processes of every user can be dumped")
+    if toolchain.preload is not None:
+        sentence = "CAP_SYS_RESOURCE is missing; limits of other users' processes are read from /proc instead"
+        return Fact("other-users", good=True, sentence=sentence)
+    sentence = "CAP_SYS_RESOURCE is missing: only root's processes can be dumped; install gcc to work around it"
+    return Fact("other-users", good=False, sentence=sentence)
+
+
+def _check_feature(toolchain: Toolchain, name: str) -> Fact:
+    status, _ = _run_check(toolchain, "--feature", name)
+    yes, no = _FEATURES[name]
+    return Fact(name.replace("_", "-"), good=status == 0, sentence=yes if status == 0 else no)
+
+
+def _run_check(toolchain: Toolchain, *words: str) -> tuple[int, list[str]]:
+    try:
+        done = subprocess.run(
+            [toolchain.criu, "check", "-v1", *words], capture_output=True, text=True, check=False,
+            env=toolchain.environment(), timeout=_CHECK_SECONDS, cwd=Path("/"),
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, [f"Error {error}"]
+    return done.returncode, (done.stdout + done.stderr).splitlines()

@@ -1,0 +1,64 @@
+"""What in a live tree CRIU cannot dump, said before anything is frozen.
+
+Only what can be seen cheaply in /proc: descriptors of kinds that have no state CRIU could read, devices, and a
+debugger. Not finding anything is no promise; the dump itself has the last word. Called by the agent before `freeze`,
+and by `doctor` for a running job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """One reason why a tree cannot be dumped."""
+
+    pid: int
+    command: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command}) {self.problem}: {self.remedy}"
+
+
+_DESCRIPTORS = (
+    (r"anon_inode:\[?io_uring", "uses io_uring", "switch it off in the program (for libuv: UV_USE_IO_URING=0)"),
+    (r"anon_inode:\[?perf_event", "counts hardware events", "end the profiler"),
+    (r"anon_inode:kvm", "runs a virtual machine", "snapshot the machine from within its hypervisor"),
+    (r"anon_inode:\[?(?:userfaultfd|seccomp)", "handles another process's faults", "run the program without it"),
+    (r"/dev/(?:nvidia|kfd|dri/)", "holds a GPU", "GPU state cannot be saved by this version"),
+    (r"/dev/(?:fuse|infiniband/)", "drives a device", "run the program without it"),
+)
+
+
+def find_obstacles(pids: Iterable[int]) -> list[Obstacle]:
+    """Look at the processes; those that end meanwhile are passed over."""
+    found: dict[tuple[int, str], Obstacle] = {}
+    for pid in pids:
+        try:
+            for obstacle in _look_at(pid):
+                found.setdefault((obstacle.pid, obstacle.problem), obstacle)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return list(found.values())
+
+
+def _look_at(pid: int) -> Iterator[Obstacle]:
+    folder = Path(f"/proc/{pid}")
+    command = (folder / "comm").read_text().strip()
+    tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", (folder / "status").read_text(), re.MULTILINE)
+    if tracer:
+        yield Obstacle(pid, command, f"is traced by process {tracer.group(1)}", "end the debugger (gdb, strace)")
+    for entry in list((folder / "fd").iterdir()):
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        for pattern, problem, remedy in _DESCRIPTORS:
+            if re.match(pattern, target):
+                yield Obstacle(pid, command, problem, remedy)
