@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from cedana_sched.snapshot.rlimits import has_cap_sys_resource
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.rlimits import has_cap_sys_resource, rlimit_facts
+from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir
 
 _CHECK_SECONDS = 30
 
@@ -68,13 +68,8 @@ def _check_basics(toolchain: Toolchain) -> Fact:
 
 
 def _check_limits(toolchain: Toolchain) -> Fact:
-    if has_cap_sys_resource():
-        return Fact("other-users", good=True, sentence="processes of every user can be dumped")
-    if toolchain.preload is not None:
-        sentence = "CAP_SYS_RESOURCE is missing; limits of other users' processes are read from /proc instead"
-        return Fact("other-users", good=True, sentence=sentence)
-    sentence = "CAP_SYS_RESOURCE is missing: only root's processes can be dumped; install gcc to work around it"
-    return Fact("other-users", good=False, sentence=sentence)
+    good = has_cap_sys_resource() or toolchain.preload is not None
+    return Fact("other-users", good=good, sentence=rlimit_facts(default_cache_dir()))
 
 
 def _check_feature(toolchain: Toolchain, name: str) -> Fact:

@@ -39,6 +39,15 @@ def rlimit_preload(cache_dir: Path) -> Path | None:
     return _compile(compiler, target) if compiler else None
 
 
+def rlimit_facts(cache_dir: Path) -> str:
+    """One sentence for `doctor`: can processes of other users be dumped here?"""
+    if has_cap_sys_resource():
+        return "processes of every user can be dumped"
+    if rlimit_preload(cache_dir):
+        return "CAP_SYS_RESOURCE is missing; limits of other users' processes are read from /proc instead"
+    return "CAP_SYS_RESOURCE is missing: processes of other users cannot be dumped; install gcc to work around it"
+
+
 def _compile(compiler: str, target: Path) -> Path | None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".preload-", dir=target.parent) as folder:
