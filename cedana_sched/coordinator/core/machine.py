@@ -177,7 +177,10 @@ class Core:
         self._restores.wake(checkpoint)
 
     def _pass_deadlines(self) -> None:
-        while due := self._desk.deadlines.pop_due(self._desk.now):
+        for _ in range(RUNAWAY):
+            due = self._desk.deadlines.pop_due(self._desk.now)
+            if not due:
+                return
             for uid in due:
                 record = self._desk.book.get(uid)
                 if isinstance(record, Checkpoint):
@@ -187,6 +190,7 @@ class Core:
                 elif record is not None:
                     self._holds.due(record)
             self._draw()
+        raise RuntimeError(f"the deadlines run in circles at {self._desk.now}")
 
     def _repeat(self, record: Record) -> None:
         if isinstance(record, Checkpoint):

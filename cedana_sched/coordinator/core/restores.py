@@ -169,7 +169,7 @@ class Restores:
         """Look again for those that may have waited for this checkpoint or restore."""
         identity = changed.identity
         freed = changed.snapshot
-        for restore in tuple(self._book.restores_of(identity)):
+        for restore in self._book.restores_of(identity):
             self.look(self._book.restores[restore.uid])
         for uid in [uid for uid, wanted in self._wants.items() if wanted == freed or wanted.identity == identity]:
             restore_waiting = self._book.restores.get(uid)
@@ -319,8 +319,8 @@ class Restores:
 
     def _blocked_by(self, restore: Restore) -> str | None:
         """What is in the way of a waiting restore, in words; None when nothing is."""
-        if restore.wanted is None and self._in_flight(restore):
-            return f"a checkpoint of {restore.identity} is in flight"
+        if in_flight := self._in_flight(restore):
+            return f"a checkpoint of {in_flight[0].identity} is in flight"
         is_earlier = True  # of two that wait, the later one waits for the earlier one
         for other in self._book.restores_of(restore.identity):
             if other.uid == restore.uid:

@@ -221,8 +221,7 @@ class SimulatedAgent:
         """What became of the dumps whose time has come."""
         if not self.dumps:
             return []
-        outcomes = [self._finish(uid) for uid, (at, _, _) in list(self.dumps.items()) if at <= now]
-        return outcomes
+        return [self._finish(uid) for uid, (at, _, _) in list(self.dumps.items()) if at <= now]
 
     def _finish(self, uid: str) -> Outcome:
         _, order, counter = self.dumps.pop(uid)

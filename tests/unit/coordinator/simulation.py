@@ -201,31 +201,37 @@ class Simulation:
             self.reports.append(Ended(uid, why))
             self.jobs[uid].over = True
         self.world.deaths.clear()
-        waiting = len(self.orders) + len(self.answers) + len(self.reports)
         if self.events:
             self.tell(self.events.pop(0))
             return
+        waiting = len(self.orders) + len(self.answers) + len(self.reports)
         if not waiting:
             return
         index = self.rng.randrange(waiting)
         chance = 1.0 if self.calm else self.rng.random()
         if index < len(self.reports):
-            report = self.reports.pop(0)
+            self.deliver_report(repeat=chance < 0.1)
+        elif index < len(self.reports) + len(self.answers):
+            self.deliver_answer(index - len(self.reports), chance)
+        else:
+            self.deliver_order(index - len(self.reports) - len(self.answers), chance)
+
+    def deliver_report(self, *, repeat: bool) -> None:
+        report = self.reports.pop(0)
+        for _ in range(1 + repeat):
             self.tell(Reported("sim", report))
-            if chance < 0.1:
-                self.tell(Reported("sim", report))
-            return
-        index -= len(self.reports)
-        if index < len(self.answers):
-            answer = self.answers[index]
-            if chance > 0.1:
-                self.answers.pop(index)
-            if chance > 0.06:
-                self.tell(answer)
-            return
-        node, order, agent = self.orders[index - len(self.answers)]
-        if chance > 0.1:
-            self.orders.pop(index - len(self.answers))
+
+    def deliver_answer(self, index: int, chance: float) -> None:
+        answer = self.answers[index]
+        if chance > 0.1 or chance < 0.06:
+            self.answers.pop(index)
+        if chance > 0.06:  # between the two it is delivered, and stays to be delivered again
+            self.tell(answer)
+
+    def deliver_order(self, index: int, chance: float) -> None:
+        node, order, agent = self.orders[index]
+        if chance > 0.1 or chance < 0.06:
+            self.orders.pop(index)
         if chance < 0.04:
             return
         if chance < 0.06 or self.agents.get(node) is not agent:

@@ -1,0 +1,232 @@
+"""Every invariant, broken on purpose: a check that cannot fail proves nothing.
+
+Each case changes one rule of the core, or one habit of an agent, into a plausible mistake, and plays random
+schedules until the check of that very invariant catches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from cedana_sched.coordinator.core import restores as restores_module
+from cedana_sched.coordinator.core.checkpoints import Checkpoints
+from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.holds import Holds
+from cedana_sched.coordinator.core.restores import Restores
+from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.orders import Abort, Find, Found, Kill, Killed, Staged
+from cedana_sched.model.records import CheckpointStep, HoldStep
+from tests.unit.coordinator.simulated_node import Broken, SimulatedAgent, World
+from tests.unit.coordinator.simulation import Simulation
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+MOST_SCHEDULES = 4_000
+
+
+def claims_twice(patch: pytest.MonkeyPatch) -> None:
+    """A core that does not look whether somebody else runs from the snapshot."""
+    patch.setattr(Restores, "_blocked_by", lambda self, restore: None)
+    patch.setattr(Restores, "_claimed_by_other", lambda self, restore, snapshot: False)
+
+
+def restores_twice(patch: pytest.MonkeyPatch) -> None:
+    """A core that frees a claim as soon as the workload runs."""
+    claims_twice(patch)
+    patch.setattr("cedana_sched.coordinator.core.invariants.claims", lambda restore: None)
+
+
+def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """A core that does not wait for a checkpoint in flight."""
+    patch.setattr(Restores, "_in_flight", lambda self, restore: [])
+
+
+def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
+    """A core that drops the reason of a cold start."""
+    original = Restores._move
+
+    def move(self: Restores, restore: Any, cause: Cause, **changes: Any) -> Any:
+        if cause is Cause.START_COLD:
+            changes["failure"] = None
+        return original(self, restore, cause, **changes)
+
+    patch.setattr(Restores, "_move", move)
+
+
+def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
+    """An agent that forgets to remove what it committed, and a core that does not exclude it."""
+    patch.setattr(restores_module, "Find", lambda uid, identity, wanted, excluding: Find(uid, identity, wanted))
+    original = SimulatedAgent.abort
+
+    def abort(self: SimulatedAgent, order: Any, now: float) -> Any:
+        snapshot = self.world.by_checkpoint.pop(order.checkpoint_uid, None)
+        answer = original(self, order, now)
+        if snapshot is not None:
+            self.world.by_checkpoint[order.checkpoint_uid] = snapshot
+        return answer
+
+    patch.setattr(SimulatedAgent, "abort", abort)
+
+
+def restores_what_is_not_there(patch: pytest.MonkeyPatch) -> None:
+    """An agent that stages whatever it is told, verified or not."""
+    original = World.commit
+
+    def commit(self: World, *arguments: Any) -> Any:
+        snapshot = original(self, *arguments)
+        snapshot.discarded = self.rng.random() < 0.5  # the upload was cut off, the answer says otherwise
+        return snapshot
+
+    patch.setattr(World, "commit", commit)
+    patch.setattr(SimulatedAgent, "stage", lambda self, order, now: Staged(order.restore_uid))
+    patch.setattr(
+        SimulatedAgent,
+        "look_up",
+        lambda self, order, now: Found(order.restore_uid, _last_ref(self.world, order.identity)),
+    )
+    patch.setattr(SimulatedAgent, "kill", _trusting_kill)
+
+
+def forgets_the_hold(patch: pytest.MonkeyPatch) -> None:
+    """A core that never looks at the clock for a hold."""
+    patch.setattr(Holds, "arm", lambda self, hold: None)
+
+
+def releases_early(patch: pytest.MonkeyPatch) -> None:
+    """A core that releases each hold as soon as one victim is settled."""
+
+    def draw(self: Holds, hold: Any) -> None:
+        checkpoints = [self._book.checkpoints[uid] for uid in hold.checkpoints]
+        if hold.step is HoldStep.HOLDING and any(c.step is CheckpointStep.DUMPING for c in checkpoints):
+            self._release(hold, Cause.SETTLED)
+
+    patch.setattr(Holds, "draw", draw)
+
+
+def runs_on_while_frozen(patch: pytest.MonkeyPatch) -> None:
+    """A node whose freezer does not freeze: the process executes between the dump and the kill."""
+    original = World.run
+
+    def run(self: World) -> None:
+        frozen = {uid: p.frozen_by for uid, p in self.processes.items() if p.alive and p.frozen_by}
+        for uid in frozen:
+            self.processes[uid].frozen_by = None
+        original(self)
+        for uid, checkpoint_uid in frozen.items():
+            self.processes[uid].frozen_by = checkpoint_uid
+
+    patch.setattr(World, "run", run)
+
+
+def kills_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes `Frozen` for the end of the dump."""
+    original = Checkpoints._move
+
+    def move(self: Checkpoints, checkpoint: Any, cause: Cause, **changes: Any) -> Any:
+        moved = original(self, checkpoint, cause, **changes)
+        if cause is Cause.ALL_FROZEN and moved is not None:
+            original(self, moved, Cause.COMMITTED)
+        return moved
+
+    patch.setattr(Checkpoints, "_move", move)
+
+
+def kills_a_part_of_the_gang(patch: pytest.MonkeyPatch) -> None:
+    """A core without the second barrier."""
+
+    def barrier(self: Checkpoints, checkpoint: Any) -> None:
+        self._move(checkpoint, Cause.KILL_ALL if checkpoint.after == "Stop" else Cause.RESUME_ALL)
+
+    patch.setattr(Checkpoints, "_pass_commit_barrier", barrier)
+
+
+def freezes_twice(patch: pytest.MonkeyPatch) -> None:
+    """A core that begins a checkpoint while another one of the same workload is under way."""
+    patch.setattr("cedana_sched.coordinator.core.checkpoints.active", lambda checkpoint: False)
+
+
+def leaves_it_frozen(patch: pytest.MonkeyPatch) -> None:
+    """An agent that says `Aborted`, and has not thawed the workload."""
+    patch.setattr(SimulatedAgent, "_thaw", lambda self, workload_uid, uid: None)
+
+
+def crosses_borders(patch: pytest.MonkeyPatch) -> None:
+    """A core that gives any workload the snapshot that it asks for."""
+    patch.setattr(restores_module, "_forbidden", lambda restore: None)
+
+
+def forgets_checkpoint_deadlines(patch: pytest.MonkeyPatch) -> None:
+    """A core whose checkpoints have no alarm."""
+    patch.setattr(Checkpoints, "arm", lambda self, checkpoint: None)
+
+
+def forgets_restore_deadlines(patch: pytest.MonkeyPatch) -> None:
+    """A core whose restores have no alarm."""
+    patch.setattr(Restores, "arm", lambda self, restore: None)
+
+
+def never_orders_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes its decision for the deed."""
+    original = Desk.order
+
+    def order(self: Desk, uid: str, node: str, order: Any) -> None:
+        if not isinstance(order, Abort):
+            original(self, uid, node, order)
+
+    patch.setattr(Desk, "order", order)
+
+
+CASES = [
+    pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
+    pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
+    pytest.param("2", starts_cold_in_flight, id="2 a cold start while a snapshot may still be committed"),
+    pytest.param("2", starts_cold_silently, id="2 a cold start without a word"),
+    pytest.param("3", restores_what_was_called_off, id="3 a snapshot that was called off is restored"),
+    pytest.param("3", restores_what_is_not_there, id="3 an uncommitted snapshot is restored"),
+    pytest.param("4", forgets_the_hold, id="4 a hold outlives its deadline"),
+    pytest.param("4", releases_early, id="4 a hold is released before its victims are safe"),
+    pytest.param("5", runs_on_while_frozen, id="5 a frozen process executes"),
+    pytest.param("5", kills_before_the_commit, id="5 a process is killed before the commit"),
+    pytest.param("5", kills_a_part_of_the_gang, id="5 a part of a gang is killed"),
+    pytest.param("5", freezes_twice, id="5 a process is frozen by two checkpoints"),
+    pytest.param("6", leaves_it_frozen, id="6 a called-off checkpoint leaves the process frozen"),
+    pytest.param("7", crosses_borders, id="7 a snapshot crosses its namespace"),
+    pytest.param("8", crosses_borders, id="8 a replica continues as another"),
+    pytest.param("9", forgets_checkpoint_deadlines, id="9 a checkpoint never ends"),
+    pytest.param("9", forgets_restore_deadlines, id="9 a restore never ends"),
+    pytest.param("6", never_orders_an_abort, id="6 an abort is decided and never ordered"),
+]
+
+
+@pytest.mark.parametrize(("number", "mistake"), CASES)
+def test_check_catches(number: str, mistake: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+    other: set[str] = set()
+    for seed in range(MOST_SCHEDULES):
+        try:
+            Simulation(seed).run()
+        except Broken as broken:
+            if any(part.startswith(f"{number}:") for part in str(broken).split("; ")):
+                return
+            other.add(str(broken)[:1])
+        except (CedanaSchedError, KeyError, RuntimeError) as error:
+            other.add(type(error).__name__)
+    pytest.fail(f"no schedule breaks invariant {number}; caught instead: {sorted(other)}")
+
+
+def _last_ref(world: World, identity: Any) -> Any:
+    snapshots = world.snapshots.get(identity)
+    return snapshots[-1].ref if snapshots else None
+
+
+def _trusting_kill(self: SimulatedAgent, order: msgspec.Struct, now: float) -> Any:
+    """Kill without a look at the store; everything else as it should be."""
+    assert isinstance(order, Kill)
+    process = self.world.processes.get(order.workload.uid)
+    if process is not None and process.alive:
+        self.world.die(process, "killed")
+    return Killed(order.checkpoint_uid)
