@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cedana_sched.cli import units
-from cedana_sched.local.views import CheckpointView, JobView
+from cedana_sched.local.views import CheckpointView
 from demo.board import Board, Moment
 from workloads.workload import Progress
 
 REFRESH_PER_SECOND = 8
 _MOMENTS_SHOWN = 10
-_BAR_WIDTH = 24
+_BAR_WIDTH = 20
 _STYLES = {"Running": "green", "Succeeded": "bold green", "Preempting": "yellow", "Failed": "red", "Queued": "cyan"}
 
 ProgressOf = Callable[[str], Progress | None]
@@ -60,14 +60,14 @@ class LiveScreen:
 
     def _jobs(self, now: float) -> Table:
         table = Table(expand=False, header_style="dim", box=None, pad_edge=False)
-        for column in ("GROUP", "JOB", "PHASE", "PROGRESS", "", "SNAPSHOT", "RATE"):
+        for column in ("GROUP", "JOB", "PHASE", "PROGRESS", "", "READ", "STORED", "RATE"):
             table.add_column(column, no_wrap=True, justify="right" if column == "" else "left")
         for job in self._board.jobs.values():
             progress = self._progress_of(job.name)
             bar = ProgressBar(total=1.0, completed=progress.fraction if progress else 0, width=_BAR_WIDTH)
-            size, rate = snapshot_cells(job.checkpoint, now)
             phase = Text(f"{job.phase:<10}", style=_STYLES.get(job.phase, ""))
-            table.add_row(job.group, job.name, phase, bar, progress_text(progress), f"{size:<36}", f"{rate:<12}")
+            cells = (f"{cell:<10}" for cell in snapshot_cells(job.checkpoint, now))
+            table.add_row(job.group, job.name, phase, bar, progress_text(progress), *cells)
         return table
 
     def _moments(self) -> Text:
@@ -118,15 +118,10 @@ def progress_text(progress: Progress | None) -> str:
     return f"{progress.done:,}/{progress.total:,} {progress.unit}" if progress else units.ABSENT
 
 
-def snapshot_cells(checkpoint: CheckpointView | None, now: float) -> tuple[str, str]:
+def snapshot_cells(checkpoint: CheckpointView | None, now: float) -> tuple[str, str, str]:
     """What the newest snapshot has read and stored, and how fast it was or is being read."""
     if checkpoint is None or not checkpoint.read_bytes:
-        return (checkpoint.step if checkpoint else units.ABSENT), units.ABSENT
-    size = f"{units.size(checkpoint.read_bytes)} read, {units.size(checkpoint.stored_bytes)} stored"
+        return (checkpoint.step if checkpoint else units.ABSENT), units.ABSENT, units.ABSENT
     began = checkpoint.frozen_at or checkpoint.created_at
-    return size, units.rate(checkpoint.read_bytes, (checkpoint.committed_at or now) - began)
-
-
-def job_summary(job: JobView) -> str:
-    """One job in one line."""
-    return f"{job.name}: {job.phase}" + (f" ({job.why})" if job.why else "")
+    rate = units.rate(checkpoint.read_bytes, (checkpoint.committed_at or now) - began)
+    return units.size(checkpoint.read_bytes), units.size(checkpoint.stored_bytes), rate

@@ -10,6 +10,7 @@ from workloads.numpy_dynamics.workload import NumpyDynamics
 from workloads.postgresql.workload import Postgresql
 from workloads.redis.workload import Redis
 from workloads.threads.workload import Threads
+from workloads.timers.workload import Timers
 from workloads.workload import Workload
 from workloads.xgboost.workload import XGBoost
 
@@ -25,5 +26,6 @@ _ALL: tuple[Workload, ...] = (
     Postgresql(),
     Redis(),
     Memory(),
+    Timers(),
 )
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}

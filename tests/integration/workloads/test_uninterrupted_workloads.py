@@ -44,6 +44,7 @@ TAMPERING: dict[str, dict[str, tuple[Tampering, ...]]] = {
     "postgresql": {"ledger.txt": LINES, "acknowledged.*": LINES},
     "redis": {"acknowledged-0.log": LINES, "stored.json": (flip_one_bit,)},
     "memory": {"ticks.log": LINES},
+    "timers": {"events.log": LINES},
 }
 
 

@@ -18,6 +18,7 @@ HALF_WRITTEN = {
     "pipe": ("answered.log", "1\n2\n", 2),
     "postgresql": ("acknowledged.17", "0 1 500 0 17 3\n1 1 500 0 17 3\n", 2),
     "redis": ("acknowledged-0.log", "3\n7\n", 7),
+    "timers": ("events.log", "timerfd 1\nitimer 1\nposix 1\ntimerfd 2\nitimer 2\nposix 2\n", 2),
     "memory": ("ticks.log", "filled 16384\ntick 1 10\ntick 2 20\nrewrote 8\n", 2),
 }
 

@@ -1,0 +1,1 @@
+"""A program that lives by the kernel's timers."""
