@@ -70,8 +70,8 @@ class RunCgroup:
         for path in self.paths:
             _make(path, _V2_CONTROLLERS if self.version == 2 else ())
 
-    def join(self, pid: int = 0) -> None:
-        """Move a process (0: the caller) into the groups."""
+    def join(self, pid: int) -> None:
+        """Move a process into the groups."""
         for path in self.paths:
             _write(path / "cgroup.procs", str(pid))
 
@@ -107,8 +107,13 @@ class RunCgroup:
         Raises:
             FreezerError: some do not end within 10 s (they wait for a device, or CRIU holds them).
         """
-        if self.freezer.is_dir():
+        if not self.freezer.is_dir():
+            return
+        try:
             freezer.kill(self.freezer)
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # removed by its supervisor in this very moment
+                raise
 
     def remove(self) -> None:
         """Remove the groups; they must be empty. Those that are gone already are fine.

@@ -41,15 +41,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor is to do. Directories of groups are by controller (see `cgroups.RunCgroup`)."""
+    """What the supervisor is to do."""
 
     run: str
     task: Job | RestoreTask | None
     """How it comes to life; None for a run that ended before it began."""
     limits: Limits
     cgroup: dict[str, str]
-    supervisors: dict[str, str]
-    """The groups that the supervisor itself lives in."""
+    """Directories of the run's groups, by controller (see `cgroups.RunCgroup`)."""
     mounts: tuple[str, ...] = ()
     """The host's mounts that the job sees besides `/`."""
     cold_because: str | None = None
@@ -88,7 +87,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
 
 class RunDirectory:
-    """One run's directory. Reading gives None for what is not written yet."""
+    """One run's directory. Reading gives None for what is not written yet, or was emptied by a power cut."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,7 +115,7 @@ class RunDirectory:
         self._write("state.json", state)
 
     def write_exit(self, record: ExitRecord) -> None:
-        self._write("exit.json", record)
+        self._write("exit.json", record, durable=True)
 
     def lock(self) -> int | None:
         """Take the lock until the descriptor is closed; None when somebody else has it."""
@@ -134,7 +133,7 @@ class RunDirectory:
         if lock is None:
             return False
         try:
-            if self.state() is not None or self.exit() is not None:
+            if self.spec() is not None and (self.state() is not None or self.exit() is not None):
                 return False
             shutil.rmtree(self.path)
         finally:
@@ -146,14 +145,16 @@ class RunDirectory:
             content = (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
-        return msgspec.json.decode(content, type=kind, dec_hook=_decode)
+        return msgspec.json.decode(content, type=kind, dec_hook=_decode) if content else None
 
-    def _write(self, name: str, record: msgspec.Struct) -> None:
+    def _write(self, name: str, record: msgspec.Struct, *, durable: bool = False) -> None:
+        """Replace the file in one step. Only what must outlast a power cut is `durable`; no process does."""
         temporary = self.path / f".{name}"
         with temporary.open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(record, enc_hook=str)))
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(self.path / name)
 
 

@@ -31,6 +31,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.restore import RestoreRequest
+from cedana_sched.snapshot.rewind import rewind_files
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -74,9 +75,9 @@ class LocalRuntime:
         self._toolchain = toolchain
         self._tini = install_tini(toolchain.tini, state_directory / "programs")
         self._job_of = job_of
-        self._supervisors = Supervisors()
-        self._beginning = asyncio.Lock()
         self._site = site or CgroupSite.of_this_machine()
+        self._supervisors = Supervisors(self._site.supervisors())
+        self._beginning = asyncio.Lock()
         self._runs: dict[str, SupervisedRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
@@ -214,8 +215,11 @@ class LocalRuntime:
         request = RestoreRequest(
             images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
         )
-        task = RestoreTask(self._toolchain, request)
-        return await self._begin(self._spec(workload.uid, task, await self._job_of(workload), mounts))
+        job = await self._job_of(workload)
+        rewound = await asyncio.to_thread(rewind_files, self._toolchain, images, {job.stdout, job.stderr})
+        for file in rewound:
+            log.info("file rewound", run=workload.uid, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
+        return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
 
     async def _begin(self, spec: RunSpec) -> SupervisedRun:
         directory = self._directory_of(spec.run)
@@ -241,7 +245,6 @@ class LocalRuntime:
             task=task,
             limits=job.limits,
             cgroup=self._site.run(uid).as_json(),
-            supervisors=self._site.supervisors().as_json(),
             mounts=mounts.mounts,
         )
 

@@ -78,9 +78,6 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
 
 def _bring_to_life(spec: RunSpec, group: RunCgroup) -> tuple[int, list[str]]:
     """The PID of the job's first process, and what this machine could not do for it."""
-    supervisors = RunCgroup(spec.supervisors)
-    supervisors.create()
-    supervisors.join()
     group.create()
     if isinstance(spec.task, RestoreTask):
         request = replace(spec.task.request, cgroups=group.paths)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cedana_sched.local.cgroups import CgroupError, RunCgroup
 from cedana_sched.local.nursery import PATH_BYTES
 from cedana_sched.local.readiness import any_readable
 from cedana_sched.model.errors import CedanaSchedError
@@ -20,15 +21,24 @@ class SupervisorError(CedanaSchedError):
 
 
 class Supervisors:
-    """One nursery, started when it is first needed, and again if it is killed."""
+    """One nursery, started when it is first needed, and again if it is killed.
 
-    def __init__(self) -> None:
+    It and all supervisors live in `group`, outside the engine's own, so that a service manager that ends the engine
+    with all of its group does not end them.
+    """
+
+    def __init__(self, group: RunCgroup) -> None:
+        self._group = group
         self._nursery: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._turn = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Start the nursery, so that the first run does not wait for it."""
+        """Start the nursery, so that the first run does not wait for it.
+
+        Raises:
+            SupervisorError: this machine lets us make no control group.
+        """
         async with self._turn:
             self._ready()
 
@@ -79,7 +89,18 @@ class Supervisors:
                     start_new_session=True, env=module_environment(),
                 )  # fmt: skip
             self._socket = ours
+            self._move(self._nursery.pid)
         return self._socket
+
+    def _move(self, pid: int) -> None:
+        try:
+            self._group.create()
+            self._group.join(pid)
+        except (CgroupError, OSError) as error:
+            self._drop()
+            raise SupervisorError(
+                f"supervisors get no control group: {error}", remedy="run the engine as root"
+            ) from error
 
     def _drop(self) -> None:
         if self._socket is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.snapshot import freezer
 
 if TYPE_CHECKING:
     from tests.integration.local_runtime.conftest import Lab
@@ -85,6 +86,22 @@ async def test_failed_restore_says_why_and_leaves_room_for_a_cold_start(lab: Lab
     assert await lab.runtime.running(successor) is not None
     began = await lab.beginning_of(successor.uid)
     assert (began.restored, began.cold_because) == (False, "the snapshot is damaged")
+
+
+async def test_older_snapshot_rewinds_the_output(lab: Lab) -> None:
+    run = lab.python("rewind-0", COUNTING)
+    await lab.runtime.start_cold(run, None)
+    await lab.printed(run.uid, 20)
+    images, facts = await lab.dump(run)
+    running = await lab.runtime.running(run)
+    assert running is not None
+    freezer.thaw(running.freezer)
+    await lab.printed(run.uid, len(lab.lines(run.uid)) + 50)
+    await lab.runtime.kill(run.uid)
+    successor = lab.again("rewind-1", run)
+    await lab.runtime.continue_from(successor, images, facts)
+    await lab.end_of(successor.uid)
+    assert lab.out(run.uid).read_text().split() == [str(number) for number in range(1, 401)]
 
 
 async def test_mount_that_is_gone_is_named(lab: Lab, mounted: Path) -> None:
