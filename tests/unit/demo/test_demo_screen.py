@@ -65,11 +65,11 @@ def test_a_group_borrows_only_above_its_own_share(story: list[JobView]) -> None:
 @pytest.mark.parametrize(
     ("index", "want"),
     [
-        (0, ("-", "-")),
-        (3, ("Freezing", "-")),
-        (4, ("10.0 MiB read, 0 B stored", "11.4 MiB/s")),
-        (5, ("40.0 MiB read, 10.0 MiB stored", "105 MiB/s")),
+        (0, ("-", "-", "-")),
+        (3, ("Freezing", "-", "-")),
+        (4, ("10.0 MiB", "0 B", "11.4 MiB/s")),
+        (5, ("40.0 MiB", "10.0 MiB", "105 MiB/s")),
     ],
 )
-def test_bytes_and_rate_of_a_snapshot(story: list[JobView], index: int, want: tuple[str, str]) -> None:
+def test_bytes_and_rate_of_a_snapshot(story: list[JobView], index: int, want: tuple[str, str, str]) -> None:
     assert snapshot_cells(story[index].checkpoint, BEGAN + 8) == want
