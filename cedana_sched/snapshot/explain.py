@@ -62,6 +62,11 @@ def explain_lines(lines: list[str], status: int) -> Explanation:
     return Explanation(first, "see CRIU's own lines", evidence)
 
 
+def last_lines(log: Path) -> tuple[str, ...]:
+    """The end of a log, as evidence for what CRIU itself does not know."""
+    return tuple(_tail(log)[-EVIDENCE_LINES:])
+
+
 def _tail(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:

@@ -22,6 +22,8 @@ class Failure:
         """The sentence about this very occurrence."""
         groups = found.groupdict()
         values = {key: value or groups.get("other") or "?" for key, value in groups.items()}
+        if "path" in values and not values["path"].startswith("/"):  # CRIU leaves it out inside a mount namespace
+            values["path"] = "/" + values["path"]
         return self.sentence.format(**values)
 
 
@@ -178,6 +180,11 @@ FAILURES = (
         r"Nested mount namespaces are not supported|Nested pid namespace",
         "a process of the job has made namespaces inside namespaces, which cannot be saved",
         "run the job without containers inside",
+    ),
+    _failure(
+        r"cg: BUG at",  # CRIU 4.2 has no cgroup for a root that is a zombie, and stops at an assertion
+        "the job has ended already",
+        "there is nothing left to take a snapshot of",
     ),
     _failure(
         r"Unable to freeze cgroup|(?:cg|cgroup).*(?:Can't|Unable|Failed|BUG)",

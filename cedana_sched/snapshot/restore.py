@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import time
 from functools import partial
@@ -21,7 +22,7 @@ import msgspec
 
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.explain import explain
+from cedana_sched.snapshot.explain import explain, last_lines
 from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -73,7 +74,12 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
     pidfile.unlink(missing_ok=True)
     log, stderr = request.workdir / LOG_NAME, request.workdir / "criu.stderr"
     log.unlink(missing_ok=True)
-    status = _run_criu(toolchain, request, pidfile, stderr, itself=single_threaded)
+    try:
+        status = _run_criu(toolchain, request, pidfile, stderr, itself=single_threaded)
+    except TimeoutError as error:
+        _clean_up(request, log)
+        message = f"the restore did not end within {request.timeout_seconds:g} s"
+        raise RestoreError(message, remedy="allow it more time", evidence=last_lines(log)) from error
     if status != 0:
         _clean_up(request, log)
         found = explain(log, status, stderr)
@@ -92,7 +98,7 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
         try:
             criu = subprocess.Popen(
                 task.command if itself else COMMAND,
-                stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment,
+                stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, start_new_session=True,
                 preexec_fn=partial(_enter, task) if itself else None,  # noqa: PLW1509  # `itself` says: no threads
             )  # fmt: skip
         except subprocess.SubprocessError:
@@ -100,9 +106,13 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
         if criu.stdin is not None:
             criu.stdin.write(b"" if itself else msgspec.json.encode(task))
             criu.stdin.close()
-        if not _ends_within(criu.pid, request.timeout_seconds):
-            criu.kill()
-        return criu.wait()
+        in_time = _ends_within(criu.pid, request.timeout_seconds)
+        if not in_time or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status:  # type: ignore[union-attr]
+            os.killpg(criu.pid, signal.SIGKILL)  # before it is reaped: with the helpers that it may have left
+        status = criu.wait()
+        if not in_time:
+            raise TimeoutError
+        return status
 
 
 def _ends_within(child: int, seconds: float) -> bool:

@@ -1,0 +1,153 @@
+"""A restore that fails says why, and leaves no process, no cgroup member and no zombie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.rewind import rewind_files
+
+if TYPE_CHECKING:
+    from tests.integration.snapshot.conftest import Laboratory
+
+pytestmark = pytest.mark.criu
+
+COUNTING = """
+import time
+number = 0
+while True:
+    number += 1
+    print(number)
+    time.sleep(0.002)
+"""
+
+WRITING = """
+import sys, time
+with open(sys.argv[1], "w", buffering=1) as file:
+    for number in range(10**9):
+        file.write(f"{number}\\n")
+        print(number)
+        time.sleep(0.002)
+"""
+
+LISTENING = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1])
+while True:
+    print("listening")
+    time.sleep(0.002)
+"""
+
+
+def stop_in_snapshot(lab: Laboratory) -> None:
+    freezer.freeze(lab.cgroup)
+    lab.dump()
+    lab.kill()
+
+
+def assert_nothing_left(lab: Laboratory) -> None:
+    assert freezer.members(lab.cgroup) == []
+    with pytest.raises(ChildProcessError):  # not even a zombie
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_program_that_has_changed_is_named(lab: Laboratory) -> None:
+    program = lab.folder / "python"
+    shutil.copy(Path("/usr/bin/python3").resolve(), program)
+    script = lab.folder / "program.py"
+    script.write_text(COUNTING)
+    lab.start(str(program), "-u", str(script))
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    program.unlink()
+    shutil.copy("/bin/sleep", program)
+    with pytest.raises(RestoreError, match=str(program)) as caught:
+        lab.restore()
+    assert "install the version that was running" in caught.value.remedy
+    assert_nothing_left(lab)
+
+
+def test_a_file_that_is_gone_is_named(lab: Laboratory) -> None:
+    written = lab.folder / "written"
+    lab.python(WRITING, str(written))
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    written.unlink()
+    with pytest.raises(RestoreError, match=str(written)):
+        lab.restore()
+    assert_nothing_left(lab)
+
+
+def test_a_file_that_has_grown_is_refused_and_rewound(lab: Laboratory) -> None:
+    """A checkpoint that leaves the job running, then a restore: the file and the log went on in between."""
+    written = lab.folder / "written"
+    lab.python(WRITING, str(written))
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    lab.dump()
+    freezer.thaw(lab.cgroup)
+    lab.await_progress()
+    lab.kill()
+    with pytest.raises(RestoreError, match=r"has .* bytes now, and had") as caught:
+        lab.restore()
+    assert str(written) in caught.value.message
+    assert_nothing_left(lab)
+    cut = rewind_files(lab.toolchain, lab.images, outputs=[lab.output])
+    assert {file.path for file in cut} == {written, lab.output}
+    lab.restore()
+    lab.await_progress()
+    lab.kill()
+    for path in (written, lab.output):
+        lines = path.read_text().splitlines()[:-1]  # the kill may have cut the last
+        assert lines == [str(number) for number in range(len(lines))]
+
+
+def test_a_file_that_has_shrunk_cannot_be_rewound(lab: Laboratory) -> None:
+    written = lab.folder / "written"
+    lab.python(WRITING, str(written))
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    os.truncate(written, 1)
+    with pytest.raises(RestoreError, match=f"{written} has 1 bytes now"):
+        rewind_files(lab.toolchain, lab.images)
+
+
+def test_an_address_that_is_taken_is_explained(lab: Laboratory) -> None:
+    lab.python(LISTENING)
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    with socket.create_server(("127.0.0.1", int(lab.lines()[0]))):
+        with pytest.raises(RestoreError, match="taken on this machine"):
+            lab.restore()
+        assert_nothing_left(lab)
+    lab.restore()
+    lab.await_progress()
+
+
+def test_images_that_are_not_complete_are_refused(lab: Laboratory) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    (lab.images / "core-2.img").unlink()
+    with pytest.raises(RestoreError, match="not complete"):
+        lab.restore()
+    assert_nothing_left(lab)
+
+
+def test_a_restore_that_takes_too_long_is_ended(lab: Laboratory) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    with pytest.raises(RestoreError, match="did not end within"):
+        lab.restore(timeout_seconds=0.01)
+    assert_nothing_left(lab)
+    lab.restore()
+    lab.await_progress()
