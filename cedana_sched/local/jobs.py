@@ -85,6 +85,11 @@ TRANSITIONS: dict[tuple[JobPhase, Cause], JobPhase] = {
 }
 
 
+PREEMPTED, LOST, CANCELLED, WITH_GANG = "preempted", "lost", "cancelled", "ended with the rest of its gang"
+NO_FAILURES = frozenset({PREEMPTED, LOST, CANCELLED, WITH_GANG})
+"""Endings of a run that are not the job's own doing."""
+
+
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What was submitted, made sure of and completed; it never changes. `request` is for each replica."""
 
@@ -121,7 +126,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     index: int
-    admitted_at: float
+    attempt: int
+    """Which admission of its job it belongs to, counted from 1."""
     began_at: float | None = None
     restored: bool = False
     restored_from: str | None = None
@@ -140,7 +146,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        return self.exit_code == 0
+        """Whether it did its work; one that was told to end did not, whatever its exit code."""
+        return self.exit_code == 0 and self.ending is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself, badly, or could not begin."""
+        return self.over and not self.succeeded and self.ending not in NO_FAILURES
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +187,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     protected_until: float = 0.0
     work_saved_seconds: float = 0.0
     wanted_generation: int | None = None
+    attempts: int = 0
+    """How often it was admitted."""
+    void_attempts: int = 0
+    """Attempts before a person had it begin again: what was finished in them does not count any more."""
     admitted_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
@@ -190,19 +206,31 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def current(self) -> tuple[Run, ...]:
-        """The incarnations since the last admission that are not over."""
+        """The incarnations that are not over."""
         return tuple(run for run in self.runs if not run.over)
+
+    @property
+    def attempt(self) -> tuple[Run, ...]:
+        """The incarnations of the last admission."""
+        return tuple(run for run in self.runs if run.attempt == self.attempts)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a replica failed or vanished: the rest of the gang is being ended."""
+        return any(run.failed or run.ending == LOST for run in self.attempt)
 
     @property
     def finished(self) -> frozenset[int]:
         """Replicas that have done their work; they are not started again with the others."""
-        return frozenset(run.index for run in self.runs if run.succeeded)
+        return frozenset(run.index for run in self.runs if run.succeeded and run.attempt > self.void_attempts)
 
     @property
     def request(self) -> Resources:
-        """What the whole gang asks for: replicas that are done ask for nothing when it is started again."""
-        done = 0 if self.phase in PLACED_PHASES else len(self.finished)
-        return self.description.request.times(self.description.replicas - done)
+        """What the whole gang asks for; replicas that are done ask for nothing when it is started again."""
+        placed = self.phase in PLACED_PHASES
+        return self.description.request.times(
+            len(self.attempt) if placed else self.description.replicas - len(self.finished)
+        )
 
     def workload(self, run: Run, node: str) -> WorkloadRef:
         """How the coordinator knows one of its incarnations."""

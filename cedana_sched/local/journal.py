@@ -87,6 +87,8 @@ class SqliteJournal:
         """
         path = directory / FILE_NAME
         with _translated(path):
+            # aiosqlite leaves its thread behind when a connection fails, so that is tried without it first
+            await asyncio.to_thread(lambda: sqlite3.connect(path).close())
             connection = await aiosqlite.connect(path, isolation_level=None)
         try:
             with _translated(path):

@@ -55,9 +55,7 @@ async def test_jobs_come_back_with_their_runs_in_the_order_of_submission(
     journal: SqliteJournal, tmp_path: Path
 ) -> None:
     late, early = job("late", at=9.0), job("early", at=1.0, env={"A": "ü"}, deadline_seconds=5)
-    early = early.with_run(Run(uid="run-1", index=0, admitted_at=2.0)).with_run(
-        Run(uid="run-2", index=1, admitted_at=2)
-    )
+    early = early.with_run(Run(uid="run-1", index=0, attempt=1)).with_run(Run(uid="run-2", index=1, attempt=1))
 
     await journal.save_step(Step(jobs=(late, early)))
     moved = step(early, Cause.ADMITTED, "has its place").with_run(replace(early.runs[0], ended_at=4.0, exit_code=3))
@@ -87,7 +85,7 @@ async def test_signals_stay_until_they_are_settled(journal: SqliteJournal) -> No
 
 
 async def test_a_step_that_cannot_be_written_whole_is_not_written_at_all(journal: SqliteJournal) -> None:
-    taken = job("first").with_run(Run(uid="run-1", index=0, admitted_at=2.0))
+    taken = job("first").with_run(Run(uid="run-1", index=0, attempt=1))
     await journal.save_step(Step(jobs=(taken,)))
     await journal._connection.execute(
         "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(FAIL, 'full'); END"
@@ -129,7 +127,7 @@ async def test_events_are_kept_to_a_bound_and_found_by_job(
 
 async def test_of_jobs_that_ended_long_ago_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = [step(job(f"j{i}", at=float(i)), Cause.CANCELLED, "") for i in range(4)]
-    old = ended[0].with_run(Run(uid="run-1", index=0, admitted_at=2.0))
+    old = ended[0].with_run(Run(uid="run-1", index=0, attempt=1))
     async with SqliteJournal.open(tmp_path) as first:
         await first.save_step(Step(jobs=(old, *ended[1:], job("live", at=0.0))))
     monkeypatch.setattr(journal_module, "ENDED_JOBS_KEPT", 2)
