@@ -43,6 +43,7 @@ _SIGNAL_BASE = 128
 def main(path: Path) -> None:
     """See the run of that directory through."""
     os.chdir("/")
+    Path("/proc/self/comm").write_text("cedana-shim")  # what `ps` and `top` call it
     directory = RunDirectory(path)
     lock = directory.lock()  # kept until this process ends
     spec = directory.spec()

@@ -1,0 +1,192 @@
+"""The embedded engine: one process that schedules jobs on this machine and makes their preemption harmless.
+
+    API ──► scheduling loop ──► adapter ──► coordinator ──► agent ──► store
+                 │    ▲                                       │
+                 ▼    └────────── what happens to runs ◄──────┤
+              runtime: one supervisor per run ◄───────────────┘
+
+Everything that must survive is in the state directory's journal, in the run directories and in the store: an engine
+that is killed at any instant and started again knows every job, and the jobs have not noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import structlog
+
+from cedana_sched.agent.node import NodeAgent
+from cedana_sched.coordinator.clock import SystemClock
+from cedana_sched.coordinator.shell import Coordinator
+from cedana_sched.local.adapter import EmbeddedAdapter
+from cedana_sched.local.api import serve
+from cedana_sched.local.configuration import Configuration, machine_capacity
+from cedana_sched.local.hub import Hub
+from cedana_sched.local.job_task import JobSpec
+from cedana_sched.local.journal import SqliteJournal
+from cedana_sched.local.loop import SchedulingLoop
+from cedana_sched.local.machine import NODE, LocalAgents, Machine, tell_of_runs
+from cedana_sched.local.records import Records
+from cedana_sched.local.runtime import LocalRuntime
+from cedana_sched.local.service import About, EngineService, settled_snapshots
+from cedana_sched.local.state_directory import locked
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import CheckpointStep, Record
+from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir, ensure_toolchain
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where an engine lives, what it schedules, and where its snapshots go."""
+
+    state_directory: Path
+    config: Path | None
+    """TOML; None is one group with the whole machine."""
+    store: StorageConfig
+
+
+def run(options: EngineOptions) -> None:
+    """Run an engine until SIGINT or SIGTERM; jobs go on without it.
+
+    Raises:
+        StateDirectoryError: another engine runs on the state directory.
+        UsageError: the configuration says something that cannot be done.
+        StoreDeniedError: the store cannot be used.
+    """
+    with contextlib.suppress(KeyboardInterrupt), locked(options.state_directory):
+        asyncio.run(_until_told_to_stop(options))
+
+
+async def _until_told_to_stop(options: EngineOptions) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
+    async with running(options, toolchain) as socket:
+        log.info("engine serves", socket=str(socket), store=str(options.store))
+        await stop.wait()
+        log.info("engine stops; jobs go on")
+
+
+@contextlib.asynccontextmanager
+async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator[Path]:
+    """An engine, inside the block, on a state directory that the caller has `locked`; yields its socket's path."""
+    state = options.state_directory
+    configuration = read_configuration(options.config)
+    await asyncio.to_thread(_require_store, options.store)
+    async with SqliteJournal.open(state) as journal, asyncio.TaskGroup() as tasks:
+        engine = _Engine(options, configuration, journal, toolchain, tasks)
+        async with engine.running() as socket:
+            yield socket
+        engine.stop()
+
+
+def read_configuration(path: Path | None) -> Configuration:
+    """The configuration of a file, or what holds without one."""
+    machine = machine_capacity(os.cpu_count() or 1, psutil.virtual_memory().total)
+    return Configuration.read(path, machine) if path else Configuration.single_group(machine)
+
+
+def _require_store(storage: StorageConfig) -> None:
+    """Refuse to start on a store that a person must put right first; one that is only away may come back."""
+    SnapshotStore.open(storage)
+
+
+class _Engine:
+    """The parts of one engine, wired."""
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        configuration: Configuration,
+        journal: SqliteJournal,
+        toolchain: Toolchain,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        state = options.state_directory
+        self._state = state
+        self._tasks = tasks
+        self._owned: list[asyncio.Task[None]] = []
+        self._runtime = LocalRuntime(state, toolchain, self._job_of)
+        self._loop = SchedulingLoop(
+            configuration,
+            journal,
+            Machine(self._runtime, tasks),
+            node=NODE,
+            outputs=state / "output",
+        )
+        self._records = Records(journal, self._recorded)
+        about = About(os.getpid(), time.time(), state, str(options.store), toolchain.version)
+        self._service = EngineService(about, self._loop, self._records, Hub())
+        self._loop.watch(self._service)
+        self._agent = NodeAgent(
+            runtime=self._runtime,
+            storage=options.store,
+            toolchain=toolchain,
+            cache_directory=default_cache_dir(),
+            state_directory=state,
+        )
+        self._coordinator = Coordinator(
+            journal=self._records,
+            adapters={EmbeddedAdapter.name: EmbeddedAdapter(self._loop)},
+            agents=LocalAgents(self._agent, self._service.progressed),
+            clock=SystemClock(),
+            listener=self._service,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Path]:
+        await self._loop.load()
+        alive = await self._runtime.adopt()
+        log.info("engine recovered", jobs=len(self._loop.jobs), runs=len(alive))
+        try:
+            async with self._agent, self._coordinator:
+                self._own(tell_of_runs(self._runtime, self._loop, self._records.restore_of), "what happens to runs")
+                self._own(self._loop.run(), "scheduling loop")
+                await self._loop.resume()
+                async with serve(self._service, self._state) as socket:
+                    yield socket
+        finally:
+            await self._runtime.close()
+
+    def stop(self) -> None:
+        """Cancel what runs for ever."""
+        for task in self._owned:
+            task.cancel()
+
+    def _own(self, work: Coroutine[None, None, None], name: str) -> None:
+        self._owned.append(self._tasks.create_task(work, name=name))
+
+    async def _job_of(self, workload: WorkloadRef) -> JobSpec:
+        job, run_ = self._loop.run_of(workload.uid)
+        description = job.description
+        stdout, stderr = description.output(run_.index)
+        return JobSpec(
+            argv=description.argv,
+            stdout=Path(stdout),
+            stderr=Path(stderr),
+            environment=description.env,
+            directory=Path(description.cwd) if description.cwd else None,
+            user=description.user,
+            cpus=description.request.cpu / 1000,
+            memory_bytes=description.request.memory,
+        )
+
+    def _recorded(self, records: tuple[Record, ...]) -> None:
+        self._service.recorded(records)
+        for checkpoint in settled_snapshots(records):
+            committed = checkpoint.step is CheckpointStep.READY
+            if self._records.settled(checkpoint.signal_uid) is not None:
+                self._tasks.create_task(self._loop.snapshot_settled(checkpoint.signal_uid, committed=committed))

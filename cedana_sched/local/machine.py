@@ -1,0 +1,92 @@
+"""This machine as the coordinator and the scheduling loop see it: one node, whose agent runs in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from cedana_sched.agent.node import NodeAgent
+from cedana_sched.coordinator.ports import NodeChange
+from cedana_sched.local.loop import SchedulingLoop
+from cedana_sched.local.rules import Beginning, Ending
+from cedana_sched.local.runtime import LocalRuntime, RunBegan, RunEnded
+from cedana_sched.model.orders import Order, Outcome, Progress
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import Restore
+
+log = structlog.get_logger(__name__)
+
+NODE = "local"
+GRACE_SECONDS = 30.0
+"""Between SIGTERM and SIGKILL for a job that leaves without a snapshot, as Kubernetes' default."""
+
+
+class LocalAgents:
+    """The coordinator's `Agents`: the one agent, which lives and dies with this process."""
+
+    def __init__(self, agent: NodeAgent, on_progress: Callable[[Progress], None]) -> None:
+        self._agent = agent
+        self._on_progress = on_progress
+
+    async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
+        """See `Agents.perform`."""
+        if node != NODE:
+            raise ValueError(f"{node} is not this machine")
+        async for outcome in self._agent.perform(order):
+            yield outcome
+            if isinstance(outcome, Progress):
+                self._on_progress(outcome)
+
+    async def changes(self) -> AsyncIterator[NodeChange]:
+        """Never yields: what a restart interrupted is ordered again by the coordinator's recovery."""
+        never: tuple[NodeChange, ...] = ()
+        await asyncio.Event().wait()
+        for change in never:
+            yield change
+
+
+class Machine:
+    """The scheduling loop's `RunControl`: starts and ends runs in the background, as tasks of one group."""
+
+    def __init__(self, runtime: LocalRuntime, tasks: asyncio.TaskGroup, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._grace_seconds = grace_seconds
+
+    def start(self, workload: WorkloadRef) -> None:
+        """See `RunControl.start`."""
+        self._tasks.create_task(self._runtime.start_cold(workload, None), name=f"start {workload.uid}")
+
+    def terminate(self, run: str) -> None:
+        """See `RunControl.terminate`."""
+        self._tasks.create_task(self._runtime.terminate(run, self._grace_seconds), name=f"terminate {run}")
+
+
+async def tell_of_runs(
+    runtime: LocalRuntime, loop: SchedulingLoop, restore_of: Callable[[str], Restore | None]
+) -> None:
+    """Bring what happens to runs to the scheduling loop, for ever; a run is forgotten once its end is written down."""
+    async for change in runtime.changes():
+        if isinstance(change, RunBegan):
+            await loop.run_began(change.run, _beginning(change, restore_of(change.run)))
+        else:
+            await loop.run_ended(change.run, _ending(change))
+            await runtime.forget(change.run)
+
+
+def _beginning(change: RunBegan, restore: Restore | None) -> Beginning:
+    snapshot = str(restore.snapshot) if change.restored and restore is not None and restore.snapshot else None
+    return Beginning(change.at, change.restored, snapshot, change.cold_because, change.notes)
+
+
+def _ending(change: RunEnded) -> Ending:
+    record = change.record
+    failure = None
+    if record.oom_killed:
+        failure = f"killed for lack of memory after using {record.max_memory_bytes >> 20} MiB"
+    elif record.failure is not None:
+        failure = record.failure.message
+    lost = record.lost
+    return Ending(record.at, record.exit_code, record.signal, None if lost else failure, lost=lost)

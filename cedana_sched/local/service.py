@@ -1,0 +1,138 @@
+"""What the engine's API serves: questions are answered from memory, requests go to the scheduling loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cedana_sched import __version__
+from cedana_sched.coordinator.core import Tell
+from cedana_sched.local.hub import Hub
+from cedana_sched.local.jobs import Job
+from cedana_sched.local.loop import SchedulingLoop
+from cedana_sched.local.presenting import event_view, group_views, job_view
+from cedana_sched.local.records import Records
+from cedana_sched.local.views import Change, EngineView, EventView, JobView, Submission
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.orders import Progress
+from cedana_sched.model.preemption import After
+from cedana_sched.model.records import Checkpoint, PreemptionHold, Record
+
+
+class CheckpointFailedError(CedanaSchedError):
+    """A snapshot that a person asked for could not be taken; the job runs on."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What does not change while the engine runs."""
+
+    pid: int
+    started_at: float
+    state_directory: Path
+    store: str
+    criu: str
+
+
+class EngineService:
+    """Implements `api.Service`, and is told of every change: the loop's `Watcher`, the coordinator's `Listener`."""
+
+    def __init__(self, about: About, loop: SchedulingLoop, records: Records, hub: Hub) -> None:
+        self._about = about
+        self._loop = loop
+        self._records = records
+        self._hub = hub
+
+    # -- what the API asks
+
+    def view(self) -> EngineView:
+        """The engine and its groups."""
+        configuration = self._loop.configuration
+        about = self._about
+        return EngineView(
+            version=__version__,
+            pid=about.pid,
+            started_at=about.started_at,
+            state_directory=str(about.state_directory),
+            store=about.store,
+            criu=about.criu,
+            capacity_cpus=configuration.capacity.resources.cpu / 1000,
+            capacity_memory_bytes=configuration.capacity.resources.memory,
+            groups=group_views(configuration, self._loop.jobs),
+        )
+
+    def jobs(self) -> list[JobView]:
+        return [self._view(job) for job in self._loop.jobs]
+
+    def job(self, key: str) -> JobView:
+        return self._view(self._loop.find(key))
+
+    async def submit(self, submission: Submission) -> JobView:
+        return self._view(await self._loop.submit(submission))
+
+    async def preempt(self, key: str) -> JobView:
+        return self._view(await self._loop.preempt(key))
+
+    async def checkpoint(self, key: str, *, leave_running: bool) -> JobView:
+        """Take a snapshot and wait for its end.
+
+        Raises:
+            CheckpointFailedError: there is none, and why.
+        """
+        uid = self._loop.find(key).uid
+        signal = await self._loop.checkpoint(uid, leave_running=leave_running)
+        for checkpoint in await self._records.until_settled(signal):
+            if checkpoint.snapshot is None or checkpoint.failure is not None:
+                why = checkpoint.failure or "it was called off"
+                raise CheckpointFailedError(f"no snapshot of {checkpoint.workload.name} was taken: {why}")
+        return self.job(uid)
+
+    async def restore(self, key: str, generation: int | None) -> JobView:
+        return self._view(await self._loop.restore(key, generation))
+
+    async def cancel(self, key: str) -> JobView:
+        return self._view(await self._loop.cancel(key))
+
+    def watch(self) -> AsyncIterator[Change]:
+        return self._hub.watch([Change(job=view) for view in self.jobs()])
+
+    # -- what it is told
+
+    def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None:
+        """See `loop.Watcher`."""
+        if self._hub.watched:
+            for job in jobs:
+                self._hub.publish(Change(job=self._view(job)))
+            for event in events:
+                self._hub.publish(Change(event=event))
+
+    def told(self, tell: Tell) -> None:
+        """See `coordinator.ports.Listener`."""
+        owner = self._loop.owner_of(tell.workload.uid) if tell.workload else None
+        self._hub.publish(Change(event=event_view(tell, time.time(), owner)))
+
+    def progressed(self, progress: Progress) -> None:
+        """A dump has moved on."""
+        if (checkpoint := self._records.progressed(progress)) is not None:
+            self._publish_owner(checkpoint.workload.uid)
+
+    def recorded(self, records: tuple[Record, ...]) -> None:
+        """The coordinator's records have changed."""
+        for record in records:
+            if not isinstance(record, PreemptionHold):
+                self._publish_owner(record.workload.uid)
+
+    def _publish_owner(self, run: str) -> None:
+        owner = self._loop.owner_of(run)
+        if owner is not None and self._hub.watched:
+            self._hub.publish(Change(job=self.job(owner)))
+
+    def _view(self, job: Job) -> JobView:
+        return job_view(job, self._records)
+
+
+def settled_snapshots(records: tuple[Record, ...]) -> tuple[Checkpoint, ...]:
+    """Snapshots of jobs that run on, as far as these records say that they are settled."""
+    return tuple(r for r in records if isinstance(r, Checkpoint) and r.settled and r.after is After.CONTINUE)
