@@ -67,6 +67,15 @@ class Coordinator:
         """Tell the core something that came by another way than the ports, for example `NodeLost`."""
         self._queue.put_nowait(event)
 
+    async def ended(self) -> None:
+        """Wait until the coordinator ends by itself, which it does only by an error.
+
+        Raises:
+            ExceptionGroup: see `run`.
+        """
+        if self._main is not None:
+            await asyncio.shield(self._main)
+
     async def __aenter__(self) -> Self:
         self._main = asyncio.create_task(self.run(), name="coordinator")
         serving = asyncio.create_task(self._serving.wait(), name="coordinator serving")
@@ -127,7 +136,7 @@ class Coordinator:
         try:
             instructions = self._core.handle(event, self._clock.now())
         except IllegalTransitionError as error:
-            log.exception("event refused", event=repr(event)[:500], history=error.evidence)
+            log.exception("event refused", refused=repr(event)[:500], history=error.evidence)
             instructions = self._core.handle(Tick(), self._clock.now())
         await self._carry_out(instructions, errands)
 

@@ -151,7 +151,7 @@ RESTORE: Final[Table[R]] = {
     **{(step, Cause.CONTINUED): LATE for step in (R.RUNNING, R.ENDED)},
     **{(step, Cause.CONTINUE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STARTED_COLD): LATE for step in (R.RUNNING, R.ENDED)},
-    **{(step, Cause.GAVE_UP): LATE for step in (R.FAILED, R.ENDED)},
+    **{(step, Cause.GAVE_UP): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
 }
 
 

@@ -1,7 +1,7 @@
 """A store, processes and agents as small as they can be and still lie to nobody.
 
 A process is a counter: every instruction counts one up and has one side effect in the world. What an invariant
-forbids raises `Broken` at the very moment at which it happens; the number is that of the design's list.
+forbids raises `BrokenInvariantError` at the very moment at which it happens; the number is that of the design's list.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Transfer
 
 
-class Broken(AssertionError):
+class BrokenInvariantError(AssertionError):
     """An invariant does not hold."""
 
 
@@ -102,7 +102,7 @@ class World:
                     self.lineages[process.lineage] = process.counter
                 if process.origin is not None:
                     if process.origin in origins:
-                        raise Broken(f"1: two processes run from {process.origin}")
+                        raise BrokenInvariantError(f"1: two processes run from {process.origin}")
                     origins.add(process.origin)
 
     def die(self, process: Process, why: str) -> None:
@@ -133,14 +133,16 @@ class World:
     def continue_from(self, snapshot: Snapshot, workload: WorkloadRef, identity: Identity) -> None:
         ref = snapshot.ref
         if ref.identity.namespace != identity.namespace:
-            raise Broken(f"7: {ref} is restored as {identity}")
+            raise BrokenInvariantError(f"7: {ref} is restored as {identity}")
         if ref.identity.index != identity.index:
-            raise Broken(f"8: {ref} is restored as {identity}")
+            raise BrokenInvariantError(f"8: {ref} is restored as {identity}")
         if any(p.alive and p.frozen_by is None and p.origin == ref for p in self.processes.values()):
-            raise Broken(f"1: {ref} is restored while a process from it runs")
+            raise BrokenInvariantError(f"1: {ref} is restored while a process from it runs")
         fork = ref == self.asked_for.get(workload.uid)
         if not fork and ref.generation < self.saved.get(ref.identity, 0):
-            raise Broken(f"5: {ref} is restored, generation {self.saved[ref.identity]} was promised to be safe")
+            raise BrokenInvariantError(
+                f"5: {ref} is restored, generation {self.saved[ref.identity]} was promised to be safe"
+            )
         maker = next((p for p in self.processes.values() if p.killed_by == snapshot.checkpoint_uid), None)
         if (
             maker is not None
@@ -149,7 +151,7 @@ class World:
             and self.lineages[snapshot.lineage] != snapshot.counter
         ):
             reached = self.lineages[snapshot.lineage]
-            raise Broken(f"5: {ref} holds {snapshot.counter} instructions, {reached} had their effects")
+            raise BrokenInvariantError(f"5: {ref} holds {snapshot.counter} instructions, {reached} had their effects")
         snapshot.restored += 1
         self.restarts += 1
         lineage = snapshot.lineage
@@ -160,7 +162,9 @@ class World:
 
     def start_cold(self, order: StartCold, identity: Identity) -> None:
         if order.why is None and self.saved.get(identity, 0) > 0:
-            raise Broken(f"2: {identity} starts cold without a word, generation {self.saved[identity]} was safe")
+            raise BrokenInvariantError(
+                f"2: {identity} starts cold without a word, generation {self.saved[identity]} was safe"
+            )
         lineage = order.workload.uid
         self.lineages[lineage] = 0
         self.processes[order.workload.uid] = Process(order.workload, identity, lineage)
@@ -239,9 +243,9 @@ class SimulatedAgent:
         if process is not None and process.alive:
             snapshot = self.world.by_checkpoint.get(uid)
             if snapshot is None or snapshot.discarded:
-                raise Broken(f"5: {uid} kills {order.workload.uid}, and nothing is committed")
+                raise BrokenInvariantError(f"5: {uid} kills {order.workload.uid}, and nothing is committed")
             if snapshot.counter != process.counter or process.frozen_by != uid:
-                raise Broken(f"5: {order.workload.uid} ran on between its dump and its death")
+                raise BrokenInvariantError(f"5: {order.workload.uid} ran on between its dump and its death")
             process.killed_by = uid
             self.world.saved[process.identity] = max(snapshot.ref.generation, self.world.saved.get(process.identity, 0))
             self.world.die(process, "killed")
@@ -259,9 +263,9 @@ class SimulatedAgent:
         snapshot = self.world.by_checkpoint.get(uid)
         if snapshot is not None and not snapshot.discarded:
             if snapshot.restored:
-                raise Broken(f"3: {snapshot.ref} was restored, and is called off")
+                raise BrokenInvariantError(f"3: {snapshot.ref} was restored, and is called off")
             if any(p.killed_by == uid for p in self.world.processes.values()):
-                raise Broken(f"6: {uid} is called off, its process was killed already")
+                raise BrokenInvariantError(f"6: {uid} is called off, its process was killed already")
             snapshot.discarded = True
         self._thaw(order.workload.uid, uid)
         return Aborted(uid)
@@ -272,7 +276,7 @@ class SimulatedAgent:
             return
         snapshot = self.world.by_checkpoint.get(uid)
         if snapshot is not None and snapshot.restored:
-            raise Broken(f"5: {workload_uid} is thawed, it was restored from {snapshot.ref} already")
+            raise BrokenInvariantError(f"5: {workload_uid} is thawed, it was restored from {snapshot.ref} already")
         process.frozen_by = None
 
     def look_up(self, order: Find, now: float) -> Outcome | None:
@@ -306,7 +310,7 @@ class SimulatedAgent:
         if self.world.rng.random() < 0.03:
             return ContinueFailed(order.restore_uid, "a PID is in use")
         if snapshot is None:
-            raise Broken(f"3: {order.snapshot} is restored, and is not in the store")
+            raise BrokenInvariantError(f"3: {order.snapshot} is restored, and is not in the store")
         self.world.continue_from(snapshot, order.workload, self.identities[uid])
         return Continued(order.restore_uid)
 

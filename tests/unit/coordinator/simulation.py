@@ -46,7 +46,7 @@ from cedana_sched.model.records import (
     Restore,
     RestoreStep,
 )
-from tests.unit.coordinator.simulated_node import Broken, SimulatedAgent, World
+from tests.unit.coordinator.simulated_node import BrokenInvariantError, SimulatedAgent, World
 
 TIMING = Timing(resend=3.0, resend_most=12.0, lost=0.5, retry=0.5, retry_most=4.0, confirm=10.0, remember=30.0)
 POLICIES = (
@@ -462,7 +462,7 @@ class Simulation:
         self.story.append((self.now, kind, what))
 
     def fail(self, sentence: str) -> None:
-        raise Broken(sentence)
+        raise BrokenInvariantError(sentence)
 
 
 def _is_at_rest(record: Record) -> bool:
@@ -479,7 +479,7 @@ def play(seed: int, make: Callable[[int], Simulation] = Simulation) -> Simulatio
     try:
         return simulation.run()
     except Exception as error:
-        raise Broken(f"{error}\nseed {seed}\n{tell_story(simulation)}") from error
+        raise BrokenInvariantError(f"{error}\nseed {seed}\n{tell_story(simulation)}") from error
 
 
 def tell_story(simulation: Simulation, lines: int = 120) -> str:

@@ -21,7 +21,7 @@ from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.orders import Abort, Find, Found, Kill, Killed, Staged
 from cedana_sched.model.records import CheckpointStep, HoldStep
-from tests.unit.coordinator.simulated_node import Broken, SimulatedAgent, World
+from tests.unit.coordinator.simulated_node import BrokenInvariantError, SimulatedAgent, World
 from tests.unit.coordinator.simulation import Simulation
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -209,7 +209,7 @@ def test_check_catches(number: str, mistake: Patch, monkeypatch: pytest.MonkeyPa
     for seed in range(MOST_SCHEDULES):
         try:
             Simulation(seed).run()
-        except Broken as broken:
+        except BrokenInvariantError as broken:
             if any(part.startswith(f"{number}:") for part in str(broken).split("; ")):
                 return
             other.add(str(broken)[:1])
