@@ -13,17 +13,37 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
+import msgspec
 from typer.main import get_command
 
+from cedana_sched.cli.doctor.findings import Finding
 from cedana_sched.cli.exit_codes import MEANINGS
 from cedana_sched.cli.main import app
+from cedana_sched.cli.snapshot_views import InspectView, SnapshotView
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, mermaid
+from cedana_sched.local import views
+from cedana_sched.store.check import StoreReport
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _DRAWING = re.compile(r"^\S.*\n {8,}\S", re.MULTILINE)
 _EXPLAINED = ("layout", "format", "commit", "pages", "streams", "packs", "intents", "garbage", "capabilities")
+_SHAPES: dict[type[msgspec.Struct], str] = {
+    views.JobView: "`describe`, `submit`, `wait` and what changes a job print one, `ps` a list",
+    views.RunView: "one incarnation of a job's processes",
+    views.CheckpointView: "the newest checkpoint of a job",
+    views.RestoreView: "the newest start of a job that has an id",
+    views.EngineView: "`engine status`",
+    views.GroupView: "`engine groups` prints a list",
+    views.Change: "`ps --watch` prints one a line: a job that changed, or an event",
+    views.EventView: "something that happened",
+    SnapshotView: "`snapshots list` prints a list",
+    InspectView: "`snapshots inspect`; `contents` is null where no CRIU is there to read the images",
+    StoreReport: "`store check`",
+    Finding: "`doctor` prints a list",
+    views.Problem: "every error, on stderr",
+}
 _COMMON = {"--state-dir", "--output", "--help", "--install-completion", "--show-completion"}
 
 
@@ -90,6 +110,30 @@ def _default(option: Any, *, takes_value: bool) -> str:
     return f"`{option.default}`" if takes_value and option.default is not None and not option.multiple else ""
 
 
+def json_shapes() -> str:
+    return "\n\n".join(_shape(shape, said) for shape, said in _SHAPES.items())
+
+
+def _shape(shape: type[msgspec.Struct], said: str) -> str:
+    rows = (f"| `{one.encode_name}` | {_type_name(one.type)} |" for one in msgspec.structs.fields(shape))
+    return "\n".join([f"**{shape.__name__}**: {said}", "", "| field | type |", "|---|---|", *rows])
+
+
+def _type_name(kind: Any) -> str:
+    """A type as JSON has it."""
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", Any: "any"}
+    if kind in names:
+        return names[kind]
+    origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not Ellipsis]
+    if origin is dict:
+        return f"object of {_type_name(inner[1])}"
+    if origin in {tuple, list}:
+        return f"list of {_type_name(inner[0])}"
+    if inner:
+        return " or ".join(_type_name(one) for one in inner)
+    return "string" if issubclass(kind, str) else f"{kind.__name__}"
+
+
 def text_of(module: str) -> str:
     """A module's own text, drawings in it fenced."""
     text = inspect.getdoc(importlib.import_module(f"cedana_sched.{module}")) or ""
@@ -103,6 +147,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "restore steps": lambda: f"```mermaid\n{mermaid(RESTORE)}\n```",
     "exit codes": exit_codes,
     "commands": commands,
+    "json": json_shapes,
     **{f"text of store.{name}": functools.partial(text_of, f"store.{name}") for name in _EXPLAINED},
 }
 

@@ -23,9 +23,11 @@ def run(
     place: storage.Place,
 ) -> None:
     """Run the engine until it is told to stop (Ctrl-C or SIGTERM). Jobs live on; the next engine finds them."""
+    from cedana_sched.cli.logging import log_to_stderr
     from cedana_sched.local.engine import EngineOptions
     from cedana_sched.local.engine import run as run_engine
 
+    log_to_stderr()
     store = storage.for_engine(place, session)
     run_engine(EngineOptions(state_directory=session.state_directory, config=config, store=store))
 

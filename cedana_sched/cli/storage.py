@@ -112,8 +112,10 @@ def open_store(place: Place, session: Session) -> SnapshotStore:
         NotFoundError: none was named, no engine runs, and the state directory holds none.
         StoreError: it cannot be used.
     """
+    from cedana_sched.cli.logging import log_to_stderr
     from cedana_sched.store.snapshots import SnapshotStore
 
+    log_to_stderr()
     return SnapshotStore.open(place.configuration(place.uri or _of_engine(session) or _of_directory(session)))
 
 

@@ -1,0 +1,187 @@
+"""The command line as a person uses it: the installed script, the real engine, real jobs, real snapshots."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+
+SCRIPT = Path(sys.executable).with_name("cedana-sched")
+PATIENCE_SECONDS = 60
+
+pytestmark = pytest.mark.criu
+
+GROUPS = """
+[[groups]]
+name = "bio"
+nominalQuota = {cpu = 1, memory = "512Mi"}
+preemption = {reclaimWithinCohort = "Any", withinClusterQueue = "LowerPriority"}
+
+[[groups]]
+name = "ml"
+nominalQuota = {cpu = 1, memory = "512Mi"}
+preemption = {reclaimWithinCohort = "Any", withinClusterQueue = "LowerPriority"}
+"""
+
+COUNTER = """
+import sys, time
+for step in range(int(sys.argv[1])):
+    print(step, flush=True)
+    time.sleep(0.02)
+"""
+
+
+class Machine:
+    """One state directory, its engine, and a shell in front of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.configuration = directory / "groups.toml"
+        self.configuration.write_text(GROUPS)
+        self.log = directory / "engine.log"
+        self._engine: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("CEDANA_")},
+            "CEDANA_SCHED_STATE_DIR": str(self.directory / "state"),
+            "CEDANA_SCHED_STORE": str(self.directory / "store"),
+        }
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._engine = subprocess.Popen(
+                [SCRIPT, "engine", "run", "--config", self.configuration],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_until_it_answers()
+
+    @tenacity.retry(wait=tenacity.wait_fixed(0.05), stop=tenacity.stop_after_delay(PATIENCE_SECONDS), reraise=True)
+    def _wait_until_it_answers(self) -> None:
+        assert self("engine", "status").returncode == 0, self.log.read_text()[-2000:]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self._engine is not None
+        self._engine.send_signal(how)
+        return self._engine.wait(PATIENCE_SECONDS)
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SCRIPT, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    def say(self, *arguments: str) -> str:
+        """Run a command that must succeed."""
+        done = self(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}\n{self.log.read_text()[-2000:]}"
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.say(*arguments, "--output", "json"))
+
+    def submit_counter(self, steps: int, *options: str) -> str:
+        command = ("--", sys.executable, "-u", "-c", COUNTER, str(steps))
+        return self.say("submit", "--group", "bio", "--memory", "128Mi", *options, *command).strip()
+
+    def cancel_everything(self) -> None:
+        for job in self.json("ps"):
+            self.say("cancel", job["uid"])
+            self("wait", job["uid"], "--timeout", "30s")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    made.start()
+    yield made
+    made.cancel_everything()
+    assert made.stop() == 0
+
+
+def test_a_job_survives_a_preemption_and_its_log_has_every_line_once(machine: Machine) -> None:
+    uid = machine.submit_counter(250, "--id", "count", "--name", "counter")
+    machine.say("wait", uid, "--for", "Running", "--timeout", "30s")
+    machine.say("checkpoint", "counter", "--leave-running")
+    machine.say("preempt", "counter", "--wait", "--timeout", "30s")
+    machine.say("wait", "counter", "--timeout", "50s")
+
+    job = machine.json("describe", uid)
+    assert (job["phase"], job["exit_code"], job["preemptions"]) == ("Succeeded", 0, 1)
+    assert job["runs"][-1]["restored_from"]
+    assert machine.say("logs", "counter").split() == [str(step) for step in range(250)]
+
+    snapshots = [view["snapshot"] for view in machine.json("snapshots", "list", "count")]
+    assert len(snapshots) >= 2
+    contents = machine.json("snapshots", "inspect", snapshots[-1])["contents"]
+    assert any("python" in process["command"] for process in contents["processes"])
+    assert machine.say("snapshots", "verify", "--all").endswith("snapshots are whole\n")
+
+
+def test_a_checkpoint_suspends_until_restore(machine: Machine) -> None:
+    uid = machine.submit_counter(150, "--id", "held")
+    machine.say("wait", uid, "--for", "Running", "--timeout", "30s")
+    assert machine.json("checkpoint", uid)["phase"] == "Suspended"
+    refused = machine("checkpoint", uid)
+    assert refused.returncode == 4, refused.stderr
+    machine.say("restore", uid)
+    assert machine.say("logs", "-f", uid).split() == [str(step) for step in range(150)]
+
+
+def test_the_engine_may_be_killed_and_started_again(machine: Machine) -> None:
+    uid = machine.submit_counter(200, "--id", "lasting")
+    machine.say("wait", uid, "--for", "Running", "--timeout", "30s")
+    machine.stop(signal.SIGKILL)
+    unreachable = machine("ps")
+    assert unreachable.returncode == 7
+    machine.start()
+    machine.say("wait", uid, "--timeout", "50s")
+    assert machine.say("logs", uid).split() == [str(step) for step in range(200)]
+
+
+def test_what_cannot_be_done_is_said_with_its_code(machine: Machine) -> None:
+    unknown = machine("submit", "--group", "physics", "--", "true")
+    assert (unknown.returncode, "physics" in unknown.stderr, "bio" in unknown.stderr) == (2, True, True)
+    too_much = machine("submit", "--group", "bio", "--cpus", "64", "--", "true")
+    assert too_much.returncode == 2
+    assert machine("describe", "nobody").returncode == 3
+    failing = machine("submit", "--group", "bio", "--wait", "--", "sh", "-c", "exit 3")
+    assert failing.returncode == 1
+    assert "exit code 3" in failing.stderr or "3" in failing.stderr
+
+
+def test_a_second_engine_is_refused(machine: Machine) -> None:
+    second = machine("engine", "run", "--config", str(machine.configuration))
+    assert second.returncode in {1, 4}
+    assert "remedy: " in second.stderr
+
+
+def test_a_wrong_configuration_names_field_value_and_remedy(tmp_path: Path) -> None:
+    configuration = tmp_path / "groups.toml"
+    configuration.write_text('[[groups]]\nname = "bio"\nnominalQuota = {cpu = "many", memory = "1Gi"}\n')
+    done = subprocess.run(
+        [SCRIPT, "--state-dir", tmp_path / "state", "engine", "run", "--config", configuration],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "many" in done.stderr
+    assert "remedy: " in done.stderr
