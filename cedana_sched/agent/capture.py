@@ -30,7 +30,7 @@ from cedana_sched.agent.messages import (
     CaptureReport,
     CaptureRequest,
 )
-from cedana_sched.agent.sessions import await_session_end
+from cedana_sched.agent.orphans import await_orphan
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
 from cedana_sched.model.manifest import SnapshotMetadata, TransferStats
 from cedana_sched.model.records import Transfer
@@ -41,8 +41,6 @@ from cedana_sched.store.snapshots import SnapshotStore
 
 PROGRESS_SECONDS = 0.25
 _STDIN = 0
-ORPHAN_SECONDS = 10.0
-"""How long an earlier capture of the same checkpoint, whose agent died, may take to end."""
 
 
 def main() -> int:
@@ -70,6 +68,7 @@ def capture(request: CaptureRequest) -> CaptureCommitted:
     """
     cache = Path(request.cache_directory)
     toolchain = ensure_toolchain(cache)
+    await_orphan(toolchain, Path(request.work_directory), Path(request.freezer))
     storage = StorageConfig.load(request.store)
     store = SnapshotStore.open(storage, compression=request.compression, cache_directory=cache)
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
@@ -111,14 +110,8 @@ def _alone(request: CaptureRequest) -> Iterator[None]:
     work = Path(request.work_directory)
     work.mkdir(parents=True, exist_ok=True)
     path = work.with_suffix(".lock")
-    with path.open("a+") as file:
+    with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        if earlier := file.read().strip():
-            await_session_end(int(earlier), ORPHAN_SECONDS)
-        file.truncate(0)
-        file.write(str(os.getsid(0)))
-        file.flush()
         yield
     path.unlink(missing_ok=True)
 

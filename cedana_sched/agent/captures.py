@@ -6,6 +6,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,10 +14,10 @@ import msgspec
 import structlog
 
 from cedana_sched.agent.messages import CaptureFailed, CaptureProgress, CaptureReport, CaptureRequest
-from cedana_sched.agent.sessions import await_session_end
+from cedana_sched.agent.orphans import await_orphan
+from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
-_ORPHAN_SECONDS = 10.0
 
 log = structlog.get_logger()
 
@@ -24,7 +25,8 @@ log = structlog.get_logger()
 class Captures:
     """The capture processes of one agent. An async context manager: leaving it stops all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._toolchain = toolchain
         self._spare: Process | None = None
         self._running: dict[str, Process] = {}
         self._idle = asyncio.Condition()
@@ -56,7 +58,7 @@ class Captures:
                 yield report
             status = await process.wait()
         finally:
-            await asyncio.shield(self._forget(request.checkpoint_uid, process))
+            await asyncio.shield(self._forget(request, process))
         if not finished:
             yield CaptureFailed(f"the capture process ended with status {status}", retryable=True)
 
@@ -73,20 +75,25 @@ class Captures:
             spare = await _start()
         return spare
 
-    async def _forget(self, checkpoint_uid: str, process: Process) -> None:
+    async def _forget(self, request: CaptureRequest, process: Process) -> None:
         _close_stdin(process)
-        await process.wait()
-        if not await asyncio.to_thread(await_session_end, process.pid, _ORPHAN_SECONDS):
-            log.warning("criu had to be killed", checkpoint=checkpoint_uid)
+        if await process.wait() < 0:
+            await self._clean_up(request)
         async with self._idle:
-            del self._running[checkpoint_uid]
+            del self._running[request.checkpoint_uid]
             self._idle.notify_all()
         if self._spare is None:
             self._spare = await _start()
 
+    async def _clean_up(self, request: CaptureRequest) -> None:
+        """The capture process was killed: its CRIU notices that nobody reads."""
+        work, freezer = Path(request.work_directory), Path(request.freezer)
+        if not await asyncio.to_thread(await_orphan, self._toolchain, work, freezer):
+            log.warning("criu had to be killed", checkpoint=request.checkpoint_uid)
+
 
 async def _start() -> Process:
-    """A session of its own: whoever is left of it when it is killed can be told from other processes."""
+    """A session of its own: a Ctrl-C meant for the agent must not reach it."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "cedana_sched.agent.capture", stdin=PIPE, stdout=PIPE, start_new_session=True
     )

@@ -49,7 +49,7 @@ class NodeAgent:
         self._cache_directory = cache_directory
         self._work = state_directory / "captures"
         self._staging = Staging(state_directory / "staged", toolchain.version)
-        self._captures = Captures()
+        self._captures = Captures(toolchain)
         self._frozen_by: dict[str, str] = {}
         self._frozen_at: dict[str, float] = {}
         self._called_off: set[str] = set()

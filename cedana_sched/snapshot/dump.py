@@ -18,8 +18,10 @@ import contextlib
 import enum
 import os
 import select
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
 
 LOG_NAME = "dump.log"
+_SOCKETS = Path("/run/cedana-sched/streams")
 _ORDERLY_SECONDS = 3.0
 
 
@@ -91,8 +94,8 @@ class Dump:
     def __init__(self, toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> None:
         self._toolchain = toolchain
         self._request = request
-        self._images = request.workdir / "images"
-        self._images.mkdir(parents=True, exist_ok=True)
+        request.workdir.mkdir(parents=True, exist_ok=True)
+        self._images = _socket_directory()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._why_stopped = ""
         self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop)
@@ -118,6 +121,12 @@ class Dump:
             DumpError: it failed, or was cancelled, or took too long. The processes run on (a frozen cgroup is thawed),
                 and the cause is the sink's own exception if there was one.
         """
+        try:
+            return self._run()
+        finally:
+            shutil.rmtree(self._images)
+
+    def _run(self) -> DumpResult:
         began = time.monotonic()
         self._receiver.start()
         with (self._request.workdir / "criu.stderr").open("wb") as stderr:
@@ -200,6 +209,12 @@ def _spare_from_oom_killer(pid: int) -> None:
     """Make CRIU the last choice: it is small, and killing it can hurt the workload (see `aftermath`)."""
     with contextlib.suppress(PermissionError, FileNotFoundError):  # needs CAP_SYS_RESOURCE; ended already
         Path(f"/proc/{pid}/oom_score_adj").write_text("-1000")
+
+
+def _socket_directory() -> Path:
+    """CRIU's images directory holds nothing but the stream's socket, whose whole path has 107 characters at most."""
+    _SOCKETS.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=_SOCKETS))
 
 
 def dump(toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> DumpResult:

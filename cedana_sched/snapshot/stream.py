@@ -72,8 +72,7 @@ class StreamReceiver:
     def start(self) -> None:
         """Listen. CRIU may be started as soon as this returns."""
         self._address.unlink(missing_ok=True)
-        with _short_path(self._address) as short:
-            self._listener.bind(short)
+        self._listener.bind(str(self._address))
         self._listener.listen(1)
         self._acceptor.start()
 
@@ -226,17 +225,3 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes | None:
             return None
         data += part
     return data
-
-
-class _short_path:  # noqa: N801  used like a function
-    """A path to a socket that fits into the kernel's 108 bytes, however deep its folder lies."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> str:
-        self._folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
-        return f"/proc/self/fd/{self._folder}/{self._path.name}"
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._folder)
