@@ -197,18 +197,23 @@ def _nothing_stays_behind(short_path: Path) -> Iterator[None]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder."""
-    return [words for words in command_lines() if str(folder) in words]
+    """Processes of this machine, but this one, that name the folder in their command line or have a file of it open."""
+    return [str(entry) for entry in others() if str(folder) in words_of(entry) or any_file_below(entry, folder)]
 
 
-def command_lines() -> list[str]:
-    """Of every process of this machine but this one."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        if entry.name == str(os.getpid()):
-            continue
-        try:
-            found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue  # it ended meanwhile
-    return found
+def others() -> list[Path]:
+    return [entry for entry in Path("/proc").glob("[0-9]*") if entry.name != str(os.getpid())]
+
+
+def words_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""  # it ended meanwhile
+
+
+def any_file_below(process: Path, folder: Path) -> bool:
+    try:
+        return any(link.readlink().is_relative_to(folder) for link in (process / "fd").iterdir())
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ import pytest
 
 from cedana_sched.local.processes import ProcessId
 from cedana_sched.snapshot import freezer
-from tests.integration.local_runtime.conftest import command_lines
+from tests.integration.local_runtime.conftest import others, words_of
 
 if TYPE_CHECKING:
     from tests.integration.local_runtime.conftest import Lab
@@ -129,7 +129,7 @@ async def test_frozen_job_can_be_killed_and_executes_nothing_more(lab: Lab) -> N
 async def test_processes_that_leave_their_session_end_with_the_job(lab: Lab) -> None:
     await lab.runtime.start_cold(lab.shell("daemon", "setsid sleep 61.3125 & echo up; sleep 0.2"), None)
     await lab.end_of("daemon")
-    assert not any("61.3125" in words for words in command_lines())
+    assert not any("61.3125" in words_of(process) for process in others())
 
 
 async def test_running_names_the_first_process_and_its_mounts(lab: Lab) -> None:
@@ -177,6 +177,34 @@ async def test_folder_that_the_supervisor_cannot_enter_ends_the_run_with_its_wor
     record = await lab.run(workload)
     assert record.failure is not None
     assert "Is a directory" in record.failure.message
+
+
+async def test_supervisors_start_again_when_their_nursery_is_killed(lab: Lab) -> None:
+    await lab.runtime.start_cold(lab.shell("before", "sleep 60"), None)
+    nursery = lab.runtime._supervisors._nursery
+    assert nursery is not None
+    nursery.kill()
+    assert (await lab.run(lab.shell("after", "exit 6"))).exit_code == 6
+    assert lab.runtime.usage("before") is not None
+    await lab.runtime.terminate("before", grace_seconds=20)
+    assert (await lab.end_of("before")).signal == "SIGTERM"
+
+
+async def test_limit_that_this_machine_lacks_is_noted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories = {name: path for name, path in lab.runtime._site.roots.items() if name != "pids"}
+    monkeypatch.setattr(lab.runtime._site, "roots", directories)
+    if "unified" in directories:
+        pytest.skip("v2 has its controllers in one directory")
+    await lab.runtime.start_cold(lab.shell("noted", "sleep 60", processes=50), None)
+    notes = (await lab.beginning_of("noted")).notes
+    assert notes == ("no limit of processes: this machine's control groups have no pids.max",)
+
+
+async def test_fork_bomb_meets_its_limit(lab: Lab) -> None:
+    script = "for i in $(seq 100); do sleep 60 & done; echo all"
+    await lab.run(lab.shell("bomb", script, processes=20))
+    assert "all" not in lab.lines("bomb")
+    assert "fork" in lab.out("bomb").read_text()
 
 
 async def test_give_up_ends_a_run_that_never_began(lab: Lab) -> None:
