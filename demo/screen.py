@@ -21,7 +21,7 @@ from workloads.workload import Progress
 
 REFRESH_PER_SECOND = 8
 _MOMENTS_SHOWN = 10
-_BAR_WIDTH = 20
+_BAR_WIDTH = 16
 _STYLES = {"Running": "green", "Succeeded": "bold green", "Preempting": "yellow", "Failed": "red", "Queued": "cyan"}
 
 ProgressOf = Callable[[str], Progress | None]
@@ -66,7 +66,7 @@ class LiveScreen:
             progress = self._progress_of(job.name)
             bar = ProgressBar(total=1.0, completed=progress.fraction if progress else 0, width=_BAR_WIDTH)
             phase = Text(f"{job.phase:<10}", style=_STYLES.get(job.phase, ""))
-            cells = (f"{cell:<10}" for cell in snapshot_cells(job.checkpoint, now))
+            cells = (f"{cell:<9}" for cell in snapshot_cells(job.checkpoint, now))
             table.add_row(job.group, job.name, phase, bar, progress_text(progress), *cells)
         return table
 

@@ -41,7 +41,7 @@ def test_on_a_terminal_the_table_shows_phase_progress_and_bytes(story: list[JobV
         "bio 2/1 cpus (borrows 1)",
         "Preempting",
         "2,500/5,000 steps",
-        "10.0 MiB read, 0 B stored",
+        "10.0 MiB   0 B",
         "frozen: ",
     ):
         assert want in text
