@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import select
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -109,11 +110,10 @@ def _alone(request: CaptureRequest) -> Iterator[None]:
     """Wait until an earlier capture of this checkpoint, left behind by an agent that died, has ended."""
     work = Path(request.work_directory)
     work.mkdir(parents=True, exist_ok=True)
-    path = work.with_suffix(".lock")
-    with path.open("w") as file:
+    with (work / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    path.unlink(missing_ok=True)
+    shutil.rmtree(work)  # a failed dump leaves its log
 
 
 @contextlib.contextmanager
