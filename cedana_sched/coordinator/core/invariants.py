@@ -52,7 +52,7 @@ def _cold_starts(core: Core) -> Iterator[str]:
             continue
         for checkpoint in core.book.of_identity(restore.identity):
             ready_at = checkpoint.finished_at if checkpoint.step is CheckpointStep.READY else None
-            if ready_at is not None and ready_at <= restore.created_at:
+            if ready_at is not None and ready_at < restore.created_at:
                 yield f"2: {restore.uid} started cold without a word, {checkpoint.snapshot} was there"
 
 
