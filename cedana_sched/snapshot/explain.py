@@ -19,6 +19,7 @@ from cedana_sched.snapshot.failures import FAILURES
 _NOISE = re.compile(
     r"rlimit: Can't setup RLIMIT_NOFILE"  # harmless: CRIU wants more descriptors than it is allowed
     r"|Dumping FAILED|Restoring FAILED|Unable to open .*kdat"
+    r"|cgroupd: recv req error"  # a helper's farewell, after whatever went wrong
 )
 _STAMP = re.compile(r"^\(\d+\.\d+\)\s*(?:\d+:\s*)?")
 _TAIL_BYTES = 256 << 10

@@ -70,6 +70,17 @@ def test_nothing_is_executed_between_freeze_and_kill(either_lab: Laboratory) -> 
     lab.await_true(lambda: counter.read_bytes() != frozen_at, "counting after the restore")
 
 
+def test_a_dump_works_however_deep_its_folder_lies(lab: Laboratory) -> None:
+    """The kernel allows 107 characters for the path of the socket on which CRIU streams."""
+    lab.python(COUNTING)
+    lab.await_progress()
+    freezer.freeze(lab.cgroup)
+    lab.dump(workdir=lab.folder / ("d" * 100) / ("e" * 100))
+    lab.kill()
+    lab.restore()
+    lab.await_progress()
+
+
 def test_a_thawed_job_goes_on_as_if_nothing_had_happened(either_lab: Laboratory) -> None:
     lab = either_lab
     lab.python(COUNTING)
