@@ -2,9 +2,10 @@
 
     event ─► rules on a draft ─► decide ─► journal ─► book ─► reports to the coordinator, actions on the machine
 
-Nothing polls and nothing is timed but the end of a job's protection. What fails to be written has not happened:
-the caller gets the journal's error and may come again. The engine wires it: `run_began` and `run_ended` come from
-the runtime, `released` from the adapter, the requests from the API.
+Nothing polls and nothing is timed but the end of a job's protection. A request that cannot be written has not
+happened: the caller gets the journal's error. What the machine reports has happened: it is tried until written.
+The engine wires it: `run_began` and `run_ended` come from the runtime, `released` from the adapter, requests from
+the API.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report
 from cedana_sched.local import evictions, requests, rules
@@ -35,8 +37,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-RETRY_SECONDS = 5.0
-"""Pause before a decision that could not be written is tried again."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+"""Pauses before an event that could not be written is tried again."""
 
 
 class LoopJournal(Protocol):
@@ -116,14 +118,7 @@ class SchedulingLoop:
                 async with asyncio.timeout(wait):
                     await self._rearmed.wait()
             except TimeoutError:
-                await self._decide_again()
-
-    async def _decide_again(self) -> None:
-        try:
-            await self._take(lambda _: None)
-        except RetryableError as error:
-            log.warning("journal cannot be written, trying again", problem=error.message, pause_seconds=RETRY_SECONDS)
-            self._wake_at = self._now() + RETRY_SECONDS
+                await self._take_surely(lambda _: None)
 
     async def configure(self, configuration: Configuration) -> None:
         """Go on with other groups; nobody is preempted because of it unless somebody waits for the place."""
@@ -206,15 +201,15 @@ class SchedulingLoop:
 
     async def run_began(self, uid: str, beginning: Beginning) -> None:
         """The runtime has brought a run to life."""
-        await self._take(lambda draft: rules.run_began(draft, uid, beginning))
+        await self._take_surely(lambda draft: rules.run_began(draft, uid, beginning))
 
     async def run_ended(self, uid: str, ending: Ending) -> None:
         """Nothing of a run is left; once this returns the runtime may forget it."""
-        await self._take(lambda draft: rules.run_ended(draft, uid, ending))
+        await self._take_surely(lambda draft: rules.run_ended(draft, uid, ending))
 
     async def snapshot_settled(self, signal_uid: str, *, committed: bool) -> None:
         """The coordinator has done with a snapshot of a job that runs on (such a signal is never released)."""
-        await self._take(lambda draft: evictions.snapshot_settled(draft, signal_uid, committed=committed))
+        await self._take_surely(lambda draft: evictions.snapshot_settled(draft, signal_uid, committed=committed))
 
     # -- the adapter's backend
 
@@ -244,6 +239,15 @@ class SchedulingLoop:
     async def _take(self, rule: Callable[[Draft], T]) -> T:
         """One event, to its end even if the caller is cancelled meanwhile."""
         return await asyncio.shield(asyncio.ensure_future(self._in_turn(rule)))
+
+    async def _take_surely(self, rule: Callable[[Draft], None]) -> None:
+        """An event that has happened whether it can be written or not: try until it is."""
+        pauses = wait_exponential(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(RetryableError), wait=pauses, before_sleep=_say_unwritten
+        ):
+            with attempt:
+                await self._take(rule)
 
     async def _in_turn(self, rule: Callable[[Draft], T]) -> T:
         async with self._turn:
@@ -302,3 +306,8 @@ class SchedulingLoop:
 
     def _new_signal_uid(self) -> str:
         return f"sig-{self._new_uid()}"
+
+
+def _say_unwritten(call: RetryCallState) -> None:
+    problem = call.outcome.exception() if call.outcome is not None else None
+    log.warning("journal cannot be written, trying again", problem=str(problem), pause_seconds=call.upcoming_sleep)

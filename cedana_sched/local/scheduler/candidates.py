@@ -53,13 +53,14 @@ def candidates_for(
     """All candidates for `job`, best first: other groups before its own, low priority first, newest first."""
     group = ledger.cohort.groups[job.group]
     within_nominal = ledger.within_nominal(job.group, job.request)
+    borrowers = {name for name in ledger.cohort.groups if ledger.borrows(name, lacking)}
     found = []
     for other in admitted:
         if not _uses(other, lacking) or not _policy_allows(group, job, other):
             continue
         if other.group == job.group:
             found.append(Candidate(other, Variant.SAME_GROUP))
-        elif other.group in ledger.cohort.groups and ledger.borrows(other.group, lacking):
+        elif other.group in borrowers:
             found.append(Candidate(other, _reclaim_variant(group, job, other, within_nominal=within_nominal)))
     return sorted(found, key=lambda c: _order(c, job))
 

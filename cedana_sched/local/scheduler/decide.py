@@ -16,6 +16,7 @@ from cedana_sched.local.scheduler.reasons import (
     why_preempting,
     why_waiting_for_place,
 )
+from cedana_sched.local.scheduler.resources import Resources
 from cedana_sched.local.scheduler.search import victims_for
 from cedana_sched.local.scheduler.state import (
     AdmittedJob,
@@ -51,6 +52,8 @@ class _Cycle:
         self._claims: set[str] = set()
         self._waiting: dict[str, str] = {}
         self._unschedulable: dict[str, str] = {}
+        self._hopeless: dict[tuple[str, Resources, int], str] = {}
+        """Requests for which there is no place as `then` is now, and why; later ones of the kind share their fate."""
 
     def run(self) -> Decisions:
         for job in self._in_order():
@@ -110,12 +113,12 @@ class _Cycle:
             self._admit(job)
         else:
             self._waiting[job.uid] = why_waiting_for_place(job, list(self._leaving.values()))
-            self._then.add(job.group, job.request)
+            self._claim(job)
 
     def _admit(self, job: PendingJob) -> None:
         self._admissions.append(job.uid)
         self._now.add(job.group, job.request)
-        self._then.add(job.group, job.request)
+        self._claim(job)
         for victim in [v for v in self._leaving.values() if _revocable_for(v, job.uid)]:
             if self._then.fits(victim.group, victim.request):
                 self._then.add(victim.group, victim.request)
@@ -123,9 +126,11 @@ class _Cycle:
                 del self._leaving[victim.uid]
 
     def _look_for_victims(self, job: PendingJob) -> None:
-        preemptions = victims_for(job, self._staying, self._then)
+        kind = (job.group, job.request, job.priority)
+        preemptions = [] if kind in self._hopeless else victims_for(job, self._staying, self._then)
         if not preemptions:
-            self._waiting[job.uid] = why_not_fitting(job, self._then)
+            why = self._hopeless.get(kind) or why_not_fitting(job, self._then)
+            self._waiting[job.uid] = self._hopeless[kind] = why
             return
         self._preemptions += preemptions
         self._claims.add(job.uid)
@@ -135,8 +140,12 @@ class _Cycle:
             self._then.remove(victim.group, victim.request)
             self._leaving[victim.uid] = victim
         self._staying = [a for a in self._staying if a.uid not in gone]
-        self._then.add(job.group, job.request)
+        self._claim(job)
         self._waiting[job.uid] = why_preempting(preemptions, victims)
+
+    def _claim(self, job: PendingJob) -> None:
+        self._then.add(job.group, job.request)
+        self._hopeless.clear()
 
     def _wake_at(self) -> float | None:
         if not self._waiting:

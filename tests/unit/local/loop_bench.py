@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class MemoryJournal:
         self._jobs: dict[str, bytes] = {}
         self._signals: dict[str, bytes] = {}
         self.full = False
+        self.refused = asyncio.Event()
         self.events: list[str] = []
 
     async def load_jobs(self) -> tuple[Job, ...]:
@@ -33,6 +35,7 @@ class MemoryJournal:
 
     async def save_step(self, step: Step) -> None:
         if self.full:
+            self.refused.set()
             raise JournalUnavailableError("the disk is full")
         self._jobs |= {job.uid: codec.encode(job) for job in step.jobs}
         self._signals |= {signal.uid: codec.encode(signal) for signal in step.signals}

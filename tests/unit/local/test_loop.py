@@ -7,6 +7,7 @@ import contextlib
 
 import pytest
 
+from cedana_sched.local import loop as loop_module
 from cedana_sched.local.jobs import JobPhase
 from cedana_sched.local.journal import JournalUnavailableError
 from cedana_sched.local.rules import Beginning, Ending
@@ -450,18 +451,31 @@ class TestRestart:
 
 
 class TestJournal:
-    async def test_what_cannot_be_written_has_not_happened(self, bench: Bench) -> None:
+    async def test_a_request_that_cannot_be_written_has_not_happened(self, bench: Bench) -> None:
         await bench.running("sim", cpus="4")
         before = (bench.loop.jobs, list(bench.reports))
         bench.journal.full = True
         with pytest.raises(JournalUnavailableError):
             await bench.submit("train", "ml", cpus="2")
         with pytest.raises(JournalUnavailableError):
-            await bench.end("sim")
+            await bench.loop.cancel("sim")
 
         assert (bench.loop.jobs, bench.reports) == before
+        assert bench.terminated == []
+
+    async def test_what_the_machine_reports_is_written_when_it_can_be(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(loop_module, "FIRST_PAUSE_SECONDS", 0.001)
+        await bench.running("sim")
+        bench.journal.full = True
+        ending = asyncio.create_task(bench.end("sim"))
+        async with asyncio.timeout(10):
+            await bench.journal.refused.wait()
+        assert bench.phase("sim") is RUNNING
         bench.journal.full = False
-        assert (await bench.end("sim")).phase is JobPhase.SUCCEEDED
+
+        assert (await ending).phase is JobPhase.SUCCEEDED
 
     async def test_a_caller_that_goes_away_does_not_stop_what_it_asked_for(self, bench: Bench) -> None:
         asking = asyncio.create_task(bench.submit("sim"))

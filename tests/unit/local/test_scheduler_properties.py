@@ -147,7 +147,7 @@ class Machine:
                 assert lend is None or others <= lendable
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cohorts(), jobs(), st.randoms(use_true_random=False))
 def test_no_history_exceeds_quota_and_every_history_comes_to_rest(
     cohort: Cohort, submitted: list[PendingJob], dice: random.Random
@@ -165,7 +165,7 @@ def test_no_history_exceeds_quota_and_every_history_comes_to_rest(
     machine.settle()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cohorts(), jobs(8))
 def test_a_victim_never_takes_its_place_back_from_its_preemptor(cohort: Cohort, submitted: list[PendingJob]) -> None:
     machine = Machine(cohort)
@@ -181,7 +181,7 @@ def test_a_victim_never_takes_its_place_back_from_its_preemptor(cohort: Cohort, 
     assert not [pair for pair in immediate if pair[0] == pair[1][::-1]], took
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cohorts(), jobs(10))
 def test_of_the_victims_none_is_needless(cohort: Cohort, submitted: list[PendingJob]) -> None:
     *running, job = submitted
@@ -206,7 +206,7 @@ def _fits_as_chosen(cohort: Cohort, job: PendingJob, usage: list[tuple[str, Reso
     return ledger.fits(job.group, job.request, may_borrow=may_borrow)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cohorts(), jobs(10))
 def test_nominal_quota_can_always_be_reclaimed_where_the_policy_says_any(
     cohort: Cohort, submitted: list[PendingJob]
@@ -226,7 +226,7 @@ def test_nominal_quota_can_always_be_reclaimed_where_the_policy_says_any(
     assert job.uid in decisions.admissions or job.uid in {p.preemptor for p in decisions.preemptions}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cohorts(), jobs(10), st.randoms(use_true_random=False))
 def test_the_order_in_which_jobs_are_listed_decides_nothing(
     cohort: Cohort, submitted: list[PendingJob], dice: random.Random
