@@ -1,0 +1,311 @@
+"""Restores: who waits for what, claims, failures, cold starts that say why, deadlines."""
+
+from __future__ import annotations
+
+import pytest
+
+from cedana_sched.adapter.contract import Starting
+from cedana_sched.coordinator.core import AgentRestarted, NodeLost, OrderLost
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.orders import (
+    Continued,
+    ContinueFailed,
+    Find,
+    Found,
+    GaveUp,
+    Resumed,
+    Stage,
+    Staged,
+    StageFailed,
+    StartCold,
+    StartedCold,
+)
+from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
+from cedana_sched.model.preemption import After
+from cedana_sched.model.records import Restore
+from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
+
+FORK = Identity("bio", "fork")
+FAIL = CheckpointPolicy(restore_deadline_seconds=90, on_restore_failure=OnRestoreFailure.FAIL)
+
+
+def start(
+    told: Told,
+    uid: str = "w2",
+    identity: Identity = MD,
+    policy: CheckpointPolicy = POLICY,
+    wanted: SnapshotRef | None = None,
+) -> Told:
+    return told.report(Starting(workload(uid), identity, policy, wanted))
+
+
+def saved() -> Told:
+    """`w1` was preempted, committed as generation 1 and killed."""
+    return Told().running().preempt().frozen().committed().killed()
+
+
+def restored() -> Told:
+    """`w2` runs from generation 1."""
+    told = start(saved()).tell(Found("restore.w2", ref(1)), Staged("restore.w2"))
+    return told.tell(Continued("restore.w2"))
+
+
+def restore(told: Told, uid: str = "w2") -> Restore:
+    return told.core.book.restores[f"restore.{uid}"]
+
+
+def test_the_way_back_is_find_stage_continue() -> None:
+    told = start(saved())
+    assert told.orders() == ["Find restore.w2"]
+    assert told.tell(Found("restore.w2", ref(1))).orders() == ["Stage restore.w2"]
+    assert told.order(Stage).snapshot == ref(1)
+    assert told.tell(Staged("restore.w2")).orders() == ["Continue restore.w2"]
+    told.tell(Continued("restore.w2"))
+    assert (told.step("restore.w2"), restore(told).cold, restore(told).snapshot) == ("Running", False, ref(1))
+    assert told.tells() == ["Restored"]
+
+
+def test_a_first_start_is_cold_and_no_alarm() -> None:
+    told = start(Told()).tell(Found("restore.w2"))
+    assert told.order(StartCold).why is None
+    assert told.tell(StartedCold("restore.w2")).step("restore.w2") == "Running"
+    assert told.tells() == []
+
+
+def test_a_first_start_is_cold_even_if_the_policy_forbids_cold_starts_after_failures() -> None:
+    told = start(Told(), policy=FAIL).tell(Found("restore.w2"))
+    assert told.orders() == ["StartCold restore.w2"]
+
+
+# -- waiting
+
+
+def test_a_start_waits_for_the_checkpoint_in_flight_until_it_is_killed() -> None:
+    told = start(Told().running().preempt().frozen())
+    assert told.orders() == []
+    assert told.committed().orders() == ["Kill s1.w1.1"]
+    assert "Find restore.w2" in told.killed().orders()
+
+
+def test_a_start_goes_on_when_the_checkpoint_in_flight_failed() -> None:
+    told = start(Told().running().preempt().frozen())
+    told.failed().aborted()
+    assert told.orders() == []  # the workload itself runs on under that identity
+    told.ended("w1")
+    assert told.orders() == ["Find restore.w2"]
+    assert told.order(Find).excluding == ("s1.w1.1",)
+
+
+def test_a_start_waits_while_another_workload_runs_as_the_same_identity() -> None:
+    told = start(Told().running())
+    assert told.orders() == []
+    assert told.ended("w1").orders() == ["Find restore.w2"]
+
+
+def test_of_two_starts_of_one_identity_the_second_waits() -> None:
+    told = start(start(Told(), "w2"), "w3")
+    assert told.orders() == []
+    assert told.ended("w2").orders() == ["Find restore.w3"]
+
+
+def test_another_replica_waits_for_nobody() -> None:
+    told = start(Told().running(), identity=Identity("bio", "md", 1))
+    assert told.orders() == ["Find restore.w2"]
+
+
+def test_a_checkpoint_waits_until_its_workload_runs() -> None:
+    told = start(saved()).tell(Found("restore.w2", ref(1)))
+    told.preempt(victim("w2"), uid="s2")
+    assert told.orders() == []
+    told.tell(Staged("restore.w2"), Continued("restore.w2"))
+    assert "Freeze s2.w2.1" in told.orders()
+
+
+def test_an_answer_that_is_older_than_the_newest_commit_is_asked_again() -> None:
+    told = restored().preempt(victim("w2"), uid="s2")
+    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
+    start(told, "w3").tell(Found("restore.w3", ref(1)))
+    assert told.step("restore.w3") == "Waiting"
+    told.tell(Found("restore.w3", ref(2)))
+    assert told.order(Stage).snapshot == ref(2)
+
+
+# -- claims
+
+
+def test_a_claim_keeps_others_out_until_the_workload_has_ended() -> None:
+    told = start(restored(), "w3", FORK, wanted=ref(1))
+    assert told.orders() == []
+    assert told.ended("w2").orders() == ["Find restore.w3"]
+    assert told.tell(Found("restore.w3", ref(1))).orders() == ["Stage restore.w3"]
+
+
+def test_a_claim_that_was_taken_while_the_store_was_asked_is_waited_for() -> None:
+    told = start(saved(), "w2")
+    start(told, "w3", FORK, wanted=ref(1))
+    told.tell(Found("restore.w2", ref(1)), Found("restore.w3", ref(1)))
+    assert told.orders() == ["Stage restore.w2"]
+    assert told.ended("w2").orders() == ["Find restore.w3"]
+
+
+def test_a_fork_waits_for_the_checkpoint_that_makes_its_snapshot() -> None:
+    told = Told().running().preempt(after=After.CONTINUE).frozen().committed()
+    assert start(told, "w3", FORK, wanted=ref(1)).orders() == []
+    assert "Find restore.w3" in told.tell(Resumed("s1.w1.1")).orders()
+
+
+@pytest.mark.parametrize(
+    ("identity", "why"),
+    [
+        pytest.param(Identity("ml", "md"), "bio/md/0/main@1 belongs to another namespace", id="namespace"),
+        pytest.param(Identity("bio", "md", 3), "bio/md/0/main@1 belongs to replica 0, this is replica 3", id="replica"),
+    ],
+)
+def test_a_snapshot_never_crosses(identity: Identity, why: str) -> None:
+    told = start(saved(), "w3", identity, wanted=ref(1))
+    assert told.order(StartCold).why == why
+
+
+def test_a_snapshot_of_another_identity_than_asked_for_is_refused() -> None:
+    told = start(saved()).tell(Found("restore.w2", ref(1, Identity("ml", "md"))))
+    assert "another identity" in str(told.order(StartCold).why)
+
+
+# -- failures
+
+
+@pytest.mark.parametrize(
+    ("story", "why"),
+    [
+        pytest.param([Found("restore.w2", None, "the manifest is damaged")], "the manifest is damaged", id="find"),
+        pytest.param([Found("restore.w2")], "bio/md/0/main@1 is not in the store any more", id="gone"),
+        pytest.param(
+            [Found("restore.w2", ref(1)), StageFailed("restore.w2", "a chunk is damaged")],
+            "bio/md/0/main@1 could not be fetched: a chunk is damaged",
+            id="stage",
+        ),
+        pytest.param(
+            [Found("restore.w2", ref(1)), Staged("restore.w2"), ContinueFailed("restore.w2", "PID 7 in use")],
+            "bio/md/0/main@1 could not be continued: PID 7 in use",
+            id="continue",
+        ),
+    ],
+)
+def test_a_failure_starts_cold_and_says_why(story: list[Found], why: str) -> None:
+    told = start(saved()).tell(*story)
+    assert told.order(StartCold).why == why
+    assert "ColdStart" in told.tells()
+    told.tell(StartedCold("restore.w2"))
+    assert (restore(told).cold, restore(told).failure, restore(told).snapshot) == (True, why, None)
+
+
+def test_a_failure_gives_up_where_the_policy_forbids_a_cold_start() -> None:
+    told = start(saved(), policy=FAIL).tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
+    assert told.orders() == ["Stage restore.w2", "GiveUp restore.w2"]
+    assert told.tell(GaveUp("restore.w2")).step("restore.w2") == "Failed"
+
+
+def test_work_that_was_let_go_is_not_lost_silently() -> None:
+    told = Told().running().preempt().frozen().failed().aborted().ended()
+    start(told).tell(Found("restore.w2"))
+    assert str(told.order(StartCold).why).startswith("there is no snapshot, because the checkpoint before failed")
+
+
+def test_a_fetch_that_may_be_repeated_is_repeated_until_the_deadline() -> None:
+    told = start(saved()).tell(Found("restore.w2", ref(1)))
+    fetches = 0
+    while told.step("restore.w2") == "Staging":
+        if "Stage restore.w2" in told.orders():
+            fetches += 1
+            told.tell(StageFailed("restore.w2", "the store is down", retryable=True))
+        else:
+            told.after(1)
+    assert fetches == 7  # after 1, 2, 4, 8, 16 and 32 s; 60 s more would be too late
+    assert restore(told).failure == "bio/md/0/main@1 could not be fetched: the store is down"
+
+
+# -- deadlines
+
+
+def test_the_deadline_starts_cold_and_says_why() -> None:
+    told = start(saved()).tell(Found("restore.w2", ref(1))).after(90)
+    assert told.order(StartCold).why == "not restored within 90 s"
+
+
+def test_the_deadline_names_who_is_in_the_way() -> None:
+    told = start(Told().running()).after(90)
+    assert told.order(StartCold).why == "not restored within 90 s, because name-of-w1 still runs as bio/md/0/main"
+
+
+def test_time_spent_waiting_for_a_checkpoint_in_flight_does_not_count() -> None:
+    slow = CheckpointPolicy(deadline_seconds=600)
+    told = start(Told().running().preempt(victim(policy=slow)).frozen())
+    assert "StartCold restore.w2" not in told.after(120).orders()
+    told.committed().killed()
+    assert "Find restore.w2" in told.orders()
+
+
+def test_a_deadline_while_the_node_continues_it_keeps_the_claim() -> None:
+    """The node may have continued it already: nobody else may, until it says."""
+    told = start(saved()).tell(Found("restore.w2", ref(1)), Staged("restore.w2")).after(90)
+    assert told.orders()[-1] == "StartCold restore.w2"
+    assert restore(told).snapshot == ref(1)
+    told.tell(Continued("restore.w2"))
+    assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
+
+
+def test_a_silent_node_fails_the_restore_and_may_answer_after_all() -> None:
+    told = start(Told()).tell(Found("restore.w2")).after(90).after(120)
+    assert told.step("restore.w2") == "Failed"
+    assert start(told, "w3").orders() == []  # it may run all the same
+    assert "StartCold restore.w2" in told.restart().orders()
+    assert told.tell(StartedCold("restore.w2")).step("restore.w2") == "Running"
+
+
+# -- restarts, losses, repetitions
+
+
+@pytest.mark.parametrize(
+    ("answers", "order"),
+    [
+        ([], "Find restore.w2"),
+        ([Found("restore.w2", ref(1))], "Stage restore.w2"),
+        ([Found("restore.w2", ref(1)), Staged("restore.w2")], "Continue restore.w2"),
+        ([Found("restore.w2", None, "damaged")], "StartCold restore.w2"),
+    ],
+)
+def test_whoever_restarts_the_order_is_given_again(answers: list[Found], order: str) -> None:
+    told = start(saved()).tell(*answers)
+    assert told.tell(AgentRestarted("n1")).orders() == [order]
+    assert told.restart().orders() == [order]
+    told.tell(OrderLost(told.sent()[0], "no route to host"))
+    assert told.after(1).orders() == [order]
+
+
+def test_repeated_reports_and_answers_change_nothing() -> None:
+    told = restored()
+    before = told.core.records()
+    start(told, "w2").tell(
+        Found("restore.w2", ref(1)), Staged("restore.w2"), StageFailed("restore.w2", "late"), Continued("restore.w2")
+    )
+    assert told.orders() == []
+    assert [r for r in told.core.records() if r.uid == "restore.w2"] == [r for r in before if r.uid == "restore.w2"]
+
+
+def test_a_lost_node_ends_its_restores_and_frees_their_claims() -> None:
+    told = restored().tell(NodeLost("n1"))
+    assert told.step("restore.w2") == "Ended"
+    assert start(told, "w3").orders() == ["Find restore.w3"]
+
+
+def test_the_kill_ends_the_restore_even_before_its_end_is_reported() -> None:
+    told = restored().preempt(victim("w2"), uid="s2")
+    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
+    assert told.step("restore.w2") == "Ended"
+    assert told.ended("w2").step("restore.w2") == "Ended"
+
+
+def test_ended_restores_are_forgotten() -> None:
+    told = restored().ended("w2").after(200_000)
+    assert "restore.w2" not in told.saved
+    assert told.core.book.restores_of(MD) == []
