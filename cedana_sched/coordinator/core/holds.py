@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.coordinator.core import words
-from cedana_sched.coordinator.core.checkpoints import Checkpoints, verdict_of
+from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.failures import verdict_of
 from cedana_sched.coordinator.core.instructions import PlaceHold, ReleaseHold
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.preemption import After, Release, Signal

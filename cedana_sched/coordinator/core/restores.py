@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core import orders, words
-from cedana_sched.coordinator.core.book import claims, holds_identity, unconfirmed
+from cedana_sched.coordinator.core import obstacles, orders, words
+from cedana_sched.coordinator.core.book import holds_identity, unconfirmed
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import SnapshotRef
@@ -153,7 +153,7 @@ class Restores:
         """Ask the store, unless something is in the way or it was asked already."""
         if restore.step is not RestoreStep.WAITING:
             return
-        if problem := _forbidden(restore):
+        if problem := obstacles.forbidden(restore):
             self._refuse(restore, problem)
         elif self._blocked_by(restore) is not None:
             if restore.wanted is not None:
@@ -236,7 +236,7 @@ class Restores:
             self._refuse(restore, f"the node found {snapshot}, which is another identity's")
         elif self._is_stale(restore, snapshot):
             return  # the question is repeated by its timer
-        elif self._claimed_by_other(restore, snapshot):
+        elif obstacles.claimed_by_other(self._book, restore, snapshot):
             self._wants[restore.uid] = snapshot
             self._finding.discard(restore.uid)
             self._desk.answered(restore.uid)
@@ -281,7 +281,7 @@ class Restores:
 
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
-        in_flight = self._in_flight(restore) if restore.step is RestoreStep.WAITING else []
+        in_flight = obstacles.in_flight(self._book, restore) if restore.step is RestoreStep.WAITING else []
         if in_flight:
             settled = max(c.deadline for c in in_flight) + self._desk.timing.confirm
             deadline = max(settled, self._desk.now) + restore.policy.restore_deadline_seconds
@@ -306,43 +306,5 @@ class Restores:
         else:
             self._move(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
 
-    # -- what is in the way
-
-    def _in_flight(self, restore: Restore) -> list[Checkpoint]:
-        """Checkpoints of other workloads that may still give this restore its snapshot."""
-        identity = restore.wanted.identity if restore.wanted else restore.identity
-        return [
-            checkpoint
-            for checkpoint in self._book.of_identity(identity)
-            if not checkpoint.settled and checkpoint.workload.uid != restore.workload.uid
-        ]
-
     def _blocked_by(self, restore: Restore) -> str | None:
-        """What is in the way of a waiting restore, in words; None when nothing is."""
-        if in_flight := self._in_flight(restore):
-            return f"a checkpoint of {in_flight[0].identity} is in flight"
-        is_earlier = True  # of two that wait, the later one waits for the earlier one
-        for other in self._book.restores_of(restore.identity):
-            if other.uid == restore.uid:
-                is_earlier = False
-            elif holds_identity(other) and (is_earlier or other.step is not RestoreStep.WAITING):
-                return f"{other.workload.name} still runs as {restore.identity}"
-        wanted = self._wants.get(restore.uid, restore.wanted)
-        if wanted is not None and self._claimed_by_other(restore, wanted):
-            return f"{wanted} is claimed by another workload"
-        return None
-
-    def _claimed_by_other(self, restore: Restore, snapshot: SnapshotRef) -> bool:
-        return any(claims(other) == snapshot for other in self._book.restores.values() if other.uid != restore.uid)
-
-
-def _forbidden(restore: Restore) -> str | None:
-    """Why the very snapshot that was asked for can never be given to this workload."""
-    wanted = restore.wanted
-    if wanted is None:
-        return None
-    if wanted.identity.namespace != restore.identity.namespace:
-        return f"{wanted} belongs to another namespace"
-    if wanted.identity.index != restore.identity.index:
-        return f"{wanted} belongs to replica {wanted.identity.index}, this is replica {restore.identity.index}"
-    return None
+        return obstacles.blocked_by(self._book, restore, self._wants.get(restore.uid, restore.wanted))

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from cedana_sched.coordinator.core import obstacles
 from cedana_sched.coordinator.core import restores as restores_module
+from cedana_sched.coordinator.core.checkpoint_steps import CheckpointSteps
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.holds import Holds
@@ -31,7 +33,7 @@ MOST_SCHEDULES = 4_000
 def claims_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that does not look whether somebody else runs from the snapshot."""
     patch.setattr(Restores, "_blocked_by", lambda self, restore: None)
-    patch.setattr(Restores, "_claimed_by_other", lambda self, restore, snapshot: False)
+    patch.setattr(obstacles, "claimed_by_other", lambda book, restore, snapshot: False)
 
 
 def restores_twice(patch: pytest.MonkeyPatch) -> None:
@@ -42,7 +44,7 @@ def restores_twice(patch: pytest.MonkeyPatch) -> None:
 
 def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A core that does not wait for a checkpoint in flight."""
-    patch.setattr(Restores, "_in_flight", lambda self, restore: [])
+    patch.setattr(obstacles, "in_flight", lambda book, restore: [])
 
 
 def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
@@ -124,22 +126,22 @@ def runs_on_while_frozen(patch: pytest.MonkeyPatch) -> None:
 
 def kills_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """A core that takes `Frozen` for the end of the dump."""
-    original = Checkpoints._move
+    original = CheckpointSteps.move
 
-    def move(self: Checkpoints, checkpoint: Any, cause: Cause, **changes: Any) -> Any:
+    def move(self: CheckpointSteps, checkpoint: Any, cause: Cause, **changes: Any) -> Any:
         moved = original(self, checkpoint, cause, **changes)
         if cause is Cause.ALL_FROZEN and moved is not None:
             original(self, moved, Cause.COMMITTED)
         return moved
 
-    patch.setattr(Checkpoints, "_move", move)
+    patch.setattr(CheckpointSteps, "move", move)
 
 
 def kills_a_part_of_the_gang(patch: pytest.MonkeyPatch) -> None:
     """A core without the second barrier."""
 
     def barrier(self: Checkpoints, checkpoint: Any) -> None:
-        self._move(checkpoint, Cause.KILL_ALL if checkpoint.after == "Stop" else Cause.RESUME_ALL)
+        self._steps.move(checkpoint, Cause.KILL_ALL if checkpoint.after == "Stop" else Cause.RESUME_ALL)
 
     patch.setattr(Checkpoints, "_pass_commit_barrier", barrier)
 
@@ -156,12 +158,12 @@ def leaves_it_frozen(patch: pytest.MonkeyPatch) -> None:
 
 def crosses_borders(patch: pytest.MonkeyPatch) -> None:
     """A core that gives any workload the snapshot that it asks for."""
-    patch.setattr(restores_module, "_forbidden", lambda restore: None)
+    patch.setattr(obstacles, "forbidden", lambda restore: None)
 
 
 def forgets_checkpoint_deadlines(patch: pytest.MonkeyPatch) -> None:
     """A core whose checkpoints have no alarm."""
-    patch.setattr(Checkpoints, "arm", lambda self, checkpoint: None)
+    patch.setattr(CheckpointSteps, "arm", lambda self, checkpoint: None)
 
 
 def forgets_restore_deadlines(patch: pytest.MonkeyPatch) -> None:

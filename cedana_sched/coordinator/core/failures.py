@@ -1,0 +1,107 @@
+"""How a checkpoint fails: with its whole set, and if that may help, all of it is attempted again."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps
+from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.model.policy import OnCheckpointFailure
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import Checkpoint, CheckpointStep
+
+_POLICY_VERDICT = {
+    OnCheckpointFailure.LET_GO: Verdict.LET_GO,
+    OnCheckpointFailure.KEEP_RUNNING: Verdict.KEEP_RUNNING,
+}
+
+
+def verdict_of(checkpoint: Checkpoint) -> Verdict:
+    """What its scheduler is told if it must be told now."""
+    if checkpoint.verdict is not None:
+        return checkpoint.verdict
+    return _POLICY_VERDICT[checkpoint.policy.on_checkpoint_failure]
+
+
+def uid_of(signal_uid: str, workload_uid: str, attempt: int) -> str:
+    """The uid of one attempt; it is the same whenever the same signal is reported."""
+    return f"{signal_uid}.{workload_uid}.{attempt}"
+
+
+class Failures:
+    """The failures of all checkpoints of one core."""
+
+    def __init__(self, desk: Desk, steps: CheckpointSteps) -> None:
+        self._desk = desk
+        self._book = desk.book
+        self._steps = steps
+
+    def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
+        """This checkpoint fails, and with it its set; all of it is attempted again if that may help."""
+        again = retryable and self._time_is_left(checkpoint)
+        verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
+        failed = self._steps.move(checkpoint, cause, called_off=True, failure=why, verdict=verdict)
+        if failed is None:
+            return
+        if again:
+            self._attempt_again([failed])
+        rest = cause if cause in {Cause.DEADLINE, Cause.CANCELLED} else Cause.SET_FAILED
+        self.fail_rest(failed, rest, f"gang member {failed.workload.name}: {why}", retryable=again)
+
+    def fail_rest(
+        self, failed: Checkpoint, cause: Cause, why: str, *, retryable: bool = False, at_once: bool = False
+    ) -> None:
+        """The other members of a set whose member failed."""
+        again = retryable and self._time_is_left(failed)
+        survivors = []
+        for member in self._book.members(failed):
+            if member.uid == failed.uid or member.settled or member.step in DECIDED:
+                continue
+            verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(member)
+            moved = self._steps.move(member, cause, called_off=True, failure=why, verdict=verdict)
+            if moved is not None:
+                survivors.append(moved)
+        if again:
+            self._attempt_again([m for m in survivors if not m.gone], at_once=at_once)
+
+    def ended(self, checkpoint: Checkpoint, why: str) -> None:
+        if checkpoint.step is CheckpointStep.COMMITTED:
+            self._steps.move(checkpoint, Cause.ENDED, gone=True)
+            return
+        if checkpoint.step in DECIDED:
+            self._steps.move(checkpoint, Cause.ENDED)
+            return
+        reason = f"the workload ended: {why}"
+        self._steps.move(checkpoint, Cause.ENDED, called_off=True, failure=reason, verdict=Verdict.NOT_NEEDED)
+        self.fail_rest(checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True)
+
+    def _time_is_left(self, checkpoint: Checkpoint) -> bool:
+        return self._desk.now + self._desk.timing.pause(checkpoint.attempt) < checkpoint.deadline
+
+    def _attempt_again(self, failed: list[Checkpoint], *, at_once: bool = False) -> None:
+        """New checkpoints in the place of these; they begin when the abort of these is confirmed."""
+        for old in failed:
+            attempt = old.attempt + 1
+            new = Checkpoint(
+                uid=uid_of(old.signal_uid, old.workload.uid, attempt),
+                signal_uid=old.signal_uid,
+                adapter=old.adapter,
+                workload=old.workload,
+                identity=old.identity,
+                policy=old.policy,
+                gang=old.gang,
+                after=old.after,
+                reason=old.reason,
+                step=CheckpointStep.WAITING,
+                created_at=self._desk.now,
+                deadline=old.deadline,
+                workload_started_at=old.workload_started_at,
+                attempt=attempt,
+                not_before=None if at_once else self._desk.now + self._desk.timing.pause(old.attempt),
+            )
+            self._book.add(new, self._desk.now, f"attempt {attempt} after {old.failure}")
+            hold = self._book.holds.get(old.signal_uid)
+            if hold is not None:
+                uids = tuple(new.uid if uid == old.uid else uid for uid in hold.checkpoints)
+                self._book.update(replace(hold, checkpoints=uids))
