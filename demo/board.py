@@ -74,7 +74,8 @@ def _checkpoint_news(
     old = before if before is not None and before.uid == now_is.uid else None
     texts: list[tuple[float, str]] = []
     if old is None:
-        texts.append((now_is.created_at, f"notice: {now_is.reason}"))
+        cause = f"{now_is.reason}, for {now_is.preemptor}" if now_is.preemptor else now_is.reason
+        texts.append((now_is.created_at, f"notice: {cause}"))
     if now_is.frozen_at and not (old and old.frozen_at):
         texts.append((now_is.frozen_at, "frozen: it executes nothing any more"))
     if now_is.committed_at and not (old and old.committed_at):

@@ -20,7 +20,7 @@ def a_job(name: str, group: str, cpus: float, **changes: object) -> JobView:
 
 def a_checkpoint(**changes: object) -> CheckpointView:
     notice = CheckpointView(
-        uid="c1", step="Freezing", phase="Pending", reason="Reclaimed", created_at=BEGAN + 7.1,
+        uid="c1", step="Freezing", phase="Pending", reason="Reclaimed", preemptor="xgboost", created_at=BEGAN + 7.1,
         deadline=BEGAN + 600,
     )  # fmt: skip
     return msgspec.structs.replace(notice, **changes)

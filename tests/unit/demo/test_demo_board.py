@@ -21,7 +21,7 @@ def test_the_moments_of_a_preemption_are_told_once_each(board: Board) -> None:
     texts = [moment.text for moment in board.moments if moment.job == "gromacs"]
     assert [text for text in texts if "→" not in text] == [
         "Queued",
-        "notice: Reclaimed",
+        "notice: Reclaimed, for xgboost",
         "frozen: it executes nothing any more",
         "committed as bio/gromacs/0/main@1",
         "runs again, in new processes, from bio/gromacs/0/main@1",
