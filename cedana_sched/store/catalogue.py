@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
@@ -20,6 +20,7 @@ from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
 
 _log = structlog.get_logger(__name__)
+MOST_REMEMBERED = 10_000
 _REMEDY = "restore an older generation, or remove this one"
 
 
@@ -63,14 +64,12 @@ class Catalogue:
     def of(self, identity: Identity) -> Generations:
         return self.generations(layout.identity_folder(identity))
 
-    def is_committed(self, ref: SnapshotRef) -> bool:
-        return ref in self.of(ref.identity).committed
-
     def summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:
         """The header of a manifest.
 
         Raises:
-            IntegrityError: damaged, or gone in the meantime.
+            NotFoundError: removed in the meantime.
+            IntegrityError: damaged.
             IncompatibleError: written by a newer version.
         """
         with self._lock:
@@ -82,12 +81,12 @@ class Catalogue:
             if (length := manifest_format.head_length(head)) > len(head):
                 head = self._backend.get_range(entry.key, 0, length)
             summary = manifest_format.decode_summary(head)
-        except (IntegrityError, MissingObjectError) as error:
-            raise IntegrityError(f"snapshot {ref}: {error.message}", remedy=_REMEDY) from error
-        except IncompatibleError as error:
-            raise IncompatibleError(f"snapshot {ref}: {error.message}", remedy=error.remedy) from error
+        except (IntegrityError, IncompatibleError, MissingObjectError) as error:
+            raise self._explained(ref, error) from error
         self._must_be(ref, summary)
         with self._lock:
+            if len(self._summaries) >= MOST_REMEMBERED:
+                self._summaries.clear()
             self._summaries[entry] = summary
         return summary
 
@@ -97,6 +96,8 @@ class Catalogue:
         for ref, entry in generations.committed.items():
             try:
                 found.append(self.summary(ref, entry))
+            except NotFoundError:
+                continue
             except (IntegrityError, IncompatibleError) as error:
                 _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
@@ -112,22 +113,33 @@ class Catalogue:
         generations = self.of(ref.identity)
         entry = generations.committed.get(ref)
         if entry is None:
-            known = ", ".join(str(one.generation) for one in sorted(generations.committed)) or "none"
-            raise NotFoundError("snapshot", str(ref), "does not exist", remedy=f"generations there are: {known}")
+            raise _not_found(ref, generations)
         try:
             manifest = manifest_format.decode_manifest(self._backend.get(entry.key))
-        except (IntegrityError, MissingObjectError) as error:
-            raise IntegrityError(f"snapshot {ref}: {error.message}", remedy=_REMEDY) from error
-        except IncompatibleError as error:
-            raise IncompatibleError(f"snapshot {ref}: {error.message}", remedy=error.remedy) from error
+        except (IntegrityError, IncompatibleError, MissingObjectError) as error:
+            raise self._explained(ref, error) from error
         self._must_be(ref, manifest.summary)
         return manifest
+
+    def _explained(self, ref: SnapshotRef, error: CedanaSchedError) -> CedanaSchedError:
+        """With the snapshot's name. A file that is gone is damage only if nobody has removed the snapshot meanwhile."""
+        sentence = f"snapshot {ref}: {error.message}"
+        if isinstance(error, IncompatibleError):
+            return IncompatibleError(sentence, remedy=error.remedy)
+        if isinstance(error, MissingObjectError) and ref not in (generations := self.of(ref.identity)).committed:
+            return _not_found(ref, generations)
+        return IntegrityError(sentence, remedy=_REMEDY)
 
     def _must_be(self, ref: SnapshotRef, summary: SnapshotSummary) -> None:
         """A manifest under another name would hand one workload's memory to another."""
         if summary.ref != ref:
             sentence = f"snapshot {ref}: its manifest is that of {summary.ref}"
             raise IntegrityError(sentence, remedy="somebody moved files in the store; remove this one")
+
+
+def _not_found(ref: SnapshotRef, generations: Generations) -> NotFoundError:
+    known = ", ".join(str(one.generation) for one in sorted(generations.committed)) or "none"
+    return NotFoundError("snapshot", str(ref), "does not exist", remedy=f"generations there are: {known}")
 
 
 def _precedence(entry: Entry) -> tuple[bool, float, str]:

@@ -15,7 +15,13 @@ from __future__ import annotations
 
 import structlog
 
-from cedana_sched.model.errors import CommitConflictError, IntegrityError, StoreError, StoreUnavailableError
+from cedana_sched.model.errors import (
+    CommitConflictError,
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
@@ -95,7 +101,7 @@ def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:
         return None
     try:
         return catalogue.summary(ref, entry).writer
-    except IntegrityError:
+    except (IntegrityError, NotFoundError):
         return None
 
 

@@ -27,14 +27,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError
+from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, read_intents
 
+COMMIT_WINDOW_SECONDS = 120.0
+"""Longest time between a writer's look at its packs and its writing of the manifest."""
 GRACE_SECONDS = 900.0
+"""Age at which a condemned pack is removed."""
 
 
 class GarbageReport(msgspec.Struct, frozen=True):
@@ -60,6 +63,23 @@ class _References(msgspec.Struct, frozen=True):
 def condemned_packs(backend: Backend, namespace: str) -> set[str]:
     """The packs that are about to be removed, and must not be named by a new manifest."""
     return {_name(entry) for entry in backend.list(layout.condemned_folder(namespace))}
+
+
+def require_packs(backend: Backend, namespace: str, writer: str, packs: Iterable[str]) -> None:
+    """Refuse to name a pack that is being collected: first the markers, then the packs, in this order.
+
+    Raises:
+        StoreUnavailableError: one of them was given up while the snapshot was taken.
+    """
+    lost = condemned_packs(backend, namespace).intersection(packs)
+    lost.update(
+        pack
+        for pack in packs
+        if layout.pack_writer(pack) != writer and backend.stat(layout.pack_key(namespace, pack)) is None
+    )
+    if lost:
+        sentence = f"pack {min(lost)}, which the snapshot refers to, was given up while it was taken"
+        raise StoreUnavailableError(sentence, remedy="take the snapshot again; it will be written in full")
 
 
 def collect_garbage(
@@ -153,9 +173,10 @@ class _Run:
         for ref, entry in generations.committed.items():
             try:
                 summary = self._catalogue.summary(ref, entry)
+            except NotFoundError:
+                continue
             except (IntegrityError, IncompatibleError):
-                if self._catalogue.is_committed(ref):
-                    unreadable.append(str(ref))
+                unreadable.append(str(ref))
                 continue
             packs.update(summary.packs)
             if summary.page_index:

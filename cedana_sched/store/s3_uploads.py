@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 from minio import Minio
+from minio.datatypes import ListMultipartUploadsResult
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
@@ -26,22 +27,27 @@ class _Uploads(Minio):
     def sweep(self, bucket: str, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
         """Abort what was begun at or before `until` (epoch seconds, by the server's clock); how many."""
         swept = 0
-        marker: tuple[str, str] | None = None
-        while True:
-            page = self._list_multipart_uploads(
-                bucket,
-                prefix=prefix,
-                key_marker=marker[0] if marker else None,
-                upload_id_marker=marker[1] if marker else None,
-            )
+        marker: str | None = ""
+        while marker is not None:
+            page = self._page(bucket, prefix, marker)
             for upload in page.uploads:
                 begun = upload.initiated_time
                 if begun is not None and begun.timestamp() <= until and not spare(upload.object_name):
                     self._abort_multipart_upload(bucket, upload.object_name, str(upload.upload_id))
                     swept += 1
-            if not page.is_truncated or not page.next_key_marker:
-                return swept
-            marker = (page.next_key_marker, page.next_upload_id_marker or "")
+            marker = (page.next_key_marker or None) if page.is_truncated else None
+        return swept
+
+    def _page(self, bucket: str, prefix: str, marker: str) -> ListMultipartUploadsResult:
+        """The library's own call sends an empty delimiter, and Swift then lists nothing at all."""
+        query: dict[str, str | list[str] | tuple[str]] = {
+            "uploads": "",
+            "prefix": prefix,
+            "encoding-type": "url",
+        }
+        if marker:
+            query["key-marker"] = marker
+        return ListMultipartUploadsResult(self._execute("GET", bucket, query_params=query))
 
 
 def sweep_uploads(location: S3Location, prefix: str, until: float, spare: Callable[[str], bool]) -> int:

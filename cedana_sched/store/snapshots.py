@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from cedana_sched.model.errors import CommitConflictError, IntegrityError
+from cedana_sched.model.errors import CommitConflictError, IntegrityError, NotFoundError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Compression, Retention
@@ -149,6 +149,8 @@ class SnapshotStore:
         for ref in sorted(generations.committed, reverse=True):
             try:
                 return self._catalogue.summary(ref, generations.committed[ref])
+            except NotFoundError:
+                continue
             except IntegrityError as error:
                 _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
         return None

@@ -16,7 +16,6 @@ import structlog
 from cedana_sched.model.errors import (
     CedanaSchedError,
     CommitConflictError,
-    StoreError,
     StoreUnavailableError,
     UsageError,
 )
@@ -30,16 +29,13 @@ from cedana_sched.store.chunks import ChunkPipeline
 from cedana_sched.store.commit import commit_manifest
 from cedana_sched.store.compression import Compressor
 from cedana_sched.store.format import encode_manifest
-from cedana_sched.store.garbage import condemned_packs
+from cedana_sched.store.garbage import COMMIT_WINDOW_SECONDS, require_packs
 from cedana_sched.store.intents import Lease
 from cedana_sched.store.packs import PackWriter
 from cedana_sched.store.page_index import NodeCache, PageIndexWriter
 from cedana_sched.store.pages import Fingerprints, PageClassifier
 from cedana_sched.store.previous import Previous
 from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter
-
-COMMIT_WINDOW_SECONDS = 120.0
-"""Longest time between looking for condemned packs and writing the manifest; see `garbage.py` for why it matters."""
 
 _log = structlog.get_logger(__name__)
 
@@ -138,7 +134,7 @@ class SnapshotWriter:
             raise UsageError("streams", unfinished, "are still open", remedy="close every stream before the commit")
         manifest = self._flush(metadata)
         checked_at = time.monotonic()
-        self._check_packs(manifest.summary.packs)
+        require_packs(self._backend, self.ref.identity.namespace, self.writer, manifest.summary.packs)
         data = encode_manifest(manifest)
         self._lease.require()
         if time.monotonic() - checked_at > COMMIT_WINDOW_SECONDS:
@@ -222,14 +218,3 @@ class SnapshotWriter:
             seed=self._fingerprints.seed,
             page_index=page_index,
         )
-
-    def _check_packs(self, packs: tuple[str, ...]) -> None:
-        """Refuse to name a pack that is being collected. The order of the two looks matters: `garbage.py`."""
-        namespace = self.ref.identity.namespace
-        lost = set(packs) & condemned_packs(self._backend, namespace)
-        for pack in packs:
-            if layout.pack_writer(pack) != self.writer and self._backend.stat(layout.pack_key(namespace, pack)) is None:
-                lost.add(pack)
-        if lost:
-            sentence = f"pack {min(lost)}, which the snapshot refers to, was given up while it was taken"
-            raise StoreError(sentence, remedy="take the snapshot again; it will be written in full")

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.store.location import StorageConfig
+from tests.servers.swift import swift_storage
 from tests.servers.versitygw import Server, s3_server
 
-__all__ = ["s3_server"]
+__all__ = ["s3_server", "swift_storage"]
 
 
 @pytest.fixture(params=["posix", pytest.param("s3", marks=pytest.mark.s3)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.model.errors import StoreError
+from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
@@ -91,7 +91,7 @@ def test_a_writer_gives_up_when_a_pack_that_it_names_is_being_collected(storage:
             stream.write(pages(1))
         open_backend(storage).put(f"{layout.condemned_folder('team-a')}/{first.summary.packs[0]}", b"")
 
-        with pytest.raises(StoreError, match="was given up while it was taken"):
+        with pytest.raises(StoreUnavailableError, match="was given up while it was taken"):
             writer.commit(metadata("second"))
 
     assert [one.ref for one in store.list()] == [first.ref]

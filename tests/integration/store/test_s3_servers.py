@@ -1,0 +1,117 @@
+"""The same promises on two S3 servers that share no code, and what only a bucket has: uploads that never ended."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from minio import Minio
+
+from cedana_sched.model.identity import Identity
+from cedana_sched.store import layout
+from cedana_sched.store.capabilities import probe
+from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.s3 import PART_BYTES, S3Backend
+from cedana_sched.store.s3_uploads import sweep_uploads
+from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from tests.servers.snapshots import take
+from tests.servers.versitygw import Server
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture(params=["versitygw", "swift"])
+def bucket(request: pytest.FixtureRequest) -> StorageConfig:
+    """A bucket of each server."""
+    if request.param == "swift":
+        swift: StorageConfig = request.getfixturevalue("swift_storage")
+        return swift
+    server: Server = request.getfixturevalue("s3_server")
+    return server.new_bucket()
+
+
+def test_both_servers_are_found_to_create_conditionally_and_to_read_ranges(bucket: StorageConfig) -> None:
+    assert probe(open_backend(bucket)) == (True, True)
+
+
+def test_a_check_measures_and_leaves_nothing(bucket: StorageConfig) -> None:
+    report = SnapshotStore.open(bucket).check()
+
+    assert report.commit_protocol == "conditional create"
+    assert report.write_bytes_per_second > 1e6
+    assert report.read_bytes_per_second > 1e6
+    assert list(open_backend(bucket).list("probe")) == []
+
+
+def test_two_generations_in_several_packs_come_back(bucket: StorageConfig, tmp_path: Path) -> None:
+    store = SnapshotStore.open(bucket, pack_bytes=12 << 20)
+    workload = Identity("two-generations", "job")
+    memory = bytearray(random.Random(1).randbytes(30 << 20))
+    first = take(store, workload, {"pages-1.img": bytes(memory)})
+    memory[5 << 20 : (5 << 20) + 4] = b"new!"
+    second = take(store, workload, {"pages-1.img": bytes(memory)})
+
+    store.open_snapshot(second.ref).stage(tmp_path)
+    assert (tmp_path / "pages-1.img").read_bytes() == memory
+    assert second.summary.stats.new_bytes == 4096
+    assert len(first.summary.packs) == 3
+    store.remove(first.ref)
+    for _ in range(3):
+        store.collect_garbage(workload.namespace, grace_seconds=0)
+    assert store.verify(second.ref).ok
+
+
+def count_uploads(location: S3Location, prefix: str) -> int:
+    """How many unfinished uploads the server knows below our prefix."""
+    seen: list[str] = []
+
+    def spare(key: str) -> bool:
+        seen.append(key)
+        return True
+
+    sweep_uploads(location, f"{location.prefix}/{prefix}", float("inf"), spare)
+    return len(seen)
+
+
+def begin_upload(location: S3Location, key: str) -> None:
+    """What a writer leaves that dies within a pack."""
+    keys = location.keys()
+    assert keys is not None
+    endpoint = str(location.endpoint).removeprefix("http://")
+    client = Minio(endpoint, access_key=keys[0], secret_key=keys[1], secure=False, region=location.region)
+    client._create_multipart_upload(location.bucket, f"{location.prefix}/{key}", {})
+
+
+def test_an_upload_that_is_given_up_is_aborted_and_one_that_was_cut_off_is_swept(bucket: StorageConfig) -> None:
+    location = bucket.s3
+    assert location is not None
+    backend = S3Backend(location)
+    block = bytes(PART_BYTES)
+
+    def unfinished() -> int:
+        return count_uploads(location, "v1/uploads/")
+
+    sink = backend.open_sink("v1/uploads/packs/given-up-000000")
+    for _ in range(4):
+        sink.write(block)
+    sink.abort()
+    assert unfinished() == 0
+
+    begin_upload(location, "v1/uploads/packs/cutoff-000000")
+    assert unfinished() == 1
+    assert backend.sweep_partial("v1/uploads", 0, lambda key: key.endswith("packs/cutoff-000000")) == 0
+    assert backend.sweep_partial("v1/uploads", 0, lambda _: False) == 1
+    assert unfinished() == 0
+    assert list(backend.list("v1/uploads")) == []
+
+
+def test_a_store_below_no_prefix_works_too(s3_server: Server) -> None:
+    config = s3_server.new_bucket()
+    assert config.s3 is not None
+    store = SnapshotStore.open(StorageConfig(s3=config.s3.model_copy(update={"prefix": ""})))
+    manifest = take(store, Identity("team-a", "job"), {"core.img": b"x"})
+
+    assert store.collect_garbage(grace_seconds=0)[0].namespace == "team-a"
+    assert store.open_snapshot(manifest.ref).read("core.img") == b"x"
+    assert layout.manifest_key(manifest.ref).startswith("v1/team-a/snapshots/job/0/main/")
