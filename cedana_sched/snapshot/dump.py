@@ -28,6 +28,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import DumpError
+from cedana_sched.snapshot import stored_gzip
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
 from cedana_sched.snapshot.freezer import members, request_freeze, thaw
@@ -132,7 +133,7 @@ class Dump:
         with (self._request.workdir / "criu.stderr").open("wb") as stderr:
             criu = subprocess.Popen(
                 [self._toolchain.criu, *self._arguments()],
-                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self._toolchain.environment(),
+                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self._environment(),
                 start_new_session=True,
             )  # fmt: skip
             _spare_from_oom_killer(criu.pid)
@@ -148,11 +149,16 @@ class Dump:
             log=self._request.workdir / LOG_NAME,
         )
 
+    def _environment(self) -> dict[str, str]:
+        environment = self._toolchain.environment()
+        stored_gzip.install(self._images)
+        return environment | {"PATH": f"{self._images}:{environment.get('PATH', os.defpath)}"}
+
     def _arguments(self) -> list[str]:
         request = self._request
         arguments = ["dump", "--stream", "--tree", str(request.root_pid), request.after.value]
         arguments += ["--images-dir", str(self._images), "--work-dir", str(request.workdir)]
-        arguments += ["--log-file", LOG_NAME, "-v4", "--root", str(request.root)]
+        arguments += ["--log-file", LOG_NAME, "-v3", "--root", str(request.root)]
         arguments += ["--manage-cgroups=" + request.manage_cgroups, "--ghost-limit", str(request.ghost_limit_bytes)]
         arguments += ["--network-lock", request.network_lock, "--timeout", str(max(1, round(request.timeout_seconds)))]
         if request.freeze_cgroup:
@@ -212,7 +218,7 @@ def _spare_from_oom_killer(pid: int) -> None:
 
 
 def _socket_directory() -> Path:
-    """CRIU's images directory holds nothing but the stream's socket, whose whole path has 107 characters at most."""
+    """What CRIU takes for its images directory: the stream's socket is in it, whose path has 107 characters at most."""
     _SOCKETS.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(dir=_SOCKETS))
 

@@ -201,6 +201,22 @@ def test_what_a_snapshot_holds(lab: Laboratory) -> None:
     assert statistics.pages_written > 0
 
 
+def test_files_in_shared_memory_come_back_and_cost_no_compression(lab: Laboratory) -> None:
+    lab.python(
+        "import hashlib, time\n"
+        "open('/dev/shm/large', 'wb').write(b'x' * (8 << 20))\n"
+        "while True:\n"
+        "    print(hashlib.sha256(open('/dev/shm/large', 'rb').read()).hexdigest())\n"
+        "    time.sleep(0.002)\n"
+    )
+    lab.await_lines(5)
+    lab.next_generation()
+    lab.await_progress()
+    assert len(set(lab.lines())) == 1
+    (image,) = lab.images.glob("tmpfs-*.tar.gz.img")
+    assert image.stat().st_size > 8 << 20
+
+
 def test_obstacles_are_seen_before_the_dump(lab: Laboratory) -> None:
     lab.python(
         "import ctypes, time\n"
