@@ -72,7 +72,8 @@ class LiveScreen:
 
     def _moments(self) -> Text:
         shown = self._board.moments[-_MOMENTS_SHOWN:]
-        return Text("\n".join(["", *(moment_line(moment, self._board.began) for moment in shown)]))
+        lines = "\n".join(["", *(moment_line(moment, self._board.began) for moment in shown)])
+        return Text(lines, no_wrap=True, overflow="ellipsis")
 
 
 class PlainScreen:
