@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import DumpError
-from cedana_sched.snapshot import stored_gzip
+from cedana_sched.snapshot import remaps, stored_gzip
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
 from cedana_sched.snapshot.freezer import members, request_freeze, thaw
@@ -67,7 +67,7 @@ class DumpRequest(msgspec.Struct, frozen=True):
     tcp_established: bool = True
     file_locks: bool = True
     link_remap: bool = True
-    """Give files that were deleted but are still open, and have another name, a temporary name to be found by."""
+    """Let files be open in /dev/shm under a name that was deleted while they have another (see `remaps`)."""
     ext_unix_sk: bool = False
     """Let sockets connected to processes outside be dumped; restored they are connected to nothing."""
     shell_job: bool = False
@@ -99,7 +99,7 @@ class Dump:
         self._images = _socket_directory()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._why_stopped = ""
-        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop)
+        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=remaps.IMAGES)
 
     def __del__(self) -> None:
         os.close(self._stop)
@@ -142,6 +142,11 @@ class Dump:
         if status or self._receiver.failure or self._why_stopped:
             self._clean_up(status)
             raise self._error(status) from self._receiver.failure
+        try:
+            remaps.refuse_lost_names(self._toolchain, self._receiver.kept)
+        except DumpError:
+            self._clean_up(status)
+            raise
         return DumpResult(
             seconds=time.monotonic() - began,
             bytes=self._receiver.bytes_received,

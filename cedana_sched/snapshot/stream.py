@@ -50,10 +50,17 @@ class StreamSink(Protocol):
 class StreamReceiver:
     """The listening end of one dump: `start`, run CRIU, then `finish` once CRIU has ended, however it did.
 
-    `failure` holds the first exception of the sink, and `bytes_received` counts while it runs.
+    `failure` holds the first exception of the sink, `bytes_received` counts while it runs, and `kept` holds copies of
+    the small images that were asked for by `keep`.
     """
 
-    def __init__(self, images_dir: Path, sink: StreamSink, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        images_dir: Path,
+        sink: StreamSink,
+        on_failure: Callable[[], None],
+        keep: frozenset[str] = frozenset(),
+    ) -> None:
         self._sink = sink
         self._on_failure = on_failure
         self._lock = threading.Lock()
@@ -68,6 +75,8 @@ class StreamReceiver:
         self.failure: BaseException | None = None
         self.bytes_received = 0
         self.names: list[str] = []
+        self.kept: dict[str, bytearray] = {}
+        self._keep = keep
 
     def start(self) -> None:
         """Listen. CRIU may be started as soon as this returns."""
@@ -145,28 +154,32 @@ class StreamReceiver:
             self._pipes.add(pipe)
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.names.append(name)
+        if name in self._keep:
+            self.kept[name] = bytearray()
         try:
             writer = self._sink.open_stream(name)
         except BaseException:
             self._close_pipe(pipe)
             raise
-        drain = threading.Thread(target=self._drain, args=(pipe, writer), name=f"criu-stream {name}", daemon=True)
+        drain = threading.Thread(target=self._drain, args=(name, pipe, writer), name=f"criu-stream {name}", daemon=True)
         self._drains.append(drain)
         drain.start()
 
-    def _drain(self, pipe: int, writer: StreamWriter) -> None:
+    def _drain(self, name: str, pipe: int, writer: StreamWriter) -> None:
         try:
             # Anonymous memory costs nothing until it is touched: most images are far smaller than a buffer.
-            self._copy(pipe, memoryview(mmap.mmap(-1, _BUFFER_BYTES)), writer)
+            self._copy(pipe, memoryview(mmap.mmap(-1, _BUFFER_BYTES)), writer, self.kept.get(name))
             writer.close()
         except BaseException as error:  # noqa: BLE001  a sink may raise anything; it becomes the dump's cause
             self._fail(error)
         finally:
             self._close_pipe(pipe)
 
-    def _copy(self, pipe: int, buffer: memoryview, writer: StreamWriter) -> None:
+    def _copy(self, pipe: int, buffer: memoryview, writer: StreamWriter, copy: bytearray | None) -> None:
         used = 0
         while self._readable(pipe) and (count := os.readv(pipe, [buffer[used:]])):
+            if copy is not None:
+                copy += buffer[used : used + count]
             used += count
             if used == len(buffer):
                 used = self._hand_on(buffer, writer)

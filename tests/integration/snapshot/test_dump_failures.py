@@ -165,3 +165,35 @@ def test_a_connection_to_the_outside_is_named(lab: Laboratory) -> None:
                 lab.dump()
     assert "both ends" in caught.value.remedy
     assert_runs_on(lab)
+
+
+HAS_LOST_A_NAME = """
+import os, sys, time
+folder = sys.argv[1]
+file = open(folder + "/first", "w+b")
+file.write(b"kept")
+file.flush()
+os.link(folder + "/first", folder + "/second")
+os.unlink(folder + "/first")
+while True:
+    print(os.pread(file.fileno(), 4, 0))
+    time.sleep(0.002)
+"""
+
+
+def test_a_file_that_the_restore_would_not_find_is_refused(lab: Laboratory) -> None:
+    lab.python(HAS_LOST_A_NAME, str(lab.folder))
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    with pytest.raises(DumpError, match=f"a name that was deleted, while it has another: {lab.folder}/first"):
+        lab.dump()
+    assert_runs_on(lab)
+    assert not list(lab.folder.glob("link_remap*"))
+
+
+def test_in_shared_memory_it_comes_back(lab: Laboratory) -> None:
+    """Where named semaphores do it."""
+    lab.python(HAS_LOST_A_NAME, "/dev/shm")
+    lab.await_lines(5)
+    lab.next_generation()
+    lab.await_progress()
