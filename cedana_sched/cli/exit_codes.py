@@ -36,6 +36,7 @@ MEANINGS: dict[ExitCode, str] = {
 # The first class that matches wins, so special ones stand before their bases.
 _BY_ERROR: tuple[tuple[type[errors.CedanaSchedError], ExitCode], ...] = (
     (errors.NotFoundError, ExitCode.NOT_FOUND),
+    (errors.RefusedError, ExitCode.REFUSED),
     (errors.UsageError, ExitCode.USAGE),
     (errors.IncompatibleError, ExitCode.INCOMPATIBLE),
     (errors.StoreUnavailableError, ExitCode.UNREACHABLE),

@@ -90,11 +90,13 @@ async def checkpoint(
 ) -> None:
     """Take a snapshot of a running job, and suspend it (or --leave-running)."""
     from cedana_sched.cli.progress import checkpoint_progress
+    from cedana_sched.cli.waiting import wait_until
 
     async with session.client() as client:
         found = await client.job(job)
         async with checkpoint_progress(client, found, session.output):
             found = await client.checkpoint(found.uid, leave_running=leave_running)
+            found = await wait_until(client, found, _is_settled)  # the snapshot is made; the job is being stopped
     _print(session, found)
 
 

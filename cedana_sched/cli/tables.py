@@ -97,7 +97,7 @@ def _runs_table(runs: Iterable[RunView]) -> Table:
         cold = f"cold: {run.cold_because}" if run.cold_because else "from its beginning"
         code = units.ABSENT if run.exit_code is None else f"exit code {run.exit_code}"
         table.rows.append((
-            run.uid[:_SHORT],
+            run.uid,
             str(run.index),
             units.duration(lasted),
             f"from {run.restored_from}" if run.restored_from else cold,

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from cedana_sched.local.client import SOCKET_NAME
 from cedana_sched.local.views import Change, EngineView, JobView, Problem, Submission
-from cedana_sched.model.errors import CedanaSchedError, NotFoundError, UsageError
+from cedana_sched.model.errors import CedanaSchedError, NotFoundError, RefusedError, UsageError
 
 log = structlog.get_logger()
 
@@ -91,8 +91,9 @@ def _application(service: Service) -> web.Application:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         async with contextlib.aclosing(service.watch()) as changes:  # type: ignore[type-var]  # an async generator
-            async for change in changes:
-                await response.write(msgspec.json.encode(change) + b"\n")
+            with contextlib.suppress(ConnectionResetError):  # whoever watched has seen enough
+                async for change in changes:
+                    await response.write(msgspec.json.encode(change) + b"\n")
         return response
 
     application = web.Application(middlewares=[_problems])
@@ -119,7 +120,7 @@ async def _problems(
     try:
         return await handler(request)
     except UsageError as error:
-        status = 404 if isinstance(error, NotFoundError) else 400
+        status = 404 if isinstance(error, NotFoundError) else 409 if isinstance(error, RefusedError) else 400
         return _json(Problem(error.message, error.remedy, error.field, type(error).__name__), status=status)
     except CedanaSchedError as error:
         problem = Problem(error.message, error.remedy, None, type(error).__name__, error.evidence)

@@ -13,7 +13,7 @@ import msgspec
 
 from cedana_sched.local.views import Change, EngineView, JobView, Problem, Submission
 from cedana_sched.model import errors
-from cedana_sched.model.errors import CedanaSchedError, NotFoundError, UsageError
+from cedana_sched.model.errors import CedanaSchedError, NotFoundError, RefusedError, UsageError
 
 SOCKET_NAME = "engine.sock"
 DEFAULT_STATE_DIRECTORY = Path("/var/lib/cedana-sched")
@@ -136,7 +136,7 @@ async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
         return
     problem = msgspec.json.decode(await response.read(), type=Problem)
     if problem.field is not None:
-        kind = NotFoundError if response.status == 404 else UsageError
+        kind = {"NotFoundError": NotFoundError, "RefusedError": RefusedError}.get(problem.kind, UsageError)
         raise kind.restored(problem.field, problem.message, remedy=problem.remedy)
     raise _kind(problem.kind)(problem.message, remedy=problem.remedy, evidence=problem.evidence)
 

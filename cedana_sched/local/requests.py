@@ -8,7 +8,7 @@ from cedana_sched.local.book import Draft, TerminateRun
 from cedana_sched.local.evictions import USER_REQUEST, call_off, is_held, preempt, send
 from cedana_sched.local.jobs import LIVE_PHASES, Cause, Job, JobPhase, step
 from cedana_sched.local.rules import require_free_id
-from cedana_sched.model.errors import UsageError
+from cedana_sched.model.errors import RefusedError, UsageError
 from cedana_sched.model.preemption import After
 
 
@@ -16,7 +16,7 @@ def preempt_now(draft: Draft, job: Job, *, node: str, signal_uid: str) -> None:
     """Take the job's place as the scheduler would; it is queued again.
 
     Raises:
-        UsageError: it does not run.
+        RefusedError: it does not run.
     """
     _require_running(job)
     why = "preempted on request"
@@ -27,7 +27,8 @@ def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_runn
     """Take a snapshot; the job runs on, or is stopped until it is restored. It runs on if the snapshot fails.
 
     Raises:
-        UsageError: it does not run, has no checkpoint id, or a snapshot of it is being taken already.
+        RefusedError: it does not run, or a snapshot of it is being taken already.
+        UsageError: it has no checkpoint id.
     """
     _require_running(job)
     name = job.description.name
@@ -35,7 +36,7 @@ def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_runn
         remedy = "submit it with --id, with CEDANA_CHECKPOINT in its environment, or in a group with optIn"
         raise UsageError("job", name, "has no checkpoint id", remedy=remedy)
     if job.snapshot_signal is not None:
-        raise UsageError("job", name, "is being checkpointed already", remedy="wait until that is done")
+        raise RefusedError("job", name, "is being checkpointed already", remedy="wait until that is done")
     if not leave_running:
         why = "being stopped with a snapshot, on request"
         preempt(draft, [job], node=node, signal_uid=signal_uid, reason=USER_REQUEST, why=why, cause=Cause.STOPPED)
@@ -49,12 +50,13 @@ def restore(draft: Draft, job: Job, generation: int | None) -> None:
     """Queue a stopped or ended job again, to continue from its newest snapshot or from that of `generation`.
 
     Raises:
-        UsageError: it is live, its id belongs to another job by now, or it has no id to find `generation` by.
+        RefusedError: it is live.
+        UsageError: its id belongs to another job by now, or it has no id to find `generation` by.
     """
     name = job.description.name
     if job.phase in LIVE_PHASES - {JobPhase.SUSPENDED}:
         remedy = "cancel it first, or checkpoint it without --leave-running"
-        raise UsageError("job", name, f"cannot be restored while it is {job.phase.value}", remedy=remedy)
+        raise RefusedError("job", name, f"cannot be restored while it is {job.phase.value}", remedy=remedy)
     if generation is not None and job.description.id is None:
         raise UsageError("job", name, "has no checkpoint id", remedy="restore it without a generation: it begins anew")
     if generation is not None and generation < 1:
@@ -77,11 +79,11 @@ def cancel(draft: Draft, job: Job) -> None:
     """End a job for good. What runs is terminated; what is held is ended as soon as the coordinator lets go of it.
 
     Raises:
-        UsageError: it has ended already.
+        RefusedError: it has ended already.
     """
     name = job.description.name
     if not job.live:
-        raise UsageError("job", name, f"has ended already: {job.phase.value}", remedy="nothing is left to cancel")
+        raise RefusedError("job", name, f"has ended already: {job.phase.value}", remedy="nothing is left to cancel")
     draft.tell(job, "CancelRequested", f"{name} is to be cancelled")
     if job.phase in {JobPhase.QUEUED, JobPhase.SUSPENDED}:
         draft.put(step(job, Cause.CANCELLED, "cancelled", ended_at=draft.now, claims=False))
@@ -96,4 +98,6 @@ def cancel(draft: Draft, job: Job) -> None:
 def _require_running(job: Job) -> None:
     if job.phase is not JobPhase.RUNNING or job.cancelling or job.broken:
         state = "ending" if job.cancelling or job.broken else job.phase.value
-        raise UsageError("job", job.description.name, f"does not run, it is {state}", remedy="wait until it is Running")
+        raise RefusedError(
+            "job", job.description.name, f"does not run, it is {state}", remedy="wait until it is Running"
+        )

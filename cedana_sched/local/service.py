@@ -15,14 +15,10 @@ from cedana_sched.local.loop import SchedulingLoop
 from cedana_sched.local.presenting import event_view, group_views, job_view
 from cedana_sched.local.records import Records
 from cedana_sched.local.views import Change, EngineView, EventView, JobView, Submission
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import DumpError
 from cedana_sched.model.orders import Progress
 from cedana_sched.model.preemption import After
 from cedana_sched.model.records import Checkpoint, PreemptionHold, Record
-
-
-class CheckpointFailedError(CedanaSchedError):
-    """A snapshot that a person asked for could not be taken; the job runs on."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +75,14 @@ class EngineService:
         """Take a snapshot and wait for its end.
 
         Raises:
-            CheckpointFailedError: there is none, and why.
+            DumpError: there is none, and why.
         """
         uid = self._loop.find(key).uid
         signal = await self._loop.checkpoint(uid, leave_running=leave_running)
         for checkpoint in await self._records.until_settled(signal):
             if checkpoint.snapshot is None or checkpoint.failure is not None:
                 why = checkpoint.failure or "it was called off"
-                raise CheckpointFailedError(f"no snapshot of {checkpoint.workload.name} was taken: {why}")
+                raise DumpError(f"no snapshot of {checkpoint.workload.name} was taken: {why}")
         return self.job(uid)
 
     async def restore(self, key: str, generation: int | None) -> JobView:

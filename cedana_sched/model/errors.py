@@ -2,7 +2,8 @@
 
     CedanaSchedError
     ├── UsageError                what a person wrote cannot be done: names field, value and remedy
-    │   └── NotFoundError         what a person named does not exist
+    │   ├── NotFoundError         what a person named does not exist
+    │   └── RefusedError          it exists, and is in a state in which that cannot be done
     ├── IncompatibleError         a snapshot cannot continue on this machine
     ├── SnapshotError             CRIU could not dump or restore
     │   ├── DumpError
@@ -60,6 +61,10 @@ class UsageError(CedanaSchedError):
 
 class NotFoundError(UsageError):
     """What a person named does not exist."""
+
+
+class RefusedError(UsageError):
+    """What a person named exists, but is in a state in which that cannot be done; later it may be."""
 
 
 class IncompatibleError(CedanaSchedError):

@@ -172,7 +172,7 @@ class FakeEngine:
     async def _job(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]
         job = self._find(key)
-        return _json(job) if job else _json(Problem(f"job: {key!r} does not exist", "see ps", "job"), 404)
+        return _json(job) if job else _json(Problem(f"job: {key!r} does not exist", "see ps", "job", "NotFoundError"), 404)
 
     async def _act(self, request: web.Request) -> web.Response:
         action, key = request.match_info["action"], request.match_info["key"]
@@ -180,7 +180,7 @@ class FakeEngine:
         self.requests.append((action, msgspec.json.decode(body) if body else None))
         job = self._find(key)
         if job is None:
-            return _json(Problem(f"job: {key!r} does not exist", "see ps", "job"), 404)
+            return _json(Problem(f"job: {key!r} does not exist", "see ps", "job", "NotFoundError"), 404)
         if self.problem:
             return _json(self.problem[1], self.problem[0])
         changed = await asyncio.to_thread(self.on_action, action, job)

@@ -11,6 +11,7 @@ from cedana_sched.model import errors
     [
         (errors.UsageError("group", "x", "is unknown", remedy="use bio"), 2),
         (errors.NotFoundError("job", "x", "does not exist", remedy="see ps"), 3),
+        (errors.RefusedError("job", "x", "does not run", remedy="wait"), 4),
         (errors.IncompatibleError("other architecture"), 6),
         (errors.StoreUnavailableError("unreachable"), 7),
         (errors.StoreDeniedError("wrong keys"), 4),
