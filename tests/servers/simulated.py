@@ -87,12 +87,15 @@ class SimulatedBackend(Backend):
 
 
 class Interleaving:
-    """Runs actors against one simulated store, in an order that a seed decides."""
+    """Runs actors against one simulated store, in an order that a seed decides.
 
-    def __init__(self, backend: SimulatedBackend, seed: int) -> None:
+    `switch` is how often another actor goes on than the one that just did: rarely makes long pauses of the others.
+    """
+
+    def __init__(self, backend: SimulatedBackend, seed: int, switch: float) -> None:
         self._backend = backend
         self._source = random.Random(seed)
-        self._switch = self._source.choice((0.03, 0.1, 0.3))
+        self._switch = switch
         self._waiting: dict[int, threading.Semaphore] = {}
         self._back = threading.Semaphore(0)
         self._numbers: dict[int, int] = {}
@@ -100,8 +103,10 @@ class Interleaving:
         self._errors: list[BaseException] = []
 
     def run(self, actors: list[Callable[[], None]], advances: list[float], after: Callable[[], None]) -> None:
-        """Let all actors end; between any two operations the clock may advance. `after` looks at the store whenever something was created
-        exclusively or removed."""
+        """Let all actors end; between any two operations the clock may advance.
+
+        `after` looks at the store whenever something was created exclusively or removed.
+        """
         threads = [threading.Thread(target=self._act, args=(number, actor)) for number, actor in enumerate(actors)]
         self._backend.turn = self._wait
         self._waiting = {number: threading.Semaphore(0) for number in range(len(actors))}
