@@ -60,6 +60,14 @@ COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.launch")
 """This module as a program."""
 
 
+class _NotStartedError(SnapshotError):
+    """The job's first process could not become the job; its parent must reap it."""
+
+    def __init__(self, pid: int, message: str) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
 def spawn(job: Job) -> int:
     """Start the job and return the PID of its tini, a child of this process: the caller reaps it.
 
@@ -71,6 +79,8 @@ def spawn(job: Job) -> int:
         input=msgspec.json.encode(job), capture_output=True, check=False, env=module_environment(),
     )  # fmt: skip
     if done.returncode:
+        if done.stdout:
+            os.waitpid(int(done.stdout), 0)  # what was cloned is a child of ours, whatever became of it
         lines = tuple(done.stderr.decode(errors="replace").splitlines())
         reason = lines[-1] if lines else f"exit status {done.returncode}"
         raise SnapshotError(f"the job could not be started: {reason}", remedy="run as root", evidence=lines)
@@ -83,7 +93,11 @@ def start(job: Job) -> int:
     Raises:
         OSError, SnapshotError: a namespace, a mount, a cgroup or a file could not be had.
     """
-    return _start(job, 0)
+    try:
+        return _start(job, 0)
+    except _NotStartedError as error:
+        os.waitpid(error.pid, 0)
+        raise
 
 
 def module_environment() -> dict[str, str]:
@@ -121,7 +135,7 @@ def _start(job: Job, parent: int) -> int:
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         if failure := pipe.read():
-            raise SnapshotError(failure.decode(errors="replace"))
+            raise _NotStartedError(pid, failure.decode(errors="replace"))
     return pid
 
 
@@ -179,7 +193,11 @@ def main() -> int:
         if isinstance(task, Restorer):
             _become_restorer(task)
         print(_start(task, syscalls.CLONE_PARENT))
-    except (OSError, SnapshotError) as error:
+    except _NotStartedError as error:
+        print(error.pid)
+        print(error, file=sys.stderr)
+        return _FAILED
+    except OSError as error:
         print(error, file=sys.stderr)
         return _FAILED
     return 0
