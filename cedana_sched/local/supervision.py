@@ -21,6 +21,7 @@ from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, 
 from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
 
 _EVENT_BYTES = 64 << 10
+_LOCK_RETRY_SECONDS = 0.02
 _LOST = "its supervisor was killed, so the run was ended"
 _LOST_REMEDY = "see the kernel's log for the cause (out of memory?); a job with an id continues from its last snapshot"
 
@@ -76,12 +77,26 @@ class SupervisedRun:
                 pidfd = self.state.shim.open()
             if pidfd is None and (lock := self.directory.lock()) is not None:
                 return lock
-            waiting = [inotify] if pidfd is None else [inotify, pidfd]
-            if await any_readable(*waiting) == inotify:
+            if pidfd is None:
+                await self._await_unknown_holder(inotify)
+            elif await any_readable(inotify, pidfd) == inotify:
                 os.read(inotify, _EVENT_BYTES)
-            elif pidfd is not None:
+            else:
                 os.close(pidfd)
                 pidfd = None
+
+    async def _await_unknown_holder(self, inotify: int) -> None:
+        """Wait a moment while somebody has the lock and no state says who.
+
+        It is a supervisor that has not written its state yet, or, for some milliseconds, what a killed supervisor
+        had just forked. The kernel tells the end of a lock only to a thread that sleeps in the call.
+        """
+        try:
+            async with asyncio.timeout(_LOCK_RETRY_SECONDS):
+                await any_readable(inotify)
+        except TimeoutError:
+            return
+        os.read(inotify, _EVENT_BYTES)
 
     def _read_state(self) -> None:
         self.state = self.directory.state() or self.state
