@@ -27,7 +27,7 @@ class Size(StrEnum):
     BRIEF = "brief"
     """One to three seconds: does the workload work at all?"""
     TEST = "test"
-    """Six to fifteen seconds: long enough to be preempted three times."""
+    """Four to eight seconds: long enough to be preempted three times."""
     DEMO = "demo"
     """Long enough to watch; `Workload.seconds` says how long."""
 

@@ -19,7 +19,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _HERE = Path(__file__).parent
 _BOX_NANOMETRES = "3.72412"  # twice the period of spc216.gro: the box is equilibrated as it is
-_STEPS = {Size.BRIEF: 500, Size.TEST: 2000, Size.DEMO: 5000}
+_STEPS = {Size.BRIEF: 500, Size.TEST: 1000, Size.DEMO: 5000}
 _LOG_TAIL = 4096
 _STEP = re.compile(r"^ +Step +Time\n +(\d+) ", re.MULTILINE)
 # No backup copies of outputs, no quote of the day; threads are fixed for every library that GROMACS links.
@@ -31,7 +31,7 @@ class Gromacs(Workload):
 
     name = "gromacs"
     title = "GROMACS molecular dynamics of water"
-    seconds: ClassVar = {Size.BRIEF: 2.2, Size.TEST: 9, Size.DEMO: 22}
+    seconds: ClassVar = {Size.BRIEF: 2.2, Size.TEST: 4.5, Size.DEMO: 22}
     results = ("md.gro", "md.trr", "md.edr")
     packages = Packages(debian=("gromacs",))
 

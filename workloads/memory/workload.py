@@ -18,7 +18,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 LOG_FILE = "ticks.log"
 _SOURCE = Path(__file__).parent / "hog.c"
 _MEBIBYTES = 64
-_TICKS = {Size.BRIEF: 100, Size.TEST: 800, Size.DEMO: 2000}
+_TICKS = {Size.BRIEF: 100, Size.TEST: 400, Size.DEMO: 2000}
 _TAIL_BYTES = 256
 
 Pattern = Literal["scattered", "contiguous"]
@@ -45,7 +45,7 @@ class Memory(Workload):
 
     name = "memory"
     title = "memory that verifies itself"
-    seconds: ClassVar = {Size.BRIEF: 1.2, Size.TEST: 8.2, Size.DEMO: 20.2}
+    seconds: ClassVar = {Size.BRIEF: 1.2, Size.TEST: 4.2, Size.DEMO: 20.2}
     packages = Packages(debian=("gcc", "libc6-dev"))
 
     def write_inputs(self, directory: Path, size: Size) -> None:

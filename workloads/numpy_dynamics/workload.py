@@ -11,7 +11,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "numpy.txt"
 _SIMULATE = Path(__file__).parent / "simulate.py"
-_STEPS = {Size.BRIEF: 50, Size.TEST: 400, Size.DEMO: 1000}
+_STEPS = {Size.BRIEF: 50, Size.TEST: 200, Size.DEMO: 1000}
 _TAIL_BYTES = 256
 
 
@@ -20,7 +20,7 @@ class NumpyDynamics(Workload):
 
     name = "numpy"
     title = "NumPy molecular dynamics"
-    seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 8, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 4, Size.DEMO: 20}
     results = ("final.bin", "trajectory.bin", "energies.txt")
     packages = Packages(requirements=_REQUIREMENTS)
 

@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 _VERSIONS = Path("/usr/lib/postgresql")
 _USER = "postgres"
 _CLIENTS = 4
-_TRANSACTIONS = {Size.BRIEF: 100, Size.TEST: 1200, Size.DEMO: 3000}
+_TRANSACTIONS = {Size.BRIEF: 100, Size.TEST: 600, Size.DEMO: 3000}
 _SOCKET_PATH_LIMIT = 107
 _SOCKET_NAME = ".s.PGSQL.5432"
 
@@ -33,7 +33,7 @@ class Postgresql(Workload):
 
     name = "postgresql"
     title = "PostgreSQL under pgbench"
-    seconds: ClassVar = {Size.BRIEF: 2.5, Size.TEST: 9, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 2.5, Size.TEST: 5, Size.DEMO: 20}
     packages = Packages(debian=("postgresql",))
 
     def write_inputs(self, directory: Path, size: Size) -> None:  # noqa: ARG002 - one data directory for all sizes

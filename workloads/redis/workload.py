@@ -14,7 +14,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _PROGRAM = Path(__file__).parent / "program.py"
 _CLIENTS = 4
-_NUMBERS = {Size.BRIEF: 150, Size.TEST: 1500, Size.DEMO: 4000}
+_NUMBERS = {Size.BRIEF: 150, Size.TEST: 750, Size.DEMO: 4000}
 _TAIL_BYTES = 64
 
 
@@ -23,7 +23,7 @@ class Redis(Workload):
 
     name = "redis"
     title = "Redis under load"
-    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 8, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 4, Size.DEMO: 20}
     packages = Packages(debian=("redis-server",))
 
     def write_inputs(self, directory: Path, size: Size) -> None:

@@ -12,7 +12,7 @@ from workloads.threads.program import THREADS
 from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _PROGRAM = Path(__file__).parent / "program.py"
-_STEPS = {Size.BRIEF: 200, Size.TEST: 1800, Size.DEMO: 4500}
+_STEPS = {Size.BRIEF: 200, Size.TEST: 900, Size.DEMO: 4500}
 _TAIL_BYTES = 64
 
 
@@ -21,7 +21,7 @@ class Threads(Workload):
 
     name = "threads"
     title = "threads, shared memory, locks and open files"
-    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 8, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 4, Size.DEMO: 20}
 
     def write_inputs(self, directory: Path, size: Size) -> None:
         """Write nothing: the program counts."""

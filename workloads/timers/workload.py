@@ -13,7 +13,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _SOURCE = Path(__file__).parent / "timers.c"
 _KINDS = ("timerfd", "itimer", "posix")
-_EVENTS = {Size.BRIEF: 100, Size.TEST: 800, Size.DEMO: 2000}
+_EVENTS = {Size.BRIEF: 100, Size.TEST: 400, Size.DEMO: 2000}
 
 
 class Timers(Workload):
@@ -21,7 +21,7 @@ class Timers(Workload):
 
     name = "timers"
     title = "periodic timers"
-    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 8, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 4, Size.DEMO: 20}
     packages = Packages(debian=("gcc", "libc6-dev"))
 
     def write_inputs(self, directory: Path, size: Size) -> None:  # noqa: ARG002 - one program for all sizes
