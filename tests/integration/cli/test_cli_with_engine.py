@@ -52,6 +52,7 @@ class Machine:
         self.configuration.write_text(GROUPS)
         self.log = directory / "engine.log"
         self._engine: subprocess.Popen[bytes] | None = None
+        self._stop_files: dict[str, Path] = {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -102,14 +103,16 @@ class Machine:
 
     def submit_counter(self, *options: str) -> str:
         """Submit a counter, and return its uid once it counts."""
-        command = ("--", sys.executable, "-u", "-c", COUNTER, str(self.directory / "stop"))
+        stop_file = self.directory / f"stop-{len(self._stop_files)}"
+        command = ("--", sys.executable, "-u", "-c", COUNTER, str(stop_file))
         uid = self.say("submit", "--group", "bio", "--memory", "128Mi", *options, *command).strip()
+        self._stop_files[uid] = stop_file
         self.say("wait", uid, "--for", "Running", "--timeout", "50s")
         return uid
 
     def let_it_end(self, uid: str) -> None:
         """Stop the counter, and see that its log has every number once, in order."""
-        (self.directory / "stop").touch()
+        self._stop_files[uid].touch()
         *numbers, last = self.say("logs", "-f", uid).splitlines()
         assert last == "told to stop"
         assert numbers == [str(step) for step in range(len(numbers))]
@@ -120,13 +123,19 @@ class Machine:
             self("wait", job["uid"], "--timeout", "30s")
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    made = Machine(tmp_path_factory.mktemp("engine"))
     made.start()
     yield made
-    made.cancel_everything()
     assert made.stop() == 0
+
+
+@pytest.fixture
+def machine(started: Machine) -> Iterator[Machine]:
+    """The engine without jobs, before and after."""
+    yield started
+    started.cancel_everything()
 
 
 def test_a_job_survives_a_preemption_and_its_log_has_every_line_once(machine: Machine) -> None:
