@@ -172,7 +172,9 @@ class FakeEngine:
     async def _job(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]
         job = self._find(key)
-        return _json(job) if job else _json(Problem(f"job: {key!r} does not exist", "see ps", "job", "NotFoundError"), 404)
+        return (
+            _json(job) if job else _json(Problem(f"job: {key!r} does not exist", "see ps", "job", "NotFoundError"), 404)
+        )
 
     async def _act(self, request: web.Request) -> web.Response:
         action, key = request.match_info["action"], request.match_info["key"]
