@@ -1,7 +1,5 @@
 """`python -m cedana_sched` is the command line, where the script is not on the PATH."""
 
-import sys
-
 from cedana_sched.cli.main import main
 
-sys.exit(main())
+main()
