@@ -8,6 +8,7 @@ the smaller name, and its writer finds out by looking again (`commit.py`).
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import structlog
@@ -21,6 +22,7 @@ from cedana_sched.store.backend import Backend, Entry, MissingObjectError
 
 _log = structlog.get_logger(__name__)
 MOST_REMEMBERED = 10_000
+_READERS = 8
 _REMEDY = "restore an older generation, or remove this one"
 
 
@@ -92,15 +94,19 @@ class Catalogue:
 
     def readable(self, generations: Generations) -> list[SnapshotSummary]:
         """The summaries of those that can be read, oldest first; the others are logged, and stay."""
-        found = []
-        for ref, entry in generations.committed.items():
-            try:
-                found.append(self.summary(ref, entry))
-            except NotFoundError:
-                continue
-            except (IntegrityError, IncompatibleError) as error:
-                _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
+        rows = list(generations.committed.items())
+        with ThreadPoolExecutor(min(_READERS, max(1, len(rows))), thread_name_prefix="store-list") as pool:
+            found = [one for one in pool.map(lambda row: self._readable(*row), rows) if one is not None]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
+
+    def _readable(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
+        try:
+            return self.summary(ref, entry)
+        except NotFoundError:
+            return None
+        except (IntegrityError, IncompatibleError) as error:
+            _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
+            return None
 
     def manifest(self, ref: SnapshotRef) -> Manifest:
         """The whole manifest, verified.

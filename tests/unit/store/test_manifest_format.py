@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.model.compatibility import Compatibility
@@ -87,6 +87,7 @@ def test_the_summary_is_read_from_the_head_alone() -> None:
 
 
 @given(at=st.integers(0, len(FILE) - 1), bit=st.integers(0, 7))
+@settings(deadline=None)
 def test_every_damaged_bit_is_noticed(at: int, bit: int) -> None:
     damaged = bytearray(FILE)
     damaged[at] ^= 1 << bit
@@ -95,6 +96,7 @@ def test_every_damaged_bit_is_noticed(at: int, bit: int) -> None:
 
 
 @given(length=st.integers(0, len(FILE) - 1))
+@settings(deadline=None)
 def test_a_file_that_was_cut_off_is_refused(length: int) -> None:
     with pytest.raises(IntegrityError):
         decode_manifest(FILE[:length])

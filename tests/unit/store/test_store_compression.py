@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.model.errors import IntegrityError
@@ -16,6 +16,7 @@ TEXT = b"step 100 energy -1234.5 " * 4000
 
 
 @given(data=st.binary(min_size=1, max_size=5000), repeat=st.integers(1, 20), how=st.sampled_from(Compression))
+@settings(deadline=None)
 def test_chunks_come_back(data: bytes, repeat: int, how: Compression) -> None:
     chunk = data * repeat
     codec, payload = Compressor(how).compress(memoryview(chunk))
@@ -67,6 +68,7 @@ def test_a_named_codec_does_not_follow_the_store() -> None:
 
 
 @given(codec=st.sampled_from([RAW, LZ4, ZSTD, 9]), payload=st.binary(max_size=200), size=st.integers(300, 1 << 20))
+@settings(deadline=None)
 def test_damage_is_an_integrity_error(codec: int, payload: bytes, size: int) -> None:
     with pytest.raises(IntegrityError):
         decompress(codec, payload, size)

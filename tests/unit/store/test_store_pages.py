@@ -57,7 +57,7 @@ numbers = st.lists(st.integers(0, 30), max_size=60)
 
 
 @given(old=st.lists(st.integers(1, 30), max_size=60), new=numbers, batch=st.integers(1, 17))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_every_page_is_sorted_as_looking_it_up_would(old: list[int], new: list[int], batch: int) -> None:
     sorted_pages = sort_all(new, known(old), batch)
 
@@ -67,7 +67,7 @@ def test_every_page_is_sorted_as_looking_it_up_would(old: list[int], new: list[i
 
 
 @given(old=st.lists(st.integers(1, 1000), min_size=1, max_size=200, unique=True), new=numbers)
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_a_sampled_table_never_claims_a_page_wrongly(old: list[int], new: list[int]) -> None:
     for number, (kind, position) in zip(new, sort_all(new, known(old, table_pages=10), 8), strict=True):
         assert (kind == ZERO) == (number == 0)
@@ -95,6 +95,7 @@ def test_scattered_changes_leave_the_rest_known() -> None:
 
 
 @given(count=st.integers(1, 40), data=st.data())
+@settings(deadline=None)
 def test_places_cover_exactly_the_pages_asked_for(count: int, data: st.DataObject) -> None:
     pages = known(list(range(1, count + 1)), per_chunk=7)
     first = data.draw(st.integers(0, count - 1))
