@@ -24,10 +24,11 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from cedana_sched.model.errors import DumpError
+from cedana_sched.model.errors import DumpError, SnapshotError
 from cedana_sched.snapshot import remaps, stored_gzip
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
@@ -95,9 +96,9 @@ class Dump:
     def __init__(self, toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> None:
         self._toolchain = toolchain
         self._request = request
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         request.workdir.mkdir(parents=True, exist_ok=True)
         self._images = _socket_directory()
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._why_stopped = ""
         self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=remaps.IMAGES)
 
@@ -131,12 +132,7 @@ class Dump:
         began = time.monotonic()
         self._receiver.start()
         with (self._request.workdir / "criu.stderr").open("wb") as stderr:
-            criu = subprocess.Popen(
-                [self._toolchain.criu, *self._arguments()],
-                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=self._environment(),
-                start_new_session=True,
-            )  # fmt: skip
-            _spare_from_oom_killer(criu.pid)
+            criu = self._start_criu(stderr)
             status = self._wait(criu)
         self._receiver.finish(complete=status == 0)
         if status or self._receiver.failure or self._why_stopped:
@@ -144,7 +140,7 @@ class Dump:
             raise self._error(status) from self._receiver.failure
         try:
             remaps.refuse_lost_names(self._toolchain, self._receiver.kept)
-        except DumpError:
+        except SnapshotError:
             self._clean_up(status)
             raise
         return DumpResult(
@@ -153,6 +149,20 @@ class Dump:
             images=tuple(self._receiver.names),
             log=self._request.workdir / LOG_NAME,
         )
+
+    def _start_criu(self, output: BinaryIO) -> subprocess.Popen[bytes]:
+        try:
+            criu = subprocess.Popen(
+                [self._toolchain.criu, *self._arguments()],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment(),
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._receiver.finish(complete=False)
+            self._clean_up(0)
+            raise DumpError(f"CRIU could not be started: {error}", remedy="run as root; see `doctor`") from error
+        _spare_from_oom_killer(criu.pid)
+        return criu
 
     def _environment(self) -> dict[str, str]:
         environment = self._toolchain.environment()

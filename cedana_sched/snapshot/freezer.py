@@ -23,9 +23,11 @@ import time
 from pathlib import Path
 
 from cedana_sched.model.errors import SnapshotError
+from cedana_sched.snapshot.vfork import held_by_vfork
 from cedana_sched.snapshot.connections import silence_connections
 
 _REREAD_SECONDS = 0.002
+_VFORK_SECONDS = 0.002
 _REWRITE_EVERY = 16  # re-reads after which FROZEN is written again, about every 30 ms
 
 
@@ -50,18 +52,28 @@ def members(cgroup: Path) -> list[int]:
 
 
 def freeze(cgroup: Path, timeout_seconds: float = 10.0) -> None:
-    """Freeze the cgroup and return when nothing in it runs any more.
+    """Freeze the cgroup and return when nothing in it runs any more, and nothing waits in vfork (see `vfork`).
 
     Raises:
         FreezerError: it did not freeze in time; it is thawed again.
     """
     deadline = time.monotonic() + timeout_seconds
-    frozen = _freeze_v2(cgroup, deadline) if _is_v2(cgroup) else _freeze_v1(cgroup, deadline)
-    if not frozen:
+    while True:
+        frozen = _freeze_v2(cgroup, deadline) if _is_v2(cgroup) else _freeze_v1(cgroup, deadline)
+        held = held_by_vfork(members(cgroup)) if frozen else []
+        if frozen and not held:
+            return
         thaw(cgroup)
+        if not frozen:
+            remedy = "one of them is held in the kernel (state D: storage that does not answer?); try again later"
+        elif time.monotonic() > deadline:
+            remedy = f"process {held[0]} has started another by vfork, which does not go on to its program"
+        else:
+            time.sleep(_VFORK_SECONDS)  # nothing tells when the child has reached its program
+            continue
         raise FreezerError(
             f"the processes in {cgroup} did not freeze within {timeout_seconds:g} s; they run on",
-            remedy="one of them is held in the kernel (state D: storage that does not answer?); try again later",
+            remedy=remedy,
             evidence=tuple(_describe(pid) for pid in members(cgroup)),
         )
 

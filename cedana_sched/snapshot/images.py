@@ -39,7 +39,7 @@ class Images:
 
     def __init__(self, toolchain: Toolchain, read: ReadImage) -> None:
         self._read = read
-        self._decode = _decoder(toolchain.pycriu)
+        self._codec = _codec(toolchain.pycriu)
 
     def entries(self, name: str, *, readable: bool = False) -> list[Entry]:
         """The entries of an image; none when the snapshot has no such image.
@@ -51,17 +51,31 @@ class Images:
         Raises:
             SnapshotError: the image is there but cannot be decoded.
         """
+        content = self.content(name, readable=readable)
+        entries: list[Entry] = content["entries"] if content else []
+        return entries
+
+    def content(self, name: str, *, readable: bool = False) -> Entry | None:
+        """A whole image, with its kind and entries; None when the snapshot has no such image.
+
+        Raises:
+            SnapshotError: the image is there but cannot be decoded.
+        """
         try:
             data = self._read(name)
         except (FileNotFoundError, KeyError):
-            return []
+            return None
         try:
-            entries: list[Entry] = self._decode(data, readable)["entries"]
+            content: Entry = self._codec.loads(data, readable)
         except Exception as error:  # pycriu raises bare Exception, struct.error and protobuf's own
             raise SnapshotError(
                 f"image {name} cannot be decoded: {error}", remedy="verify the snapshot in its store"
             ) from error
-        return entries
+        return content
+
+    def replace(self, path: Path, content: Entry) -> None:
+        """Write what `content` returned, changed, in place of an image."""
+        path.write_bytes(self._codec.dumps(content))
 
 
 def folder_reader(folder: Path) -> ReadImage:
@@ -81,8 +95,7 @@ def dump_statistics(toolchain: Toolchain, workdir: Path) -> DumpStatistics:
     )
 
 
-def _decoder(pycriu: Path) -> Callable[[bytes, bool], Any]:
+def _codec(pycriu: Path) -> Any:
     if str(pycriu) not in sys.path:
         sys.path.append(str(pycriu))  # at the end: nothing of the environment's own is hidden
-    loads: Callable[[bytes, bool], Any] = importlib.import_module("pycriu.images").loads
-    return loads
+    return importlib.import_module("pycriu.images")

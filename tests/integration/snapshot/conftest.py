@@ -16,11 +16,12 @@ from cedana_sched.snapshot.dump import Dump, DumpRequest, DumpResult
 from cedana_sched.snapshot.launch import Job, spawn
 from cedana_sched.snapshot.namespaces import host_externals
 from cedana_sched.snapshot.restore import RestoreRequest, restore
-from cedana_sched.snapshot.stream import StreamSink
+from cedana_sched.snapshot.stream import SOCKET_NAME, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _V1 = Path("/sys/fs/cgroup/freezer")
 _V2 = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+_SOCKETS = Path("/run/cedana-sched/streams")
 PATIENCE_SECONDS = 30.0
 
 
@@ -204,12 +205,11 @@ def either_lab(request: pytest.FixtureRequest, toolchain: Toolchain, tmp_path: P
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Every test leaves the machine's mounts and firewall as they were."""
-    before = _mounts()
+def nothing_left_behind(tmp_path: Path) -> Iterator[None]:
+    """Every test leaves no mount below its folder, and no folder of a socket on which nobody listens."""
+    sockets = set(_SOCKETS.glob("*"))
     yield
-    assert _mounts() == before
-
-
-def _mounts() -> list[str]:
-    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    assert not [mount for mount in mounts if mount.startswith(str(tmp_path))]
+    dumping = [path for path in set(_SOCKETS.glob("*")) - sockets if not (path / SOCKET_NAME).exists()]
+    assert not dumping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,6 +138,16 @@ def test_a_dump_that_takes_too_long_is_ended(lab: Laboratory) -> None:
     threading.Timer(1, sink.go_on.set).start()
     with pytest.raises(DumpError, match=r"did not end within 0.5 s"):
         lab.dump(sink, timeout_seconds=0.5)
+    assert_runs_on(lab)
+
+
+def test_a_criu_that_cannot_be_started_is_told(lab: Laboratory) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    lab.toolchain = replace(lab.toolchain, criu=lab.folder / "nowhere")
+    freezer.freeze(lab.cgroup)
+    with pytest.raises(DumpError, match=r"could not be started: .*nowhere"):
+        lab.dump()
     assert_runs_on(lab)
 
 
