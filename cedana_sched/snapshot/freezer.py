@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 from cedana_sched.model.errors import SnapshotError
-from cedana_sched.snapshot.vfork import held_by_vfork
 from cedana_sched.snapshot.connections import silence_connections
+from cedana_sched.snapshot.vfork import held_by_vfork
 
 _REREAD_SECONDS = 0.002
 _VFORK_SECONDS = 0.002
