@@ -31,7 +31,7 @@ from cedana_sched.local.scheduling import reschedule
 from cedana_sched.local.submission import describe
 from cedana_sched.local.views import EventView, Submission
 from cedana_sched.model.errors import NotFoundError, RetryableError
-from cedana_sched.model.preemption import Release, Signal, WorkloadRef
+from cedana_sched.model.preemption import After, Release, Signal, WorkloadRef
 
 log = structlog.get_logger(__name__)
 
@@ -157,6 +157,14 @@ class SchedulingLoop:
         if job is None or run is None:
             raise NotFoundError("run", uid, "is over or unknown", remedy="nothing is to be done for it")
         return job, run
+
+    @property
+    def snapshots_under_way(self) -> tuple[str, ...]:
+        """Signals of jobs that run on while they are dumped: `snapshot_settled` is still to come for each.
+
+        After a restart, ask the coordinator's records about them: what settled just before is not said again.
+        """
+        return tuple(uid for uid, signal in self._book.signals.items() if signal.after is After.CONTINUE)
 
     # -- what people ask
 

@@ -325,6 +325,18 @@ class TestRequests:
 
         assert job.work_saved_seconds == 10
 
+    async def test_a_snapshot_under_way_is_known_until_it_is_settled_or_its_job_is_gone(self, bench: Bench) -> None:
+        await bench.running("sim")
+        settled = await bench.loop.checkpoint("sim", leave_running=True)
+        again = await bench.restart()
+        assert again.loop.snapshots_under_way == (settled,)
+        await again.loop.snapshot_settled(settled, committed=False)
+        assert again.loop.snapshots_under_way == ()
+
+        await again.loop.checkpoint("sim", leave_running=True)
+        await again.end("sim")
+        assert again.loop.snapshots_under_way == ()
+
     async def test_an_ended_job_begins_again_with_all_its_replicas(self, bench: Bench) -> None:
         await bench.running("mpi", replicas=2)
         await bench.end("mpi", 0, index=0)

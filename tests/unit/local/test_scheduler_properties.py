@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cedana_sched.local.scheduler.decide import decide
 from cedana_sched.local.scheduler.ledger import Ledger
 from cedana_sched.local.scheduler.protection import protection_seconds
-from cedana_sched.local.scheduler.resources import Limits, Resource, Resources
+from cedana_sched.local.scheduler.resources import Limits, Resource
 from cedana_sched.local.scheduler.search import as_pending, victims_for
 from cedana_sched.local.scheduler.state import (
     AdmittedJob,
