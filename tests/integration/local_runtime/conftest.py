@@ -48,8 +48,9 @@ class FolderSink:
 class Lab:
     """One engine's runtime, and the jobs it knows."""
 
-    def __init__(self, state: Path, toolchain: Toolchain) -> None:
+    def __init__(self, state: Path, toolchain: Toolchain, site: CgroupSite | None = None) -> None:
         self.state = state
+        self.site = site
         self.toolchain = toolchain
         self.jobs: dict[str, JobSpec] = {}
         self.runtime = self.new_runtime()
@@ -58,7 +59,7 @@ class Lab:
         self._changed = asyncio.Condition()
 
     def new_runtime(self) -> LocalRuntime:
-        return LocalRuntime(self.state, self.toolchain, self._job_of)
+        return LocalRuntime(self.state, self.toolchain, self._job_of, self.site)
 
     async def _job_of(self, workload: WorkloadRef) -> JobSpec:
         return self.jobs[workload.uid]
@@ -71,6 +72,13 @@ class Lab:
         if self._reader is not None:
             self._reader.cancel()
         await self.runtime.close()
+
+    async def finish(self) -> None:
+        """End every job, forget every run."""
+        for uid in self.jobs:
+            await self.runtime.kill(uid)
+            await self.runtime.forget(uid)
+        await self.close()
 
     async def restart(self) -> None:
         """Another engine takes over; the first saw nothing coming."""
@@ -178,10 +186,7 @@ async def lab(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
     lab = Lab(short_path / "state", toolchain)
     await lab.open()
     yield lab
-    for uid in lab.jobs:
-        await lab.runtime.kill(uid)
-        await lab.runtime.forget(uid)
-    await lab.close()
+    await lab.finish()
     assert list((lab.state / "runs").iterdir()) == []
     left = [path for root in CgroupSite.of_this_machine().roots.values() for uid in lab.jobs
             for path in [root / "cedana-sched" / uid] if path.exists()]  # fmt: skip
