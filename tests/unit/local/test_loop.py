@@ -329,13 +329,13 @@ class TestRequests:
         await bench.running("sim")
         settled = await bench.loop.checkpoint("sim", leave_running=True)
         again = await bench.restart()
-        assert again.loop.snapshots_under_way == (settled,)
+        assert list(again.loop.snapshots_under_way) == [settled]
         await again.loop.snapshot_settled(settled, committed=False)
-        assert again.loop.snapshots_under_way == ()
+        assert list(again.loop.snapshots_under_way) == []
 
         await again.loop.checkpoint("sim", leave_running=True)
         await again.end("sim")
-        assert again.loop.snapshots_under_way == ()
+        assert list(again.loop.snapshots_under_way) == []
 
     async def test_an_ended_job_begins_again_with_all_its_replicas(self, bench: Bench) -> None:
         await bench.running("mpi", replicas=2)
