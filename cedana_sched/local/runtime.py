@@ -26,12 +26,13 @@ from cedana_sched.local.job_task import JobSpec, RestoreTask, install_tini, laun
 from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
 from cedana_sched.local.supervision import SupervisedRun
 from cedana_sched.local.supervisors import SupervisorError, Supervisors
-from cedana_sched.model.errors import RestoreError, UsageError
+from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.restore import RestoreRequest
 from cedana_sched.snapshot.rewind import rewind_files
+from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -97,7 +98,9 @@ class LocalRuntime:
                 continue
             if state is not None and state.shim.alive():
                 alive.append(path.name)
-            self._follow(SupervisedRun(directory, spec), None)
+            run = SupervisedRun(directory, spec)
+            run.read_state()  # asked for by the first order already, before its watch has had a turn
+            self._follow(run, None)
         return tuple(alive)
 
     async def changes(self) -> AsyncIterator[RunChange]:
@@ -117,13 +120,19 @@ class LocalRuntime:
             freezer=run.group.freezer,
             externals=Externals(run.spec.mounts).items(),
             restore_facts={"mounts": list(run.spec.mounts)},
+            restored=run.spec.restores,
         )
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""
         await self._discard_restore(workload.uid)
-        async with self._beginning:
-            run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
+        try:
+            async with self._beginning:
+                run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
+        except OSError as error:  # a full disk: there is no place to write the end down, and it is told all the same
+            failure = Failure(f"the run cannot be prepared: {error}", "make room in the state directory")
+            self._changes.put_nowait(RunEnded(workload.uid, ExitRecord(time.time(), failure=failure)))
+            return
         await run.settled.wait()
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
@@ -132,8 +141,15 @@ class LocalRuntime:
         Raises:
             RestoreError: they did not come back; nothing of them runs.
         """
-        async with self._beginning:
-            run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts)
+        try:
+            async with self._beginning:
+                run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts)
+        except SnapshotError as error:
+            raise RestoreError(error.message, remedy=error.remedy, evidence=error.evidence) from error
+        except OSError as error:
+            raise RestoreError(
+                f"the run cannot be prepared: {error}", remedy="free disk space, or see the path"
+            ) from error
         await run.settled.wait()
         if not run.began and run.record is not None and run.record.failure is not None:
             failure = run.record.failure
@@ -160,13 +176,19 @@ class LocalRuntime:
             await self.kill(uid)
 
     async def kill(self, uid: str) -> None:
-        """End the run at once, frozen or not. Returns when nothing of it is left. Does nothing if it has ended."""
+        """End the run at once, frozen or not. Returns when nothing of it is left. Does nothing if it has ended.
+
+        Processes that wait for a device die when it answers, so this may take long; it is said in the log.
+        """
         run = self._runs.get(uid)
         if run is None:
             return
         while not run.ended.is_set():
             settled = run.settled.is_set()
-            await asyncio.to_thread(run.group.kill)
+            try:
+                await asyncio.to_thread(run.group.kill)
+            except CedanaSchedError as error:
+                log.warning("run does not end", run=uid, why=str(error))
             if settled:
                 await run.ended.wait()
             else:  # it was being brought to life, and may have come to life after the kill
@@ -210,12 +232,13 @@ class LocalRuntime:
         return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
 
     async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:
-        mounts = _present_mounts(facts["mounts"])
+        mounts = _present_mounts(facts.get("mounts", []))
         directory = self._directory_of(workload.uid)
         request = RestoreRequest(
             images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
         )
         job = await self._job_of(workload)
+        await asyncio.to_thread(rearm_expired_timers, self._toolchain, images)
         rewound = await asyncio.to_thread(rewind_files, self._toolchain, images, {job.stdout, job.stderr})
         for file in rewound:
             log.info("file rewound", run=workload.uid, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
