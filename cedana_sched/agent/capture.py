@@ -12,7 +12,6 @@ It stops the dump when its stdin ends (the agent is gone) or says anything more 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import shutil
@@ -20,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -31,20 +31,44 @@ from cedana_sched.agent.messages import (
     CaptureReport,
     CaptureRequest,
 )
-from cedana_sched.agent.orphans import await_orphan
-from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.agent.orphans import await_orphan, lock
+from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError
 from cedana_sched.model.manifest import SnapshotMetadata, TransferStats
 from cedana_sched.model.records import Transfer
-from cedana_sched.snapshot.dump import Dump, DumpRequest
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.dump import LOG_NAME, Dump, DumpRequest
 from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 
 PROGRESS_SECONDS = 0.25
-_STDIN = 0
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+class NotFrozenError(DumpError, RetryableError):
+    """The workload runs: whoever had frozen it is gone. Dumped now, it would run on between the dump and its kill."""
 
 
 def main() -> int:
+    """See the module."""
+    reports = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)  # whatever a library prints must not stand among the reports
+    with os.fdopen(reports, "wb", buffering=0) as stream:
+        return _serve(_Reporter(stream))
+
+
+class _Reporter:
+    """Writes reports, one a line, from any thread."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def __call__(self, report: CaptureReport) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the agent is gone; stdin says so too
+            self._stream.write(msgspec.json.encode(report) + b"\n")
+
+
+def _serve(say: _Reporter) -> int:
     with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:  # a descriptor has no path
         line = stdin.readline()  # unbuffered: whatever comes after the request is for `_cancelled_by_stdin`
     if not line:
@@ -52,16 +76,16 @@ def main() -> int:
     request = msgspec.json.decode(line, type=CaptureRequest)
     try:
         with _alone(request):
-            report: CaptureReport = capture(request)
+            report: CaptureReport = capture(request, say)
     except CedanaSchedError as error:
         report = CaptureFailed(_sentence(error), retryable=_is_retryable(error))
     except OSError as error:  # this node's disk or processes; the workload itself is thawed by then
         report = CaptureFailed(f"this node could not take the snapshot: {error}", retryable=True)
-    _say(report)
+    say(report)
     return 0
 
 
-def capture(request: CaptureRequest) -> CaptureCommitted:
+def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> CaptureCommitted:
     """Dump and commit, unless this checkpoint's snapshot is committed already.
 
     Raises:
@@ -69,14 +93,17 @@ def capture(request: CaptureRequest) -> CaptureCommitted:
     """
     cache = Path(request.cache_directory)
     toolchain = ensure_toolchain(cache)
-    await_orphan(toolchain, Path(request.work_directory), Path(request.freezer))
+    if Path(request.work_directory, LOG_NAME).exists():  # of an earlier capture
+        await_orphan(toolchain, Path(request.work_directory), Path(request.freezer))
     storage = StorageConfig.load(request.store)
     store = SnapshotStore.open(storage, compression=request.compression, cache_directory=cache)
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
         return CaptureCommitted(committed.ref, _transfer(committed.stats))
+    if not freezer.is_frozen(Path(request.freezer)):
+        raise NotFrozenError("the workload was let run on since it was frozen", remedy="freeze it and try again")
     with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid) as writer:
         dump = Dump(toolchain, _dump_request(request), writer)
-        with _cancelled_by_stdin(dump), _telling_progress(lambda: writer.progress):
+        with _cancelled_by_stdin(dump), _telling_progress(say, lambda: writer.progress):
             result = dump.run()
             metadata = _metadata(request, toolchain, {"dump": result.seconds})
             manifest = writer.commit(metadata)
@@ -109,11 +136,12 @@ def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, 
 def _alone(request: CaptureRequest) -> Iterator[None]:
     """Wait until an earlier capture of this checkpoint, left behind by an agent that died, has ended."""
     work = Path(request.work_directory)
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    descriptor = lock(work)
+    try:
         yield
-    shutil.rmtree(work)  # a failed dump leaves its log
+        shutil.rmtree(work)  # a failed dump leaves its log
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -139,12 +167,12 @@ def _cancelled_by_stdin(dump: Dump) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _telling_progress(stats: Callable[[], TransferStats]) -> Iterator[None]:
+def _telling_progress(say: Callable[[CaptureReport], None], stats: Callable[[], TransferStats]) -> Iterator[None]:
     done = threading.Event()
 
     def tell() -> None:
         while not done.wait(PROGRESS_SECONDS):
-            _say(CaptureProgress(_transfer(stats())))
+            say(CaptureProgress(_transfer(stats())))
 
     thread = threading.Thread(target=tell, name="progress")
     thread.start()
@@ -166,11 +194,6 @@ def _sentence(error: CedanaSchedError) -> str:
 
 def _is_retryable(error: BaseException) -> bool:
     return isinstance(error, RetryableError) or isinstance(error.__cause__, RetryableError)
-
-
-def _say(report: CaptureReport) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

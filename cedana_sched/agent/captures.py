@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -14,35 +15,46 @@ import msgspec
 import structlog
 
 from cedana_sched.agent.messages import CaptureFailed, CaptureProgress, CaptureReport, CaptureRequest
-from cedana_sched.agent.orphans import await_orphan
+from cedana_sched.agent.orphans import await_captures, await_orphan, prune
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
+STOP_SECONDS = 10.0
+"""A capture that was told to stop, and has not undone its dump by then, is killed: its store may never answer."""
 
 log = structlog.get_logger()
 
 
 class Captures:
-    """The capture processes of one agent. An async context manager: leaving it stops all of them."""
+    """The capture processes of one agent, their files below `work`. An async context manager: leaving it stops all."""
 
-    def __init__(self, toolchain: Toolchain) -> None:
+    def __init__(self, toolchain: Toolchain, work: Path) -> None:
         self._toolchain = toolchain
+        self._work = work
         self._spare: Process | None = None
         self._running: dict[str, Process] = {}
         self._idle = asyncio.Condition()
+        self._closing = False
+        self._of_before: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._of_before = asyncio.create_task(asyncio.to_thread(await_captures, self._work), name="earlier captures")
         self._spare = await _start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closing = True
         processes = [*self._running.values(), *([self._spare] if self._spare else [])]
         for process in processes:
             _close_stdin(process)  # it stops its dump, thaws the workload, and ends
-        for process in processes:
-            await process.wait()
+        await asyncio.gather(*(_end(process) for process in processes), self.none_of_before())
+
+    async def none_of_before(self) -> None:
+        """Wait until no capture of an earlier agent works any more: it might thaw what is frozen now."""
+        if self._of_before is not None:
+            await asyncio.shield(self._of_before)
 
     async def run(self, request: CaptureRequest) -> AsyncIterator[CaptureReport]:
         """Run one capture to its end; the last report says how it ended, also when its process was killed."""
@@ -60,12 +72,13 @@ class Captures:
         finally:
             await asyncio.shield(self._forget(request, process))
         if not finished:
-            yield CaptureFailed(f"the capture process ended with status {status}", retryable=True)
+            yield CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
 
     async def stop(self, checkpoint_uid: str) -> None:
         """Stop a capture if it runs, and return when it has ended."""
         if process := self._running.get(checkpoint_uid):
             _write(process, _STOP_WORD)
+            await _end(process)
             async with self._idle:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
 
@@ -82,7 +95,8 @@ class Captures:
         async with self._idle:
             del self._running[request.checkpoint_uid]
             self._idle.notify_all()
-        if self._spare is None:
+        await asyncio.to_thread(prune, self._work)
+        if self._spare is None and not self._closing:
             self._spare = await _start()
 
     async def _clean_up(self, request: CaptureRequest) -> None:
@@ -97,6 +111,21 @@ async def _start() -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "cedana_sched.agent.capture", stdin=PIPE, stdout=PIPE, start_new_session=True
     )
+
+
+async def _end(process: Process) -> None:
+    """Wait for the end of a process that was told to end, and insist on it."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        log.warning("capture does not stop, and is killed", pid=process.pid)
+        process.kill()
+        await process.wait()
+
+
+def _how_it_ended(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def _write(process: Process, data: bytes) -> None:

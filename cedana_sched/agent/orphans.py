@@ -1,7 +1,15 @@
-"""Waits for the CRIU of a killed capture process: its stream is broken, so it undoes its dump and exits."""
+"""Ends what killed processes leave: the CRIU of a killed capture, the captures of a killed agent.
+
+A CRIU whose stream is broken undoes its dump and exits; a capture whose agent is gone does the same, unless it is past
+the dump and about to commit.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import shutil
 from pathlib import Path
 
 import psutil
@@ -12,6 +20,62 @@ from cedana_sched.snapshot.freezer import members
 from cedana_sched.snapshot.toolchain import Toolchain
 
 PATIENCE_SECONDS = 10.0
+LOCK_NAME = "lock"
+"""Below a capture's directory: locked by the capture while it works, and holds its PID."""
+FAILURES_KEPT = 20
+"""So many directories of failed captures, with CRIU's log, are kept for whoever looks into them."""
+_MODULE = "cedana_sched.agent.capture"
+
+
+def await_captures(work: Path) -> None:
+    """Return when no capture of an earlier agent works below `work`; one that takes too long is killed.
+
+    Killed past its dump it leaves its workload frozen, as the next capture of the same checkpoint wants it.
+    """
+    if work.exists():
+        captures = [process for path in work.glob(f"*/{LOCK_NAME}") if (process := _holder(path))]
+        _, alive = psutil.wait_procs(captures, timeout=PATIENCE_SECONDS)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
+
+
+def prune(work: Path) -> None:
+    """Remove the oldest directories of failed captures."""
+    ages: dict[Path, float] = {}
+    for path in work.glob(f"*/{LOCK_NAME}"):
+        with contextlib.suppress(FileNotFoundError):  # a capture that succeeds removes its own
+            if _holder(path) is None:
+                ages[path.parent] = path.stat().st_mtime
+    for directory in sorted(ages, key=ages.__getitem__)[:-FAILURES_KEPT]:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _holder(lock: Path) -> psutil.Process | None:
+    """The capture that has locked this file."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass
+        else:
+            return None
+        pid = file.read().strip()
+    try:
+        process = psutil.Process(int(pid)) if pid else None
+    except psutil.NoSuchProcess:
+        return None
+    return process if process is not None and _MODULE in _words(process) else None
+
+
+def lock(directory: Path) -> int:
+    """Wait until no other capture works in `directory`, made if need be; lock it until the descriptor is closed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
 
 
 def await_orphan(toolchain: Toolchain, work_directory: Path, freezer: Path) -> bool:

@@ -21,6 +21,8 @@ class RunningWorkload(msgspec.Struct, frozen=True):
     """CRIU's `--external` items: mounts and namespaces that the new incarnation brings along."""
     restore_facts: dict[str, Any] = {}
     """What the runtime wants back in `continue_from`, as JSON values; it travels in the manifest."""
+    restored: bool = False
+    """Whether it was continued from a snapshot."""
 
 
 class WorkloadRuntime(Protocol):

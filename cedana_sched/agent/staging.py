@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.model.errors import IncompatibleError
@@ -13,7 +16,11 @@ from cedana_sched.store.snapshots import SnapshotStore
 
 
 class Staging:
-    """The staged snapshots below one directory; each belongs to one restore, by its uid."""
+    """The staged snapshots below one directory; each belongs to one restore, by its uid.
+
+    UID/        the images
+    UID.facts   what the runtime wants back, as JSON; written last, so that what has it is whole
+    """
 
     def __init__(self, directory: Path, criu_version: str) -> None:
         self._directory = directory
@@ -37,15 +44,31 @@ class Staging:
         self.remove(restore_uid)
         target.mkdir(parents=True)
         reader.stage(target)
+        self._facts(restore_uid).write_bytes(msgspec.json.encode(reader.manifest.metadata.runtime))
 
     def images(self, restore_uid: str) -> Path:
         """Where the staged images of a restore lie."""
         return self._directory / restore_uid
 
-    def restore_facts(self, store: SnapshotStore, snapshot: SnapshotRef) -> dict[str, Any]:
-        """What the runtime that took the snapshot wants back."""
-        return store.open_snapshot(snapshot).manifest.metadata.runtime
+    def restore_facts(self, restore_uid: str) -> dict[str, Any] | None:
+        """What the runtime that took the snapshot wants back; None when nothing is staged, or not all of it."""
+        try:
+            content = self._facts(restore_uid).read_bytes()
+        except FileNotFoundError:
+            return None
+        return msgspec.json.decode(content, type=dict[str, Any]) if content else None
 
     def remove(self, restore_uid: str) -> None:
         """Free the disk again; nothing happens if nothing is staged."""
+        self._facts(restore_uid).unlink(missing_ok=True)
         shutil.rmtree(self.images(restore_uid), ignore_errors=True)
+
+    def remove_all_but(self, restore_uids: Collection[str]) -> None:
+        """Free what an agent that was killed has left behind for restores that nobody waits for any more."""
+        if self._directory.exists():
+            for path in self._directory.iterdir():
+                if path.name.removesuffix(".facts") not in restore_uids:
+                    self.remove(path.name.removesuffix(".facts"))
+
+    def _facts(self, restore_uid: str) -> Path:
+        return self._directory / f"{restore_uid}.facts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from asyncio.subprocess import Process
@@ -17,6 +18,7 @@ from cedana_sched.local.views import Change, JobView, Submission
 from cedana_sched.snapshot.toolchain import Toolchain
 
 TIMEOUT_SECONDS = 60.0
+MORTAL = Path(__file__).with_name("mortal.py")
 ONE_GROUP = """
 [[groups]]
 name = "bio"
@@ -42,15 +44,14 @@ class Engine:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self, **environment: str) -> None:
-        """Start it and return when it answers."""
-        import os
-
+    async def start(self, *, dies_at: str | None = None, **environment: str) -> None:
+        """Start it and return when it answers. `dies_at`: see `mortal`."""
+        program = ["-m", "cedana_sched"] if dies_at is None else [str(MORTAL), dies_at]
         words = ["--state-dir", str(self.state), "engine", "run", "--config", str(self._configuration)]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cedana_sched", *words, "--store", self.store,
-                stdout=log, stderr=log, env=os.environ | environment,
+                sys.executable, *program, *words, "--store", self.store,
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | environment,
             )  # fmt: skip
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
@@ -61,6 +62,15 @@ class Engine:
                 if self._process.returncode is not None:
                     pytest.fail(f"the engine ended at its start:\n{self.log.read_text()[-3000:]}")
                 await asyncio.sleep(0.05)  # it has nothing to watch before its socket is there
+
+    async def died(self, seconds: float = TIMEOUT_SECONDS) -> None:
+        """Wait for the death of an engine that was started to die."""
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(seconds):
+                assert await self._process.wait() == -signal.SIGKILL
+        except TimeoutError:
+            pytest.fail(f"it lives\n{self.log.read_text()[-3000:]}")
 
     async def kill(self) -> None:
         """SIGKILL, as the kernel's out-of-memory killer would."""

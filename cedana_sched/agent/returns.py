@@ -1,0 +1,102 @@
+"""The agent's half of a workload's return: find its snapshot, lay it ready, continue it, or start it anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from cedana_sched.agent.runtime import WorkloadRuntime
+from cedana_sched.agent.staging import Staging
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.model import orders
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.store.snapshots import SnapshotStore
+
+
+class Returns:
+    """Carries out `Find`, `Stage`, `Continue`, `StartCold` and `GiveUp`."""
+
+    def __init__(self, runtime: WorkloadRuntime, store: SnapshotStore, staging: Staging, threads: StoreThreads) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._staging = staging
+        self._threads = threads
+
+    async def remove_all_but(self, restore_uids: Collection[str]) -> None:
+        """See `Staging.remove_all_but`."""
+        await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
+
+    async def find(self, order: orders.Find) -> orders.Outcome:
+        """Ask the store.
+
+        Raises:
+            RetryableError: it cannot be asked now. Nobody starts cold because of that before the deadline.
+        """
+        try:
+            snapshot = await self._threads.run(self._newest, order)
+        except RetryableError:
+            raise
+        except CedanaSchedError as error:
+            return orders.Found(order.restore_uid, problem=str(error))
+        return orders.Found(order.restore_uid, snapshot)
+
+    def _newest(self, order: orders.Find) -> SnapshotRef | None:
+        if order.wanted is not None:
+            return self._store.open_snapshot(order.wanted).manifest.ref
+        found = self._store.list(order.identity.namespace, order.identity.id)
+        usable = [
+            summary.ref
+            for summary in found
+            if summary.ref.identity == order.identity and summary.checkpoint_uid not in order.excluding
+        ]
+        return max(usable, key=lambda ref: ref.generation, default=None)
+
+    async def stage(self, order: orders.Stage) -> orders.Outcome:
+        uid = order.restore_uid
+        try:
+            await self._threads.run(self._staging.stage, self._store, uid, order.snapshot)
+        except CedanaSchedError as error:
+            await asyncio.to_thread(self._staging.remove, uid)
+            return orders.StageFailed(uid, str(error), isinstance(error, RetryableError))
+        except OSError as error:  # a full disk may have room in a moment, and a cold start costs the work
+            await asyncio.to_thread(self._staging.remove, uid)
+            return orders.StageFailed(uid, f"the snapshot cannot be laid on this node: {error}", retryable=True)
+        return orders.Staged(uid)
+
+    async def continue_(self, order: orders.Continue) -> orders.Outcome:
+        """Continue it; an agent that was started meanwhile, and finds it half staged, stages it first."""
+        uid = order.restore_uid
+        if await self._runtime.running(order.workload) is None:
+            try:
+                facts = await asyncio.to_thread(self._staging.restore_facts, uid)
+                if facts is None:
+                    await self._threads.run(self._staging.stage, self._store, uid, order.snapshot)
+                    facts = await asyncio.to_thread(self._staging.restore_facts, uid)
+                await self._runtime.continue_from(order.workload, self._staging.images(uid), facts or {})
+            except RetryableError:
+                raise
+            except CedanaSchedError as error:
+                await asyncio.to_thread(self._staging.remove, uid)
+                return orders.ContinueFailed(uid, "; ".join((str(error), *error.evidence[-3:])))
+        await asyncio.to_thread(self._staging.remove, uid)
+        return orders.Continued(uid)
+
+    async def start_cold(self, order: orders.StartCold) -> orders.Outcome:
+        await self._runtime.start_cold(order.workload, order.why)
+        await asyncio.to_thread(self._staging.remove, order.restore_uid)
+        if await self._was_restored(order.workload):
+            return orders.Continued(order.restore_uid)
+        return orders.StartedCold(order.restore_uid)
+
+    async def give_up(self, order: orders.GiveUp) -> orders.Outcome:
+        await self._runtime.give_up(order.workload, order.why)
+        await asyncio.to_thread(self._staging.remove, order.restore_uid)
+        if await self._was_restored(order.workload):
+            return orders.Continued(order.restore_uid)
+        return orders.GaveUp(order.restore_uid)
+
+    async def _was_restored(self, workload: WorkloadRef) -> bool:
+        running = await self._runtime.running(workload)
+        return running is not None and running.restored

@@ -1,0 +1,63 @@
+"""A real engine that kills itself at one instant: `python mortal.py INSTANT ARGUMENTS…` of `cedana-sched`.
+
+Instants are what the engine is about to write down, or has just written: `unsaved WHAT`, `saved WHAT`, where WHAT is
+`Checkpoint STEP`, `Restore STEP` or `Job PHASE`. Saved means that nothing of what follows has been done; unsaved, that
+what led there has been done and nobody knows. `during Dump` is the first progress of a dump.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
+
+from cedana_sched.agent.node import NodeAgent
+from cedana_sched.cli.main import main
+from cedana_sched.local.journal import SqliteJournal
+from cedana_sched.model.orders import Order, Outcome, Progress
+
+
+def die_at(instant: str) -> None:
+    """Arm it."""
+
+    def passed(this: str) -> None:
+        if this == instant:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(save: Callable[..., Awaitable[None]], names: Callable[..., Iterable[str]]) -> Callable[..., Any]:
+        async def save_or_die(journal: SqliteJournal, *arguments: Any) -> None:
+            for name in names(*arguments):
+                passed(f"unsaved {name}")
+            await save(journal, *arguments)
+            for name in names(*arguments):
+                passed(f"saved {name}")
+
+        return save_or_die
+
+    perform = NodeAgent.perform
+
+    async def perform_or_die(agent: NodeAgent, order: Order) -> AsyncIterator[Outcome]:
+        async for outcome in perform(agent, order):
+            if isinstance(outcome, Progress):
+                passed("during Dump")
+            yield outcome
+
+    SqliteJournal.save = around(SqliteJournal.save, _records)  # type: ignore[method-assign]
+    SqliteJournal.save_step = around(SqliteJournal.save_step, _jobs)  # type: ignore[method-assign]
+    NodeAgent.perform = perform_or_die  # type: ignore[method-assign,assignment]
+
+
+def _records(records: tuple[Any, ...], *_: Any) -> list[str]:
+    return [f"{type(record).__name__} {record.step.value}" for record in records]
+
+
+def _jobs(step: Any) -> list[str]:
+    return [f"Job {job.phase.value}" for job in step.jobs]
+
+
+if __name__ == "__main__":
+    instant = sys.argv.pop(1)
+    die_at(instant)
+    main()
