@@ -148,6 +148,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit codes": exit_codes,
     "commands": commands,
     "json": json_shapes,
+    "text of local.configuration": functools.partial(text_of, "local.configuration"),
     **{f"text of store.{name}": functools.partial(text_of, f"store.{name}") for name in _EXPLAINED},
 }
 

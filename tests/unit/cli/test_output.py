@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import threading
 from pathlib import Path
 
 from cedana_sched.cli.output import Table, fitted, plain_table
+from cedana_sched.local.views import JobView
 
 from .fake_engine import FakeEngine, a_job
 from .test_console_script import SCRIPT
@@ -68,3 +70,19 @@ def test_watch_draws_a_table_that_changes_with_the_jobs(engine: FakeEngine, tmp_
     shown = on_a_terminal("--state-dir", str(tmp_path), "ps", "--watch")
     assert "\x1b[33mSuspended" in shown
     assert shown.rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_a_checkpoint_moves_a_bar_on_a_terminal(engine: FakeEngine, tmp_path: Path) -> None:
+    running = a_job(checkpoint=None)
+    engine.jobs = {running.uid: running}
+    watched = threading.Event()
+    engine.on_watch = watched.set
+
+    def act(_: str, job: JobView) -> JobView:
+        assert watched.wait(10)
+        return a_job()
+
+    engine.on_action = act
+    shown = on_a_terminal("--state-dir", str(tmp_path), "checkpoint", "md", "--leave-running")
+    assert "\x1b[?25l" in shown  # the cursor is hidden while the bar moves
+    assert "md (4f6c1d2e) Running [default/md-run/0/main@1]" in shown
