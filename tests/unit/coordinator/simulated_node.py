@@ -89,6 +89,8 @@ class World:
     """Newest generation whose process was killed on our word that it is safe."""
     asked_for: dict[str, SnapshotRef] = field(default_factory=dict)
     """The very snapshots that a person asked for: older ones are his choice."""
+    called_off: set[str] = field(default_factory=set)
+    """Checkpoints that an agent was told to undo."""
     restarts: int = 0
     """Times that a workload came back from a snapshot."""
 
@@ -138,6 +140,8 @@ class World:
             raise BrokenInvariantError(f"8: {ref} is restored as {identity}")
         if any(p.alive and p.frozen_by is None and p.origin == ref for p in self.processes.values()):
             raise BrokenInvariantError(f"1: {ref} is restored while a process from it runs")
+        if snapshot.checkpoint_uid in self.called_off:
+            raise BrokenInvariantError(f"3: {ref} is restored, {snapshot.checkpoint_uid} was called off")
         fork = ref == self.asked_for.get(workload.uid)
         if not fork and ref.generation < self.saved.get(ref.identity, 0):
             raise BrokenInvariantError(
@@ -259,6 +263,7 @@ class SimulatedAgent:
     def abort(self, order: Abort, now: float) -> Outcome:
         uid = order.checkpoint_uid
         self.called_off.add(uid)
+        self.world.called_off.add(uid)
         self.dumps.pop(uid, None)
         snapshot = self.world.by_checkpoint.get(uid)
         if snapshot is not None and not snapshot.discarded:

@@ -43,8 +43,8 @@ def restores_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
-    """A core that does not wait for a checkpoint in flight."""
-    patch.setattr(obstacles, "in_flight", lambda book, restore: [])
+    """A core that asks the store at once, whoever still runs or is being saved."""
+    patch.setattr(obstacles, "blocked_by", lambda book, restore, wanted: None)
 
 
 def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
@@ -60,15 +60,15 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
 
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
-    """An agent that forgets to remove what it committed, and a core that does not exclude it."""
+    """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
     patch.setattr(restores_module, "Find", lambda uid, identity, wanted, excluding: Find(uid, identity, wanted))
     original = SimulatedAgent.abort
 
     def abort(self: SimulatedAgent, order: Any, now: float) -> Any:
-        snapshot = self.world.by_checkpoint.pop(order.checkpoint_uid, None)
+        upload = self.dumps.get(order.checkpoint_uid)
         answer = original(self, order, now)
-        if snapshot is not None:
-            self.world.by_checkpoint[order.checkpoint_uid] = snapshot
+        if upload is not None:
+            self.world.commit(upload[1], self.world.processes[order.workload.uid], upload[2])
         return answer
 
     patch.setattr(SimulatedAgent, "abort", abort)

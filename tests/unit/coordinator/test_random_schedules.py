@@ -35,7 +35,7 @@ def test_schedules_visit_every_verdict_and_every_kind_of_return() -> None:
     seen: Counter[str] = Counter()
     for seed in range(300):
         simulation = play(seed)
-        for held in simulation.held.values():
+        for held in simulation.scheduler.held.values():
             assert held.released is not None
             seen.update(map(str, held.released.verdicts.values()))
         seen.update(type(what).__name__ for _, kind, what in simulation.story if kind in {"event", "order"})
@@ -58,11 +58,11 @@ class Schedules(RuleBasedStateMachine):
 
     @rule()
     def start(self) -> None:
-        self.simulation.start()
+        self.simulation.scheduler.start()
 
     @rule()
     def scheduler_acts(self) -> None:
-        self.simulation.schedule()
+        self.simulation.scheduler.act(self.simulation.now)
 
     @rule(messages=st.integers(1, 6))
     def deliver(self, messages: int) -> None:

@@ -1,0 +1,221 @@
+"""A scheduler with its adapter: it starts, preempts, cancels and ends workloads, and is told how to go on.
+
+What it is told must be true: a verdict that does not fit the world raises at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report, Starting
+from cedana_sched.coordinator.core import Core, Event, HoldPlaced, ReleaseDone, ReleaseFailed
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure, OnRestoreFailure
+from cedana_sched.model.preemption import After, Release, Signal, Verdict, Victim, WorkloadRef
+from cedana_sched.model.records import HoldStep
+from tests.unit.coordinator.simulated_node import BrokenInvariantError, World
+
+POLICIES = (
+    CheckpointPolicy(deadline_seconds=20, restore_deadline_seconds=30),
+    CheckpointPolicy(deadline_seconds=5, restore_deadline_seconds=8),
+    CheckpointPolicy(
+        deadline_seconds=12,
+        restore_deadline_seconds=15,
+        on_checkpoint_failure=OnCheckpointFailure.KEEP_RUNNING,
+        on_restore_failure=OnRestoreFailure.FAIL,
+    ),
+)
+IDENTITIES = (Identity("bio", "md", 0), Identity("bio", "md", 1), Identity("ml", "md", 0), Identity("bio", "solo", 0))
+GANGS = {IDENTITIES[0]: "pair", IDENTITIES[1]: "pair"}
+
+
+@dataclass(slots=True)
+class Held:
+    """A preemption as its scheduler knows it."""
+
+    signal: Signal
+    deadline: float
+    until: float | None = None
+    released: Release | None = None
+    told: bool = False
+
+
+@dataclass(slots=True)
+class Job:
+    """A workload as its scheduler knows it."""
+
+    workload: WorkloadRef
+    identity: Identity
+    policy: CheckpointPolicy
+    starting: Starting
+    over: bool = False
+
+
+class SimulatedScheduler:
+    """It outlives coordinators, and repeats what is pending to each new one."""
+
+    def __init__(self, rng: Random, world: World, nodes: list[str]) -> None:
+        self.rng = rng
+        self.world = world
+        self.nodes = nodes
+        self.now = 0.0
+        self.identities: dict[str, Identity] = {}
+        self.reports: list[Report] = []
+        self.jobs: dict[str, Job] = {}
+        self.held: dict[str, Held] = {}
+        self.releases: list[Release] = []
+        self.count = 0
+
+    def act(self, now: float) -> None:
+        """It does something: starts, preempts, cancels, ends."""
+        self.now = now
+        chance = self.rng.random()
+        running = [job for job in self.jobs.values() if not job.over]
+        if chance < 0.45 or not running:
+            self.start()
+        elif chance < 0.75:
+            self.preempt(running)
+        elif chance < 0.88 and self.held:
+            held = self.rng.choice(list(self.held.values()))
+            if held.released is None:
+                self.reports.append(PreemptionCancelled(held.signal.uid, "no need any more"))
+        elif chance < 0.94:
+            self.end(self.rng.choice(running), "done")
+
+    def start(self) -> None:
+        saved = [i for i in self.world.saved if not any(j.identity == i and not j.over for j in self.jobs.values())]
+        identity = self.rng.choice(saved if saved and self.rng.random() < 0.8 else IDENTITIES)
+        used = any(job.identity == identity and not job.over for job in self.jobs.values())
+        if used and self.rng.random() > 0.12:
+            return
+        self.count += 1
+        workload = WorkloadRef(f"w{self.count}", identity.namespace, identity.id, self.rng.choice(self.nodes))
+        policy = self.rng.choice(POLICIES)
+        wanted = self._some_snapshot(identity) if self.rng.random() < 0.08 else None
+        self.identities[workload.uid] = identity
+        if wanted is not None:
+            self.world.asked_for[workload.uid] = wanted
+        starting = Starting(workload, identity, policy, wanted)
+        self.jobs[workload.uid] = Job(workload, identity, policy, starting)
+        self.reports.append(starting)
+
+    def _some_snapshot(self, identity: Identity) -> SnapshotRef | None:
+        refs = [s.ref for snapshots in self.world.snapshots.values() for s in snapshots]
+        newest = self.world.newest(identity)
+        refs = [ref for ref in refs if ref.identity != identity or (newest is not None and ref == newest.ref)]
+        return self.rng.choice(refs) if refs else None
+
+    def preempt(self, running: list[Job]) -> None:
+        jobs = self.rng.sample(running, min(self.rng.choice((1, 1, 2, 2, 3)), len(running)))
+        if any(self.is_preempted(job) for job in jobs) and self.rng.random() < 0.6:
+            return
+        self.count += 1
+        after = After.STOP if self.rng.random() < 0.8 else After.CONTINUE
+        signal = Signal(
+            uid=f"s{self.count}",
+            adapter="sim",
+            victims=tuple(Victim(j.workload, j.identity, j.policy, GANGS.get(j.identity)) for j in jobs),
+            reason="InCohortReclamation",
+            observed_at=self.now,
+            not_after=self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None,
+            after=after,
+        )
+        self.reports.append(Preempted(signal))
+        if after is After.STOP:
+            until = self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None
+            self.held[signal.uid] = Held(signal, float("inf"), until)  # held once the core knows of it
+
+    def is_preempted(self, job: Job) -> bool:
+        victims = {v.workload.uid for held in self.held.values() if held.released is None for v in held.signal.victims}
+        return job.workload.uid in victims
+
+    def hold(self, signal: Signal, core: Core) -> HoldPlaced:
+        """The adapter holds the eviction, from now on."""
+        held = self.held[signal.uid]
+        known = core.book.holds.get(signal.uid)
+        policy_deadline = min(signal.observed_at + v.policy.deadline_seconds for v in signal.victims)
+        if known is not None and known.step is HoldStep.HOLDING:
+            held.deadline = max(min(policy_deadline, signal.not_after or policy_deadline), self.now)
+        return HoldPlaced(signal.uid, held.until)
+
+    def holds_until(self, placed: HoldPlaced) -> None:
+        """The core was told when the hold ends by itself."""
+        held = self.held[placed.signal_uid]
+        if placed.until is not None:
+            held.deadline = min(held.deadline, max(placed.until, self.now))
+
+    def check_deadlines(self) -> None:
+        for held in self.held.values():
+            if held.released is None and self.now > held.deadline + 0.001:
+                raise BrokenInvariantError(f"4: {held.signal.uid} is held past its deadline")
+
+    def pending(self) -> list[Report]:
+        """What the adapter reports to a new coordinator first."""
+        reports: list[Report] = []
+        for held in self.held.values():
+            if not held.told:
+                held.deadline = float("inf")  # the new one may know nothing of it before it hears this
+                reports.append(Preempted(held.signal))
+        for job in self.jobs.values():
+            if job.over:
+                reports.append(Ended(job.workload.uid, "it ended"))
+            elif job.workload.uid not in self.world.processes:
+                reports.append(job.starting)
+        return reports
+
+    def report_deaths(self) -> None:
+        """The runtime tells the scheduler, and so the adapter, which processes are gone."""
+        for uid, why in self.world.deaths:
+            self.reports.append(Ended(uid, why))
+            self.jobs[uid].over = True
+        self.world.deaths.clear()
+
+    def release(self, release: Release, core: Core) -> None:
+        """The adapter is told how the hold ended; its scheduler hears it later."""
+        held = self.held[release.signal_uid]
+        if held.released is not None and held.released != release:
+            raise BrokenInvariantError(f"4: {release.signal_uid} is released twice, with different verdicts")
+        held.released = release
+        for uid, verdict in release.verdicts.items():
+            process = self.world.processes.get(uid)
+            if verdict is Verdict.COMMITTED and not self.is_safe(uid, core):
+                raise BrokenInvariantError(f"4: {uid} is let go as committed, and is not safe")
+            if verdict is not Verdict.COMMITTED and process is not None and process.killed_by:
+                maker = core.book.checkpoints.get(process.killed_by)
+                if maker is not None and maker.signal_uid == release.signal_uid:
+                    raise BrokenInvariantError(f"4: {uid} was committed and killed, its scheduler is told {verdict}")
+        if release not in self.releases:
+            self.releases.append(release)
+
+    def is_safe(self, workload_uid: str, core: Core) -> bool:
+        """Whether a snapshot of this workload is committed, and it executes nothing any more."""
+        process = self.world.processes.get(workload_uid)
+        if process is not None and process.alive and process.frozen_by is None:
+            return False
+        made = [c for c in core.book.of_workload(workload_uid) if c.snapshot and not c.called_off]
+        return any(self.world.find(c.snapshot) for c in made if c.snapshot)
+
+    def hear_release(self, *, calm: bool) -> Event | None:
+        """The adapter tells its scheduler; what it evicts dies."""
+        if not self.releases:
+            return None
+        release = self.releases.pop(self.rng.randrange(len(self.releases)))
+        if not calm and self.rng.random() < 0.3:
+            self.releases.append(release)
+            return ReleaseFailed(release.signal_uid, "the scheduler is away")
+        self.held[release.signal_uid].told = True
+        for uid, verdict in release.verdicts.items():
+            if verdict in {Verdict.LET_GO, Verdict.COMMITTED} and not self.jobs[uid].over:
+                self.end(self.jobs[uid], "evicted")
+        return ReleaseDone(release.signal_uid)
+
+    def end(self, job: Job, why: str) -> None:
+        if not job.over:
+            job.over = True
+            process = self.world.processes.get(job.workload.uid)
+            if process is not None and process.alive:
+                self.world.die(process, why)
+            else:
+                self.world.over.add(job.workload.uid)
+                self.reports.append(Ended(job.workload.uid, why))
