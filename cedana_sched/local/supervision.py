@@ -72,7 +72,7 @@ class SupervisedRun:
     async def _await_supervisor(self, inotify: int, pidfd: int | None) -> int:
         """Return the run's lock, once no supervisor is there any more."""
         while True:
-            self._read_state()
+            self.read_state()
             if pidfd is None and self.state is not None:
                 pidfd = self.state.shim.open()
             if pidfd is None and (lock := self.directory.lock()) is not None:
@@ -98,7 +98,8 @@ class SupervisedRun:
             return
         os.read(inotify, _EVENT_BYTES)
 
-    def _read_state(self) -> None:
+    def read_state(self) -> None:
+        """See what the supervisor has written."""
         self.state = self.directory.state() or self.state
         if self.began:
             self.settled.set()

@@ -34,6 +34,15 @@ async def test_job_outlives_an_engine_that_is_killed(lab: Lab) -> None:
     assert (await lab.end_of("orphan")).exit_code == 5
 
 
+async def test_adopted_run_can_be_asked_for_at_once(lab: Lab) -> None:
+    workload = lab.shell("soon", "sleep 60")
+    await lab.runtime.start_cold(workload, None)
+    await lab.close()
+    lab.runtime = lab.new_runtime()
+    await lab.runtime.adopt()
+    assert await lab.runtime.running(workload) is not None
+
+
 async def test_end_while_no_engine_was_there_is_told_until_it_is_forgotten(lab: Lab) -> None:
     await lab.runtime.start_cold(lab.shell("short", "echo up; sleep 0.1; exit 4"), None)
     supervisor = state_of(lab, "short").shim

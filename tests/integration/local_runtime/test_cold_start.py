@@ -179,6 +179,15 @@ async def test_folder_that_the_supervisor_cannot_enter_ends_the_run_with_its_wor
     assert "Is a directory" in record.failure.message
 
 
+async def test_run_directory_that_cannot_be_made_ends_the_run(lab: Lab) -> None:
+    workload = lab.shell("full", "true")
+    (lab.state / "runs" / "full").touch()  # where the directory would be
+    record = await lab.run(workload)
+    assert record.failure is not None
+    assert "cannot be prepared" in record.failure.message
+    (lab.state / "runs" / "full").unlink()
+
+
 async def test_supervisors_start_again_when_their_nursery_is_killed(lab: Lab) -> None:
     await lab.runtime.start_cold(lab.shell("before", "sleep 60"), None)
     nursery = lab.runtime._supervisors._nursery

@@ -88,6 +88,19 @@ async def test_failed_restore_says_why_and_leaves_room_for_a_cold_start(lab: Lab
     assert (began.restored, began.cold_because) == (False, "the snapshot is damaged")
 
 
+@pytest.mark.parametrize("image", ["files.img", "pstree.img", "inventory.img"])
+async def test_damaged_image_is_a_restore_that_failed(lab: Lab, image: str) -> None:
+    run = lab.python("damaged-0", COUNTING)
+    await lab.runtime.start_cold(run, None)
+    await lab.printed(run.uid, 5)
+    images, facts = await lab.dump(run)
+    await lab.runtime.kill(run.uid)
+    (images / image).write_bytes(b"not an image")
+    with pytest.raises(RestoreError) as caught:
+        await lab.runtime.continue_from(lab.again("damaged-1", run), images, facts)
+    assert caught.value.remedy
+
+
 async def test_older_snapshot_rewinds_the_output(lab: Lab) -> None:
     run = lab.python("rewind-0", COUNTING)
     await lab.runtime.start_cold(run, None)
