@@ -34,6 +34,7 @@ class SimulatedBackend(Backend):
         self.turn()
         if self.time > self.deadlines.get(threading.get_ident(), float("inf")):
             raise StoreUnavailableError("the request timed out")
+        self.changes += key not in self.objects
         self.objects[key] = (bytes(data), self.time)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
@@ -105,7 +106,7 @@ class Interleaving:
     def run(self, actors: list[Callable[[], None]], advances: list[float], after: Callable[[], None]) -> None:
         """Let all actors end; between any two operations the clock may advance.
 
-        `after` looks at the store whenever something was created exclusively or removed.
+        `after` looks at the store whenever something was created or removed.
         """
         threads = [threading.Thread(target=self._act, args=(number, actor)) for number, actor in enumerate(actors)]
         self._backend.turn = self._wait
