@@ -23,6 +23,7 @@ from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.local.cgroup_site import CgroupSite
 from cedana_sched.local.cgroups import RunCgroup, Usage
 from cedana_sched.local.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
+from cedana_sched.local.returning import present_mounts, ready_images, warm_up
 from cedana_sched.local.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
 from cedana_sched.local.supervision import SupervisedRun
 from cedana_sched.local.supervisors import SupervisorError, Supervisors
@@ -31,8 +32,6 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.restore import RestoreRequest
-from cedana_sched.snapshot.rewind import rewind_files
-from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -90,6 +89,7 @@ class LocalRuntime:
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         await self._supervisors.prepare()
+        await asyncio.to_thread(warm_up, self._toolchain)
         alive = []
         for path in sorted(self._directory.iterdir()):
             directory = RunDirectory(path)
@@ -232,16 +232,13 @@ class LocalRuntime:
         return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
 
     async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:
-        mounts = _present_mounts(facts.get("mounts", []))
+        mounts = present_mounts(facts.get("mounts", []))
         directory = self._directory_of(workload.uid)
         request = RestoreRequest(
             images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
         )
         job = await self._job_of(workload)
-        await asyncio.to_thread(rearm_expired_timers, self._toolchain, images)
-        rewound = await asyncio.to_thread(rewind_files, self._toolchain, images, {job.stdout, job.stderr})
-        for file in rewound:
-            log.info("file rewound", run=workload.uid, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
+        await asyncio.to_thread(ready_images, self._toolchain, images, workload.uid, {job.stdout, job.stderr})
         return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
 
     async def _begin(self, spec: RunSpec) -> SupervisedRun:
@@ -314,13 +311,3 @@ class LocalRuntime:
                     notes=run.state.notes,
                 )
             )
-
-
-def _present_mounts(wanted: list[str]) -> Externals:
-    """The host's mounts that a snapshot's processes had; CRIU would take the empty place of one that is gone."""
-    if gone := set(wanted) - set(host_externals().mounts):
-        named = ", ".join(sorted(gone))
-        raise RestoreError(
-            f"the job had {named} mounted, and this machine has not", remedy="mount it, then restore again"
-        )
-    return Externals(tuple(wanted))

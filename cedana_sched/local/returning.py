@@ -1,0 +1,51 @@
+"""What is put right before CRIU brings a run's processes back: the mounts they had, their timers, their files.
+
+Called by the runtime, in threads: it decodes images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.snapshot.images import Images, folder_reader
+from cedana_sched.snapshot.namespaces import Externals, host_externals
+from cedana_sched.snapshot.rewind import rewind_files
+from cedana_sched.snapshot.timers import rearm_expired_timers
+from cedana_sched.snapshot.toolchain import Toolchain
+
+log = structlog.get_logger(__name__)
+
+
+def present_mounts(wanted: Collection[str]) -> Externals:
+    """The host's mounts that a snapshot's processes had.
+
+    Raises:
+        RestoreError: one is gone; CRIU would take the empty place of it.
+    """
+    if gone := set(wanted) - set(host_externals().mounts):
+        named = ", ".join(sorted(gone))
+        raise RestoreError(
+            f"the job had {named} mounted, and this machine has not", remedy="mount it, then restore again"
+        )
+    return Externals(tuple(wanted))
+
+
+def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> None:
+    """Make images and files fit each other again; `outputs` are the job's own, which nobody else writes to.
+
+    Raises:
+        SnapshotError: an image cannot be decoded, or a file is shorter than the processes remember.
+        OSError: a file cannot be changed.
+    """
+    rearm_expired_timers(toolchain, images)
+    for file in rewind_files(toolchain, images, outputs):
+        log.info("file rewound", run=run, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
+
+
+def warm_up(toolchain: Toolchain) -> None:
+    """Load the decoder of images, so that the first restore does not wait for it."""
+    Images(toolchain, folder_reader(Path("/nonexistent")))
