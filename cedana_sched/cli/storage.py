@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -13,6 +13,7 @@ from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from cedana_sched.cli.command import Session
+    from cedana_sched.local.views import EngineView
     from cedana_sched.store.location import StorageConfig
     from cedana_sched.store.snapshots import SnapshotStore
 
@@ -86,14 +87,15 @@ class Place:
         """Take the values of `OPTIONS` out of a command's arguments."""
         return cls(*(given.pop(name) for name in OPTIONS))
 
-    def configuration(self, uri: str) -> StorageConfig:
-        """The store at `uri`; S3 settings of the environment mean nothing for a folder.
+    def configuration(self) -> StorageConfig:
+        """The store that is named; S3 settings of the environment mean nothing for a folder.
 
         Raises:
             UsageError: it cannot be read.
         """
         from cedana_sched.store.location import StorageConfig
 
+        uri = self.uri or ""
         if not uri.startswith("s3:"):
             return StorageConfig.parse(_absolute(uri))
         options = {"endpoint": self.endpoint, "region": self.region, "allow_http": self.allow_http or None}
@@ -102,7 +104,7 @@ class Place:
 
 def for_engine(place: Place, session: Session) -> StorageConfig:
     """The store that a new engine uses."""
-    return place.configuration(place.uri or str((session.state_directory / FOLDER).absolute()))
+    return replace(place, uri=place.uri or str(session.state_directory / FOLDER)).configuration()
 
 
 def open_store(place: Place, session: Session) -> SnapshotStore:
@@ -116,20 +118,26 @@ def open_store(place: Place, session: Session) -> SnapshotStore:
     from cedana_sched.store.snapshots import SnapshotStore
 
     log_to_stderr()
-    return SnapshotStore.open(place.configuration(place.uri or _of_engine(session) or _of_directory(session)))
+    if place.uri is None:
+        place = _of_engine(place, session) or replace(place, uri=_of_directory(session))
+    return SnapshotStore.open(place.configuration())
 
 
-def _of_engine(session: Session) -> str | None:
+def _of_engine(place: Place, session: Session) -> Place | None:
+    """The running engine's store, and where it is asked unless the options say otherwise; its keys stay its own."""
     from cedana_sched.local.client import EngineUnreachableError
 
-    async def ask() -> str:
+    async def ask() -> EngineView:
         async with session.client() as client:
-            return (await client.engine()).store
+            return await client.engine()
 
     try:
-        return asyncio.run(ask())
+        view = asyncio.run(ask())
     except EngineUnreachableError:
         return None
+    endpoint = place.endpoint or view.store_endpoint
+    allow_http = place.allow_http or endpoint == view.store_endpoint  # the engine was allowed to
+    return Place(view.store, endpoint, place.region or view.store_region, allow_http)
 
 
 def _of_directory(session: Session) -> str:

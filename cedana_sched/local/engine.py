@@ -128,7 +128,7 @@ class _Engine:
             outputs=state / "output",
         )
         self._records = Records(journal, self._recorded)
-        about = About(os.getpid(), time.time(), state, str(options.store), toolchain.version)
+        about = About(os.getpid(), time.time(), state, options.store, toolchain.version)
         self._service = EngineService(about, self._loop, self._records, Hub())
         self._loop.watch(self._service)
         self._agent = NodeAgent(

@@ -19,6 +19,7 @@ from cedana_sched.model.errors import DumpError
 from cedana_sched.model.orders import Progress
 from cedana_sched.model.preemption import After
 from cedana_sched.model.records import Checkpoint, PreemptionHold, Record
+from cedana_sched.store.location import StorageConfig
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class About:
     pid: int
     started_at: float
     state_directory: Path
-    store: str
+    store: StorageConfig
     criu: str
 
 
@@ -52,11 +53,13 @@ class EngineService:
             pid=about.pid,
             started_at=about.started_at,
             state_directory=str(about.state_directory),
-            store=about.store,
+            store=str(about.store),
             criu=about.criu,
             capacity_cpus=configuration.capacity.resources.cpu / 1000,
             capacity_memory_bytes=configuration.capacity.resources.memory,
             groups=group_views(configuration, self._loop.jobs),
+            store_endpoint=about.store.s3.endpoint if about.store.s3 else None,
+            store_region=about.store.s3.region if about.store.s3 else None,
         )
 
     def jobs(self) -> list[JobView]:

@@ -114,6 +114,9 @@ class EngineView(msgspec.Struct, frozen=True):
     capacity_cpus: float
     capacity_memory_bytes: int
     groups: tuple[GroupView, ...]
+    store_endpoint: str | None = None
+    """Where an S3-compatible store is asked; None for a folder, and for AWS itself."""
+    store_region: str | None = None
 
 
 class EventView(msgspec.Struct, frozen=True):
