@@ -4,7 +4,7 @@
  * Every page is filled from its number and version: its first half is random, its second half repeats. No two
  * pages are equal and none is zero. Appends to `ticks.log`, each line written at once:
  *     filled PAGES           all pages are written
- *     tick N NANOSECONDS     every 10 ms, the time by CLOCK_MONOTONIC
+ *     tick N NANOSECONDS     every 10 ms, the time by CLOCK_REALTIME: CRIU gives a restored process a monotonic clock of its own
  *     rewrote PAGES          after SIGUSR1: PERCENT of all pages got a new version
  *     verified PAGES         after SIGUSR2 and at the end: every byte is what it must be
  *     damaged PAGE           otherwise; the program ends with status 1
@@ -87,7 +87,7 @@ static int verify(const Hog *hog)
 static void tick(const Hog *hog, uint64_t number)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_REALTIME, &now);
     dprintf(hog->log, "tick %" PRIu64 " %" PRIu64 "\n", number, (uint64_t)now.tv_sec * 1000000000u + now.tv_nsec);
 }
 

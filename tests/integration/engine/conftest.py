@@ -30,10 +30,13 @@ preemption = { withinClusterQueue = "LowerPriority" }
 class Engine:
     """One engine; `kill` and `start` it as often as you like. Every wait is a watch, and bounded."""
 
-    def __init__(self, home: Path, configuration: str = ONE_GROUP, store: str | None = None) -> None:
+    def __init__(
+        self, home: Path, configuration: str = ONE_GROUP, store: str | None = None, options: tuple[str, ...] = ()
+    ) -> None:
         self.home = home
         self.state = home / "state"
         self.store = store or str(home / "store")
+        self._options = options
         self.log = home / "engine.log"
         self._configuration = home / "groups.toml"
         self._configuration.write_text(configuration)
@@ -50,7 +53,7 @@ class Engine:
         words = ["--state-dir", str(self.state), "engine", "run", "--config", str(self._configuration)]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *program, *words, "--store", self.store,
+                sys.executable, *program, *words, "--store", self.store, *self._options,
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | environment,
             )  # fmt: skip
         async with asyncio.timeout(TIMEOUT_SECONDS):
