@@ -10,6 +10,7 @@ Called by the runtime when it prepares a run, and when it clears away what a cra
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cedana_sched.local.cgroups import UNIFIED, CgroupError, RunCgroup
 PARENT = "cedana-sched"
 SUPERVISORS = "supervisors"
 
+_YOUNG_SECONDS = 60.0
 _V1_CONTROLLERS = ("freezer", "memory", "cpu", "cpuacct", "pids")
 
 
@@ -43,14 +45,26 @@ class CgroupSite:
         return self.run(SUPERVISORS)
 
     def tidy(self) -> None:
-        """Remove the groups that all runs share, if no run is left."""
+        """Remove empty groups that nobody will use: of runs whose engine and records are gone, then the shared ones.
+
+        A group that is younger than a minute may be waiting for its first process, of this engine or another one.
+        """
         for root in dict.fromkeys(self.roots.values()):
-            for path in (root / PARENT / SUPERVISORS, root / PARENT):
+            parent = root / PARENT
+            for path in (*_abandoned(parent), parent / SUPERVISORS, parent):
                 try:
-                    path.rmdir()
+                    path.rmdir()  # the kernel refuses it while there is a process
                 except OSError as error:
                     if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
                         raise
+
+
+def _abandoned(parent: Path) -> list[Path]:
+    try:
+        groups = [path for path in parent.iterdir() if path.is_dir() and path.name != SUPERVISORS]
+        return [path for path in groups if time.time() - path.stat().st_mtime > _YOUNG_SECONDS]
+    except FileNotFoundError:
+        return []  # another engine is tidying up as well
 
 
 def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:

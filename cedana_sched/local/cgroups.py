@@ -8,6 +8,7 @@ supervisor imports it.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ UNIFIED = "unified"
 _V2_CONTROLLERS = ("cpu", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _TRIES = 20
+_LEAVING_SECONDS = 1.0
 _NO_SWAP = "it may swap"  # a machine without swap accounting has no such file, and mostly no swap
 
 
@@ -122,13 +124,7 @@ class RunCgroup:
             CgroupError: there are processes in one.
         """
         for path in self.paths:
-            try:
-                path.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                remedy = f"end its processes: {_listed(_members(path))}"
-                raise CgroupError(f"{path} cannot be removed: {error.strerror}", remedy=remedy) from error
+            _remove(path)
 
     def _set(self, name: str, value: str, what: str) -> str | None:
         controller = UNIFIED if self.version == 2 else name.split(".", maxsplit=1)[0]
@@ -167,6 +163,23 @@ def _v2_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
         yield "memory.swap.max", "0", _NO_SWAP
     if limits.processes is not None:
         yield "pids.max", str(limits.processes), "no limit of processes"
+
+
+def _remove(path: Path) -> None:
+    """A process that has been waited for may still leave its group, so a refusal is only believed after a second."""
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while True:
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno == errno.EBUSY and not _members(path) and time.monotonic() < deadline:
+                time.sleep(_LEAVING_SECONDS / 200)
+                continue
+            remedy = f"end its processes: {_listed(_members(path))}"
+            raise CgroupError(f"{path} cannot be removed: {error.strerror}", remedy=remedy) from error
+        return
 
 
 def _quota(cpus: float) -> int:

@@ -88,6 +88,7 @@ class LocalRuntime:
         Runs that ended meanwhile, or whose supervisor was killed, come out of `changes`.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._site.tidy)
         await self._supervisors.prepare()
         await asyncio.to_thread(warm_up, self._toolchain)
         alive = []
@@ -228,7 +229,11 @@ class LocalRuntime:
             task = launch_task(job, self._tini, directory.root, mounts)
         except UsageError as error:
             return self._fail(workload.uid, job, Failure(error.message, error.remedy))
-        prepare_output(job)
+        try:
+            prepare_output(job)
+        except OSError as error:
+            failure = Failure(f"its output has no place: {error}", "free space there, or name another place")
+            return self._fail(workload.uid, job, failure)
         return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
 
     async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -184,6 +186,51 @@ def test_groups_that_are_gone_have_no_usage_and_no_members(tmp_path: Path) -> No
     assert group.members() == set()
     group.kill()
     group.remove()
+
+
+def test_abandoned_groups_are_removed_and_young_ones_kept(tmp_path: Path) -> None:
+    parent = tmp_path / "cedana-sched"
+    for name, age in (("old", 3600), ("young", 0)):
+        (parent / name).mkdir(parents=True)
+        os.utime(parent / name, (time.time() - age, time.time() - age))
+    CgroupSite({"unified": tmp_path}).tidy()
+    assert [path.name for path in parent.iterdir()] == ["young"]
+
+
+def test_shared_groups_go_with_the_last_run(tmp_path: Path) -> None:
+    (tmp_path / "cedana-sched" / "supervisors").mkdir(parents=True)
+    CgroupSite({"unified": tmp_path}).tidy()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_group_that_its_last_process_is_still_leaving_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [OSError(16, "Device or resource busy"), OSError(16, "Device or resource busy")]
+    real = Path.rmdir
+
+    def rmdir(path: Path) -> None:
+        if refusals:
+            raise refusals.pop()
+        real(path)
+
+    (tmp_path / "r1").mkdir()
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    RunCgroup({"unified": str(tmp_path / "r1")}).remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_group_with_processes_is_not_removed_and_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rmdir(path: Path) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    fill(tmp_path, {"cgroup.procs": "7\n8\n"})
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    with pytest.raises(CgroupError) as caught:
+        RunCgroup({"unified": str(tmp_path)}).remove()
+    assert "7, 8" in caught.value.remedy
 
 
 def v1_group(root: Path) -> RunCgroup:
