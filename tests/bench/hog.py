@@ -36,9 +36,8 @@ class HogLog:
         return next(tick for tick in self.ticks() if tick > moment)
 
     def longest_pause(self, since: float) -> float:
-        """The longest time between two ticks that follow each other, from `since` on."""
-        ticks = [tick for tick in self.ticks() if tick >= since]
-        return max((b - a for a, b in itertools.pairwise(ticks)), default=0.0)
+        """The longest time between two ticks that follow each other, the later of them after `since`."""
+        return max((b - a for a, b in itertools.pairwise(self.ticks()) if b > since), default=0.0)
 
     def _lines(self) -> list[str]:
         return self._path.read_text().splitlines() if self._path.exists() else []

@@ -63,7 +63,7 @@ def change_pages(path: Path) -> None:
             file.write(source.randbytes(PAGE))
 
 
-def write_generation(store: SnapshotStore, memory: Path) -> Step:
+def write_generation(name: str, store: SnapshotStore, memory: Path) -> Step:
     begun = time.monotonic()
     with store.begin(WORKLOAD, checkpoint_uid=str(time.time_ns())) as writer:
         source, sink = os.pipe()
@@ -77,7 +77,7 @@ def write_generation(store: SnapshotStore, memory: Path) -> Step:
         os.close(source)
         manifest = writer.commit(metadata(writer.checkpoint_uid))
     stats = manifest.summary.stats
-    return _step("write", begun, stats.read_bytes, stats.new_bytes, stats.stored_bytes)
+    return _step(name, begun, stats.read_bytes, stats.new_bytes, stats.stored_bytes)
 
 
 def _feed(memory: Path, sink: int) -> None:
@@ -135,7 +135,7 @@ def do_step(arguments: argparse.Namespace) -> Step:
         latest = store.latest(WORKLOAD)
         assert latest is not None
         return stage(store, latest.ref, folder)
-    return write_generation(store, memory)
+    return write_generation(arguments.step, store, memory)
 
 
 def measure(config: StorageConfig, arguments: argparse.Namespace, memory: Path) -> list[Step]:
