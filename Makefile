@@ -76,7 +76,7 @@ docs: venv ## Write the parts of docs/ that are made from the code
 
 .PHONY: bench
 bench: venv packages go ## Measure against plain CRIU, tar and zstd, side by side
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench --write docs/bench.md
 
 .PHONY: clean
 clean: ## Remove everything that was made here
