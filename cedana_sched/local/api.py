@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from cedana_sched.local.client import SOCKET_NAME
+from cedana_sched.local.client import socket_path
 from cedana_sched.local.views import Change, EngineView, JobView, Problem, Submission
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError, RefusedError, UsageError
 
@@ -47,7 +47,7 @@ class Service(Protocol):
 @contextlib.asynccontextmanager
 async def serve(service: Service, state_directory: Path) -> AsyncIterator[Path]:
     """Serve until the block is left; yields the socket's path once it answers."""
-    path = state_directory / SOCKET_NAME
+    path = socket_path(state_directory)
     path.unlink(missing_ok=True)  # of an engine that was killed; the state directory's lock says that it is dead
     runner = web.AppRunner(_application(service), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
@@ -125,12 +125,18 @@ async def _problems(
     except CedanaSchedError as error:
         problem = Problem(error.message, error.remedy, None, type(error).__name__, error.evidence)
         return _json(problem, status=409)
+    except web.HTTPException as error:
+        return _json(Problem(f"{request.method} {request.path}: {error.reason}"), status=error.status)
+    except Exception as error:  # a defect: whoever asked must be told, in the words that every client reads
+        log.exception("request failed", method=request.method, path=request.path)
+        problem = Problem(f"the engine failed: {error!r}", "see the engine's log, and report it", kind="InternalError")
+        return _json(problem, status=500)
 
 
 def _decode(data: bytes, expected: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=expected)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise UsageError(
             "request", data.decode(errors="replace")[:200], str(error), remedy="see the API's text"
         ) from error

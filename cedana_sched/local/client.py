@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +17,25 @@ from cedana_sched.model import errors
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError, RefusedError, UsageError
 
 SOCKET_NAME = "engine.sock"
+_LONGEST_SOCKET_PATH = 107
+"""Bytes of a unix socket's path, unix(7)."""
 DEFAULT_STATE_DIRECTORY = Path("/var/lib/cedana-sched")
 
 T = TypeVar("T")
+
+
+def socket_path(state_directory: Path) -> Path:
+    """Where the engine of a state directory answers.
+
+    Raises:
+        UsageError: the directory's path is too long for a unix socket below it.
+    """
+    path = state_directory / SOCKET_NAME
+    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+        most = _LONGEST_SOCKET_PATH - len(SOCKET_NAME) - 1
+        remedy = f"choose one of at most {most} bytes"
+        raise UsageError("state-dir", str(state_directory), "is too long a path for the engine's socket", remedy=remedy)
+    return path
 
 
 class EngineUnreachableError(CedanaSchedError):
@@ -33,7 +50,7 @@ class EngineClient:
     """One connection to the engine of a state directory; use it as an async context manager."""
 
     def __init__(self, state_directory: Path = DEFAULT_STATE_DIRECTORY) -> None:
-        self._socket = state_directory / SOCKET_NAME
+        self._socket = socket_path(state_directory)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:

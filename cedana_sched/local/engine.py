@@ -28,6 +28,7 @@ from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.api import serve
+from cedana_sched.local.client import socket_path
 from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.hub import Hub
 from cedana_sched.local.job_task import JobSpec
@@ -38,8 +39,9 @@ from cedana_sched.local.records import Records
 from cedana_sched.local.runtime import LocalRuntime
 from cedana_sched.local.service import About, EngineService, settled_snapshots
 from cedana_sched.local.state_directory import locked
+from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.records import CheckpointStep, Record
+from cedana_sched.model.records import CheckpointStep, Record, Restore
 from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir, ensure_toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
@@ -64,9 +66,23 @@ def run(options: EngineOptions) -> None:
         StateDirectoryError: another engine runs on the state directory.
         UsageError: the configuration says something that cannot be done.
         StoreDeniedError: the store cannot be used.
+        CedanaSchedError: it cannot go on, for instance because its journal is damaged.
     """
-    with contextlib.suppress(KeyboardInterrupt), locked(options.state_directory):
-        asyncio.run(_until_told_to_stop(options))
+    try:
+        with contextlib.suppress(KeyboardInterrupt), locked(options.state_directory):
+            asyncio.run(_until_told_to_stop(options))
+    except BaseExceptionGroup as group:
+        raise _first_of_ours(group) or group from group
+
+
+def _first_of_ours(group: BaseExceptionGroup[BaseException]) -> CedanaSchedError | None:
+    """The error that a person can do something about, if nothing but such errors ended the engine."""
+    error: BaseException = group
+    if group.split(CedanaSchedError)[1] is not None:
+        return None
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, CedanaSchedError) else None
 
 
 async def _until_told_to_stop(options: EngineOptions) -> None:
@@ -84,6 +100,7 @@ async def _until_told_to_stop(options: EngineOptions) -> None:
 async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator[Path]:
     """An engine, inside the block, on a state directory that the caller has `locked`; yields its socket's path."""
     state = options.state_directory
+    socket_path(state)
     configuration = read_configuration(options.config)
     await asyncio.to_thread(_require_store, options.store)
     async with SqliteJournal.open(state) as journal, asyncio.TaskGroup() as tasks:
@@ -118,12 +135,13 @@ class _Engine:
         state = options.state_directory
         self._state = state
         self._tasks = tasks
-        self._owned: list[asyncio.Task[None]] = []
+        self._owned: set[asyncio.Task[None]] = set()
         self._runtime = LocalRuntime(state, toolchain, self._job_of)
+        self._machine = Machine(self._runtime)
         self._loop = SchedulingLoop(
             configuration,
             journal,
-            Machine(self._runtime, tasks),
+            self._machine,
             node=NODE,
             outputs=state / "output",
         )
@@ -153,21 +171,34 @@ class _Engine:
         log.info("engine recovered", jobs=len(self._loop.jobs), runs=len(alive))
         try:
             async with self._agent, self._coordinator:
+                self._own(self._coordinator.ended(), "coordinator")
+                self._own(self._tidy(), "tidying")
+                self._recorded(self._records.all())  # the last engine may have died before it acted on them
                 self._own(tell_of_runs(self._runtime, self._loop, self._records.restore_of), "what happens to runs")
                 self._own(self._loop.run(), "scheduling loop")
                 await self._loop.resume()
                 async with serve(self._service, self._state) as socket:
                     yield socket
         finally:
+            await self._machine.close()
             await self._runtime.close()
 
     def stop(self) -> None:
-        """Cancel what runs for ever."""
-        for task in self._owned:
+        """Cancel what would run on; what it was about to do is in the journal, and done by the next engine."""
+        for task in tuple(self._owned):
             task.cancel()
 
     def _own(self, work: Coroutine[None, None, None], name: str) -> None:
-        self._owned.append(self._tasks.create_task(work, name=name))
+        task = self._tasks.create_task(work, name=name)
+        self._owned.add(task)
+        task.add_done_callback(self._owned.discard)
+
+    async def _tidy(self) -> None:
+        live = {record.uid for record in self._records.all() if isinstance(record, Restore) and not record.running_at}
+        try:
+            await self._agent.tidy(live)
+        except OSError as error:
+            log.warning("what a killed engine left was not removed", problem=str(error))
 
     async def _job_of(self, workload: WorkloadRef) -> JobSpec:
         job, run_ = self._loop.run_of(workload.uid)
@@ -189,4 +220,5 @@ class _Engine:
         for checkpoint in settled_snapshots(records):
             committed = checkpoint.step is CheckpointStep.READY
             if self._records.settled(checkpoint.signal_uid) is not None:
-                self._tasks.create_task(self._loop.snapshot_settled(checkpoint.signal_uid, committed=committed))
+                settled = self._loop.snapshot_settled(checkpoint.signal_uid, committed=committed)
+                self._own(settled, f"snapshot {checkpoint.signal_uid} settled")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.coordinator.ports import NodeChange
+from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.local.loop import SchedulingLoop
 from cedana_sched.local.rules import Beginning, Ending
 from cedana_sched.local.runtime import LocalRuntime, RunBegan, RunEnded
+from cedana_sched.model.errors import NotFoundError
 from cedana_sched.model.orders import Order, Outcome, Progress
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Restore
@@ -19,6 +21,7 @@ from cedana_sched.model.records import Restore
 log = structlog.get_logger(__name__)
 
 NODE = "local"
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 GRACE_SECONDS = 30.0
 """Between SIGTERM and SIGKILL for a job that leaves without a snapshot, as Kubernetes' default."""
 
@@ -48,32 +51,63 @@ class LocalAgents:
 
 
 class Machine:
-    """The scheduling loop's `RunControl`: starts and ends runs in the background, as tasks of one group."""
+    """The scheduling loop's `RunControl`: starts and ends runs in the background, each until it is done."""
 
-    def __init__(self, runtime: LocalRuntime, tasks: asyncio.TaskGroup, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(self, runtime: LocalRuntime, grace_seconds: float = GRACE_SECONDS) -> None:
         self._runtime = runtime
-        self._tasks = tasks
         self._grace_seconds = grace_seconds
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, workload: WorkloadRef) -> None:
         """See `RunControl.start`."""
-        self._tasks.create_task(self._runtime.start_cold(workload, None), name=f"start {workload.uid}")
+        self._begin(f"start {workload.uid}", lambda: self._runtime.start_cold(workload, None))
 
     def terminate(self, run: str) -> None:
         """See `RunControl.terminate`."""
-        self._tasks.create_task(self._runtime.terminate(run, self._grace_seconds), name=f"terminate {run}")
+        self._begin(f"terminate {run}", lambda: self._runtime.terminate(run, self._grace_seconds))
+
+    async def close(self) -> None:
+        """Begin and wait for nothing any more; the loop asks for it again when it resumes."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(self._surely(name, act), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _surely(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
+        """What is in the way (a full disk, a process held in the kernel) may go, and what was decided must happen."""
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            try:
+                await act()
+            except NotFoundError:  # it has ended meanwhile
+                return
+            except Exception:  # a defect must not end the engine, and all other jobs' scheduling with it
+                log.exception("not done, trying again", what=name, pause_seconds=pause)
+                await asyncio.sleep(pause)
+            else:
+                return
 
 
 async def tell_of_runs(
     runtime: LocalRuntime, loop: SchedulingLoop, restore_of: Callable[[str], Restore | None]
 ) -> None:
-    """Bring what happens to runs to the scheduling loop, for ever; a run is forgotten once its end is written down."""
+    """Bring what happens to runs to the scheduling loop, for ever; a run is forgotten once its end is written down.
+
+    What cannot be taken in is said again at the engine's next start; the other runs go on meanwhile.
+    """
     async for change in runtime.changes():
-        if isinstance(change, RunBegan):
-            await loop.run_began(change.run, _beginning(change, restore_of(change.run)))
-        else:
-            await loop.run_ended(change.run, _ending(change))
-            await runtime.forget(change.run)
+        try:
+            if isinstance(change, RunBegan):
+                await loop.run_began(change.run, _beginning(change, restore_of(change.run)))
+            else:
+                await loop.run_ended(change.run, _ending(change))
+                await runtime.forget(change.run)
+        except Exception:
+            log.exception("what happened to a run was not taken in", run=change.run)
 
 
 def _beginning(change: RunBegan, restore: Restore | None) -> Beginning:

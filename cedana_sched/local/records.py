@@ -7,13 +7,17 @@ checkpoint to settle is woken.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from cedana_sched.coordinator.ports import Journal
 from cedana_sched.model.orders import Progress
 from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore
+
+T = TypeVar("T")
 
 
 class Records:
@@ -23,23 +27,45 @@ class Records:
         self._journal = journal
         self._on_change = on_change
         self._records: dict[str, Record] = {}
+        self._of_workload: dict[str, dict[str, Checkpoint | Restore]] = defaultdict(dict)
+        self._of_signal: dict[str, dict[str, Checkpoint]] = defaultdict(dict)
         self._changed = asyncio.Condition()
 
     async def load(self) -> tuple[Record, ...]:
         """See `Journal.load`."""
         records = await self._journal.load()
-        self._records = {record.uid: record for record in records}
+        for record in records:
+            self._put(record)
         return records
 
     async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...]) -> None:
         """See `Journal.save`."""
         await self._journal.save(records, forget)
         for record in forget:
-            self._records.pop(record.uid, None)
-        self._records |= {record.uid: record for record in records}
+            self._drop(record)
+        for record in records:
+            self._put(record)
         self._on_change(records)
         async with self._changed:
             self._changed.notify_all()
+
+    def all(self) -> tuple[Record, ...]:
+        """Everything that is remembered."""
+        return tuple(self._records.values())
+
+    def _put(self, record: Record) -> None:
+        self._records[record.uid] = record
+        if not isinstance(record, PreemptionHold):
+            self._of_workload[record.workload.uid][record.uid] = record
+        if isinstance(record, Checkpoint):
+            self._of_signal[record.signal_uid][record.uid] = record
+
+    def _drop(self, record: Record) -> None:
+        self._records.pop(record.uid, None)
+        if not isinstance(record, PreemptionHold):
+            _remove(self._of_workload, record.workload.uid, record.uid)
+        if isinstance(record, Checkpoint):
+            _remove(self._of_signal, record.signal_uid, record.uid)
 
     def progressed(self, progress: Progress) -> Checkpoint | None:
         """Take in how far a dump is, which is not worth saving; returns the checkpoint if it is still under way."""
@@ -47,17 +73,18 @@ class Records:
         if not isinstance(checkpoint, Checkpoint) or checkpoint.settled or checkpoint.committed_at is not None:
             return None
         moved = replace(checkpoint, transfer=progress.transfer)
-        self._records[checkpoint.uid] = moved
+        self._put(moved)
         return moved
 
     def restore_of(self, workload_uid: str) -> Restore | None:
         """The start of a run."""
-        found = (r for r in self._records.values() if isinstance(r, Restore) and r.workload.uid == workload_uid)
+        found = (r for r in self._of_workload.get(workload_uid, {}).values() if isinstance(r, Restore))
         return max(found, key=lambda restore: restore.created_at, default=None)
 
     def checkpoint_of(self, workload_uids: frozenset[str]) -> Checkpoint | None:
         """The newest checkpoint of any of these runs."""
-        found = (c for c in self._records.values() if isinstance(c, Checkpoint) and c.workload.uid in workload_uids)
+        records = (record for uid in workload_uids for record in self._of_workload.get(uid, {}).values())
+        found = (record for record in records if isinstance(record, Checkpoint))
         return max(found, key=lambda checkpoint: (checkpoint.created_at, checkpoint.attempt), default=None)
 
     def preemptor_of(self, checkpoint: Checkpoint) -> str | None:
@@ -68,11 +95,10 @@ class Records:
     def settled(self, signal_uid: str) -> tuple[Checkpoint, ...] | None:
         """The last attempts of a signal's checkpoints if all are settled, else None."""
         last: dict[str, Checkpoint] = {}
-        for record in self._records.values():
-            if isinstance(record, Checkpoint) and record.signal_uid == signal_uid:
-                other = last.get(record.workload.uid)
-                if other is None or record.attempt > other.attempt:
-                    last[record.workload.uid] = record
+        for checkpoint in self._of_signal.get(signal_uid, {}).values():
+            other = last.get(checkpoint.workload.uid)
+            if other is None or checkpoint.attempt > other.attempt:
+                last[checkpoint.workload.uid] = checkpoint
         checkpoints = tuple(last.values())
         return checkpoints if checkpoints and all(checkpoint.settled for checkpoint in checkpoints) else None
 
@@ -81,3 +107,10 @@ class Records:
         async with self._changed:
             await self._changed.wait_for(lambda: self.settled(signal_uid) is not None)
         return self.settled(signal_uid) or ()
+
+
+def _remove(index: dict[str, dict[str, T]], key: str, uid: str) -> None:
+    found = index.get(key, {})
+    found.pop(uid, None)
+    if not found:
+        index.pop(key, None)
