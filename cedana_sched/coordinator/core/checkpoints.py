@@ -166,7 +166,10 @@ class Checkpoints:
             pass
         elif now >= checkpoint.deadline:
             seconds = checkpoint.deadline - checkpoint.created_at
-            self._failures.fail(checkpoint, Cause.DEADLINE, f"not committed within {seconds:.0f} s")
+            why = (
+                f"not committed within {seconds:.0f} s" if seconds > 0 else "its deadline had passed before it was seen"
+            )
+            self._failures.fail(checkpoint, Cause.DEADLINE, why)
             return
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)

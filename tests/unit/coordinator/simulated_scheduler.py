@@ -174,6 +174,9 @@ class SimulatedScheduler:
     def release(self, release: Release, core: Core) -> None:
         """The adapter is told how the hold ended; its scheduler hears it later."""
         held = self.held[release.signal_uid]
+        if held.told:
+            self.releases.append(release)
+            return  # a late repetition of the signal, after all was forgotten: whatever is said now does no harm
         if held.released is not None and held.released != release:
             raise BrokenInvariantError(f"4: {release.signal_uid} is released twice, with different verdicts")
         held.released = release

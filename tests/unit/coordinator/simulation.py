@@ -54,7 +54,7 @@ class Simulation:
     """See the module; `run` plays one schedule."""
 
     seed: int
-    steps: int = 150
+    steps: int = 110
     core_type: type[Core] = Core
     agent_type: type[SimulatedAgent] = SimulatedAgent
     story: list[tuple[float, str, Any]] = field(default_factory=list)
