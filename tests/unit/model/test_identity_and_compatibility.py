@@ -1,0 +1,74 @@
+"""Identities are read as they are written; a machine that cannot continue a snapshot says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from cedana_sched.model import codec
+from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.policy import CheckpointPolicy, Retention
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import Checkpoint, Record, Restore, RestoreStep
+
+NAMES = st.from_regex(r"\A[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
+HERE = Compatibility("x86_64", frozenset({"avx", "avx2"}), (6, 1), "4.2.1")
+
+
+@given(NAMES, NAMES, st.integers(0, 10**6), NAMES, st.integers(1, 10**6))
+def test_a_snapshots_name_is_read_as_it_was_written(
+    namespace: str, id_: str, index: int, container: str, number: int
+) -> None:
+    ref = SnapshotRef(Identity(namespace, id_, index, container), number)
+    assert SnapshotRef.parse(str(ref)) == ref
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a/b/c", "a/b/-1", "a/b/0/c/d", "a/b@0", "a/b@x", "../b@1", "a/b c@1", "a/é@1"]
+)
+def test_what_names_no_snapshot_is_refused_with_a_remedy(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        SnapshotRef.parse(text)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        (replace(HERE, architecture="aarch64"), "is of a x86_64 machine, this one is aarch64"),
+        (replace(HERE, cpu_features=frozenset({"avx"})), "CPU lacks avx2"),
+        (replace(HERE, page_size_bytes=16384), "pages are 16384 bytes here"),
+        (replace(HERE, kernel=(5, 15)), "kernel 5.15 is older than the snapshot's 6.1"),
+    ],
+)
+def test_a_machine_that_cannot_continue_a_snapshot_says_why(host: Compatibility, says: str) -> None:
+    assert any(says in reason for reason in HERE.reasons_against(host))
+
+
+def test_a_machine_that_has_more_continues_a_snapshot() -> None:
+    more = replace(HERE, cpu_features=HERE.cpu_features | {"avx512f"}, kernel=(6, 18))
+    assert HERE.reasons_against(more) == ()
+
+
+def test_records_come_back_from_json_with_their_kind_and_policy() -> None:
+    policy = CheckpointPolicy(deadline_seconds=5, retention=Retention(keep_last=7))
+    restore = Restore(
+        uid="r",
+        adapter="toy",
+        workload=WorkloadRef("w", "ns", "name", "node"),
+        identity=Identity("ns", "id"),
+        policy=policy,
+        step=RestoreStep.WAITING,
+        created_at=1.0,
+        deadline=2.0,
+    )
+    back: Any = codec.decode(codec.encode(restore), Record)  # type: ignore[arg-type]  # a union is no type[...]
+    assert back == restore
+    assert not isinstance(back, Checkpoint)
+    assert back.policy.retention.keep_last == 7
