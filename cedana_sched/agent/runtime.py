@@ -36,6 +36,7 @@ class WorkloadRuntime(Protocol):
         """Continue the processes in `images` as this workload.
 
         Raises:
+            RetryableError: it was interrupted, and the same call may succeed later; nothing of them runs.
             RestoreError: they did not come back; nothing of them runs.
         """
         ...

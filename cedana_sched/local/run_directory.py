@@ -15,13 +15,14 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
 from cedana_sched.local.cgroups import Limits
 from cedana_sched.local.job_task import RestoreTask
 from cedana_sched.local.processes import ProcessId
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
 from cedana_sched.snapshot.launch import Job
 
 PREPARING = "preparing"
@@ -38,6 +39,12 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
     remedy: str = ""
     evidence: tuple[str, ...] = ()
+    retryable: bool = False
+    """Whether the same restore may succeed when it is tried again."""
+
+    @classmethod
+    def of(cls, error: CedanaSchedError) -> Self:
+        return cls(error.message, error.remedy, error.evidence, isinstance(error, RetryableError))
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):

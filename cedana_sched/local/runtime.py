@@ -31,7 +31,7 @@ from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotEr
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
-from cedana_sched.snapshot.restore import RestoreRequest
+from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreRequest
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -140,6 +140,7 @@ class LocalRuntime:
         """Continue the processes in `images` as this workload.
 
         Raises:
+            RestoreInterruptedError: what keeps them from coming back has nothing to do with them; ask again.
             RestoreError: they did not come back; nothing of them runs.
         """
         try:
@@ -148,13 +149,16 @@ class LocalRuntime:
         except SnapshotError as error:
             raise RestoreError(error.message, remedy=error.remedy, evidence=error.evidence) from error
         except OSError as error:
-            raise RestoreError(
+            raise RestoreInterruptedError(
                 f"the run cannot be prepared: {error}", remedy="free disk space, or see the path"
             ) from error
         await run.settled.wait()
         if not run.began and run.record is not None and run.record.failure is not None:
             failure = run.record.failure
-            raise RestoreError(failure.message, remedy=failure.remedy, evidence=failure.evidence)
+            if failure.retryable:
+                await self._discard_restore(workload.uid)
+            kind = RestoreInterruptedError if failure.retryable else RestoreError
+            raise kind(failure.message, remedy=failure.remedy, evidence=failure.evidence)
 
     async def give_up(self, workload: WorkloadRef, why: str) -> None:
         """Fail a workload that was waiting to be started; it comes out of `changes` as its end."""

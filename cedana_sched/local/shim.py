@@ -64,7 +64,7 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
         become_child_subreaper()
         init, notes = _bring_to_life(spec, group)
     except CedanaSchedError as error:
-        failure = Failure(error.message, error.remedy, error.evidence)
+        failure = Failure.of(error)
         _end(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
         return
     except OSError as error:

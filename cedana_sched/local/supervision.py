@@ -118,7 +118,7 @@ class SupervisedRun:
         record = self.directory.exit()
         if record is None:
             words = tuple(self.directory.log.read_text(errors="replace").splitlines()[-EVIDENCE_LINES:])
-            record = ExitRecord(time.time(), lost=True, failure=Failure(_LOST, _LOST_REMEDY, words))
+            record = ExitRecord(time.time(), lost=True, failure=Failure(_LOST, _LOST_REMEDY, words, retryable=True))
             self.directory.write_exit(record)
         return record
 

@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from cedana_sched.model.errors import DumpError, SnapshotError
+from cedana_sched.model.errors import DumpError, RetryableError, SnapshotError
 from cedana_sched.snapshot import remaps, stored_gzip
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
@@ -40,6 +40,10 @@ from cedana_sched.snapshot.toolchain import Toolchain
 LOG_NAME = "dump.log"
 _SOCKETS = Path("/run/cedana-sched/streams")
 _ORDERLY_SECONDS = 3.0
+
+
+class DumpInterruptedError(DumpError, RetryableError):
+    """CRIU was killed by somebody else: the same dump may succeed when it is tried again."""
 
 
 class After(enum.StrEnum):
@@ -120,6 +124,7 @@ class Dump:
         """Dump the tree into the sink.
 
         Raises:
+            DumpInterruptedError: CRIU was killed.
             DumpError: it failed, or was cancelled, or took too long. The processes run on (a frozen cgroup is thawed),
                 and the cause is the sink's own exception if there was one.
         """
@@ -223,7 +228,8 @@ class Dump:
             return DumpError(message, remedy="the processes run on", evidence=found.evidence)
         if self._why_stopped:
             return DumpError(self._why_stopped, remedy="the processes run on", evidence=found.evidence)
-        return DumpError(found.message, remedy=found.remedy, evidence=found.evidence)
+        kind = DumpInterruptedError if status < 0 else DumpError
+        return kind(found.message, remedy=found.remedy, evidence=found.evidence)
 
 
 def _spare_from_oom_killer(pid: int) -> None:

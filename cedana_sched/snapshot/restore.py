@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.errors import RestoreError, RetryableError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain, last_lines
 from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
@@ -28,6 +28,10 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 LOG_NAME = "restore.log"
 _NOT_ENTERED = 125
+
+
+class RestoreInterruptedError(RestoreError, RetryableError):
+    """Something from outside ended the restore; the snapshot is as good as before, and nothing of it runs."""
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
@@ -66,6 +70,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
     A `single_threaded` caller forks CRIU itself; any other has another interpreter do it, which takes longer.
 
     Raises:
+        RestoreInterruptedError: CRIU was killed.
         RestoreError: they do not, and nothing of them is left; the message says why in plain words.
     """
     began = time.monotonic()
@@ -83,7 +88,8 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
     if status != 0:
         _clean_up(request, log)
         found = explain(log, status, stderr)
-        raise RestoreError(found.message, remedy=found.remedy, evidence=found.evidence)
+        kind = RestoreInterruptedError if status < 0 else RestoreError
+        raise kind(found.message, remedy=found.remedy, evidence=found.evidence)
     return RestoreResult(int(pidfile.read_text()), time.monotonic() - began, log)
 
 

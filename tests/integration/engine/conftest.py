@@ -31,7 +31,12 @@ class Engine:
     """One engine; `kill` and `start` it as often as you like. Every wait is a watch, and bounded."""
 
     def __init__(
-        self, home: Path, configuration: str = ONE_GROUP, store: str | None = None, options: tuple[str, ...] = ()
+        self,
+        home: Path,
+        configuration: str = ONE_GROUP,
+        store: str | None = None,
+        options: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.home = home
         self.state = home / "state"
@@ -41,20 +46,23 @@ class Engine:
         self._configuration = home / "groups.toml"
         self._configuration.write_text(configuration)
         self._process: Process | None = None
+        self._environment = os.environ | (environment or {})
+        self._instant = home / "instant"
+        self._is_mortal = False
 
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self, *, dies_at: str | None = None, **environment: str) -> None:
-        """Start it and return when it answers. `dies_at`: see `mortal`."""
-        program = ["-m", "cedana_sched"] if dies_at is None else [str(MORTAL), dies_at]
+    async def start(self) -> None:
+        """Start it and return when it answers."""
+        program = [str(MORTAL), str(self._instant)] if self._is_mortal else ["-m", "cedana_sched"]
         words = ["--state-dir", str(self.state), "engine", "run", "--config", str(self._configuration)]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, *program, *words, "--store", self.store, *self._options,
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | environment,
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
             )  # fmt: skip
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
@@ -66,8 +74,17 @@ class Engine:
                     pytest.fail(f"the engine ended at its start:\n{self.log.read_text()[-3000:]}")
                 await asyncio.sleep(0.05)  # it has nothing to watch before its socket is there
 
+    async def make_mortal(self) -> None:
+        """Start it anew, as one that can `die_at` an instant; see `mortal`."""
+        await self.stop()
+        self._is_mortal = True
+        await self.start()
+
+    def die_at(self, instant: str) -> None:
+        self._instant.write_text(instant)
+
     async def died(self, seconds: float = TIMEOUT_SECONDS) -> None:
-        """Wait for the death of an engine that was started to die."""
+        """Wait for the death of an engine that was told to die."""
         assert self._process is not None
         try:
             async with asyncio.timeout(seconds):
@@ -117,8 +134,14 @@ class Engine:
     async def until_phase(self, key: str, *phases: str, seconds: float = TIMEOUT_SECONDS) -> JobView:
         return await self.until(key, lambda job: job.phase in phases, seconds)
 
+    async def end(self) -> None:
+        """End all jobs and the engine, started again if it was killed: nothing of the test stays behind."""
+        if self._process is None or self._process.returncode is not None:
+            await self.start()
+        await self.end_all()
+        await self.stop()
+
     async def end_all(self) -> None:
-        """Cancel what lives, so that nothing of the test stays behind."""
         async with self.client() as client:
             for job in await client.jobs():
                 if job.phase not in {"Succeeded", "Failed", "Cancelled"}:
@@ -144,10 +167,7 @@ async def engine(home: Path, toolchain: Toolchain) -> AsyncIterator[Engine]:  # 
     engine = Engine(home)
     await engine.start()
     yield engine
-    if engine._process is None or engine._process.returncode is not None:
-        await engine.start()  # to end what it left
-    await engine.end_all()
-    await engine.stop()
+    await engine.end()
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
-"""A real engine that kills itself at one instant: `python mortal.py INSTANT ARGUMENTS…` of `cedana-sched`.
+"""A real engine that kills itself at one instant: `python mortal.py FILE ARGUMENTS…` of `cedana-sched`.
 
-Instants are what the engine is about to write down, or has just written: `unsaved WHAT`, `saved WHAT`, where WHAT is
-`Checkpoint STEP`, `Restore STEP` or `Job PHASE`. Saved means that nothing of what follows has been done; unsaved, that
-what led there has been done and nobody knows. `during Dump` is the first progress of a dump.
+FILE names the instant, as long as it is there; the engine removes it as it dies. Instants are what the engine is about
+to write down, or has just written: `unsaved WHAT`, `saved WHAT`, where WHAT is `Checkpoint STEP`, `Restore STEP` or
+`Job PHASE`. Saved means that nothing of what follows has been done; unsaved, that what led there has been done and
+nobody knows. `during Dump` is the first progress of a dump.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from cedana_sched.agent.node import NodeAgent
@@ -19,11 +21,12 @@ from cedana_sched.local.journal import SqliteJournal
 from cedana_sched.model.orders import Order, Outcome, Progress
 
 
-def die_at(instant: str) -> None:
-    """Arm it."""
+def die_at(wanted: Path) -> None:
+    """Have this process die at the instant that stands in `wanted`."""
 
     def passed(this: str) -> None:
-        if this == instant:
+        if wanted.exists() and wanted.read_text() == this:
+            wanted.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def around(save: Callable[..., Awaitable[None]], names: Callable[..., Iterable[str]]) -> Callable[..., Any]:
@@ -58,6 +61,5 @@ def _jobs(step: Any) -> list[str]:
 
 
 if __name__ == "__main__":
-    instant = sys.argv.pop(1)
-    die_at(instant)
+    die_at(Path(sys.argv.pop(1)))
     main()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 from cedana_sched.local.views import JobView
-from tests.integration.engine.conftest import Engine, printed
+from tests.integration.engine.conftest import TIMEOUT_SECONDS, Engine, printed
 
 PROGRAM = Path(__file__).with_name("witness.py")
 
@@ -45,10 +46,18 @@ class Witness:
         return len(jumps)
 
     async def running(self, runs: int | None = None) -> JobView:
-        """Wait until it runs, as its run number `runs`."""
-        return await self.engine.until(
+        """Wait until it runs, as its run number `runs`, and counts."""
+        job = await self.engine.until(
             self.uid, lambda job: job.phase == "Running" and (runs is None or len(job.runs) >= runs)
         )
+        await self.counts_on(len(self.beats) + 2)
+        return job
+
+    async def counts_on(self, count: int) -> None:
+        """Wait until it has counted so often."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while len(self.beats) < count:  # noqa: ASYNC110 - what it leaves are files, made while we look
+                await asyncio.sleep(0.05)
 
     async def end(self) -> JobView:
         """Have it end, and judge its output: every number once."""

@@ -1,0 +1,267 @@
+"""The store fails at the worst moment: what becomes of the job is what its policy says, and the job says why."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cedana_sched.model.errors import DumpError
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+from tests.integration.engine.conftest import ONE_GROUP, Engine
+from tests.integration.engine.witnesses import Witness
+from tests.servers.gate import Gate
+from tests.servers.versitygw import ACCESS_KEY, SECRET_KEY, Server, s3_server
+
+__all__ = ["s3_server"]
+
+pytestmark = [pytest.mark.criu, pytest.mark.s3]
+
+KEEP_RUNNING = ONE_GROUP + 'checkpointPolicy = { deadlineSeconds = 4, onCheckpointFailure = "KeepRunning" }\n'
+LET_GO = ONE_GROUP + "checkpointPolicy = { deadlineSeconds = 4 }\n"
+PATIENT = ONE_GROUP + "checkpointPolicy = { deadlineSeconds = 60 }\n"
+COMMIT = rb"PUT [^ ]*\.manifest"
+ANYTHING = rb"(GET|PUT|POST|HEAD) "
+
+
+@pytest.fixture
+async def gate(s3_server: Server) -> AsyncIterator[Gate]:
+    async with Gate(s3_server.port) as gate:
+        yield gate
+
+
+@pytest.fixture
+def bucket(s3_server: Server) -> str:
+    storage = s3_server.new_bucket().s3
+    assert storage is not None
+    return f"s3://{storage.bucket}/snapshots"
+
+
+def on_s3(home: Path, configuration: str, place: str, port: int) -> Engine:
+    environment = {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+    }
+    return Engine(home, configuration, place, ("--s3-allow-http",), environment)
+
+
+@pytest.fixture
+async def behind_gate(
+    request: pytest.FixtureRequest, home: Path, toolchain: Toolchain, gate: Gate, bucket: str
+) -> AsyncIterator[Engine]:
+    """An engine whose store is behind a gate; its configuration is the test's parameter."""
+    engine = on_s3(home, request.param, bucket, gate.port)
+    await engine.start()
+    yield engine
+    gate.release()
+    await engine.end()
+
+
+async def preempted(witness: Witness) -> None:
+    async with witness.engine.client() as client:
+        await client.preempt(witness.uid)
+
+
+@pytest.mark.parametrize("behind_gate", [PATIENT], indirect=True)
+async def test_an_engine_that_dies_between_the_bytes_and_the_commit_commits_later(
+    behind_gate: Engine, gate: Gate
+) -> None:
+    witness = await Witness.submit(behind_gate)
+    await witness.running()
+    gate.hold(COMMIT)
+    await preempted(witness)
+    await gate.reached.wait()
+    assert (await behind_gate.job(witness.uid)).phase == "Preempting"
+    await behind_gate.kill()
+    gate.release()
+    await behind_gate.start()
+    job = await witness.running(2)
+    assert job.runs[1].restored_from is not None
+    assert witness.rewinds == 0
+    await witness.end()
+
+
+@pytest.mark.parametrize("behind_gate", [KEEP_RUNNING], indirect=True)
+async def test_a_store_that_stops_answering_leaves_the_job_running(behind_gate: Engine, gate: Gate) -> None:
+    witness = await Witness.submit(behind_gate, mib=64)
+    await witness.running()
+    gate.hold(ANYTHING)
+    await preempted(witness)
+    kept = await behind_gate.until(witness.uid, lambda job: job.phase == "Running", seconds=30)
+    assert "not committed within 4 s" in kept.why
+    counted = len(witness.beats)
+    await witness.counts_on(counted + 10)
+    assert (witness.rewinds, len(kept.runs)) == (0, 1)
+    await witness.end()
+
+
+@pytest.mark.parametrize("behind_gate", [LET_GO], indirect=True)
+async def test_a_store_that_stops_answering_does_not_hold_the_eviction(behind_gate: Engine, gate: Gate) -> None:
+    witness = await Witness.submit(behind_gate, mib=64)
+    await witness.running()
+    gate.hold(ANYTHING)
+    await preempted(witness)
+    let_go = await behind_gate.until(witness.uid, lambda job: job.phase != "Preempting" and len(job.runs) == 1)
+    assert let_go.phase in {"Queued", "Starting"}
+    gate.release()
+    back = await witness.running(2)
+    assert back.runs[1].restored_from is None
+    assert "not committed within 4 s" in (back.runs[1].cold_because or ""), back.runs
+    assert witness.rewinds == 1
+    await witness.end()
+
+
+@pytest.mark.parametrize("behind_gate", [PATIENT], indirect=True)
+async def test_a_store_that_is_away_while_a_job_returns_costs_time_and_no_work(behind_gate: Engine, gate: Gate) -> None:
+    witness = await Witness.submit(behind_gate)
+    await witness.running()
+    async with behind_gate.client() as client:
+        await client.checkpoint(witness.uid, leave_running=False)
+        gate.hold(ANYTHING)
+        await client.restore(witness.uid)
+        await gate.reached.wait()
+        gate.release()
+    back = await witness.running(2)
+    assert back.runs[1].restored_from is not None
+    await witness.end()
+
+
+async def test_a_store_that_dies_during_a_dump_leaves_the_job_running(
+    home: Path, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    server = Server(tmp_path_factory.mktemp("dying"))
+    server.start()
+    location = server.new_bucket().s3
+    assert location is not None
+    engine = on_s3(home, KEEP_RUNNING, f"s3://{location.bucket}", server.port)
+    try:
+        await engine.start()
+        witness = await Witness.submit(engine, mib=192, memory="1Gi")
+        await witness.running()
+        await preempted(witness)
+        await engine.until(witness.uid, lambda job: job.checkpoint is not None and job.checkpoint.read_bytes > 0)
+        server.kill()
+        kept = await engine.until(witness.uid, lambda job: job.phase == "Running", seconds=30)
+        assert kept.runs[0].ended_at is None
+        await witness.counts_on(len(witness.beats) + 10)
+        assert witness.rewinds == 0
+        server.start()
+        async with engine.client() as client:
+            job = await client.checkpoint(witness.uid, leave_running=True)
+        assert job.checkpoint is not None
+        assert job.checkpoint.snapshot == "default/witness/0/main@1"
+        await witness.end()
+    finally:
+        await engine.end()
+        server.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "small", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+async def on_small_disk(small_disk: Path, home: Path, toolchain: Toolchain) -> AsyncIterator[Engine]:
+    engine = Engine(home, store=str(small_disk))
+    await engine.start()
+    yield engine
+    await engine.end()
+
+
+async def test_a_full_store_is_said_and_leaves_the_job_running(on_small_disk: Engine) -> None:
+    witness = await Witness.submit(on_small_disk, mib=64, deadline_seconds=3.0)
+    await witness.running()
+    async with on_small_disk.client() as client:
+        with pytest.raises(DumpError, match=r"full|No space"):
+            await client.checkpoint(witness.uid, leave_running=True)
+    await witness.counts_on(len(witness.beats) + 10)
+    assert witness.rewinds == 0
+    await witness.end()
+
+
+def damage(store: Path) -> None:
+    """Change a byte in the middle of every pack."""
+    for pack in store.glob("v1/*/packs/*"):
+        with pack.open("r+b") as file:
+            file.seek(pack.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 255]))
+
+
+FAIL = ONE_GROUP + 'checkpointPolicy = { onRestoreFailure = "Fail" }\n'
+
+
+@pytest.fixture
+async def configured(request: pytest.FixtureRequest, home: Path, toolchain: Toolchain) -> AsyncIterator[Engine]:
+    engine = Engine(home, configuration=request.param)
+    await engine.start()
+    yield engine
+    await engine.end()
+
+
+@pytest.mark.parametrize("configured", [ONE_GROUP], indirect=True)
+async def test_a_damaged_snapshot_is_a_cold_start_that_says_why(configured: Engine) -> None:
+    witness = await Witness.submit(configured)
+    await witness.running()
+    async with configured.client() as client:
+        await client.checkpoint(witness.uid, leave_running=False)
+        damage(Path(configured.store))
+        await client.restore(witness.uid)
+    back = await witness.running(2)
+    assert back.runs[1].restored_from is None
+    assert "damaged" in (back.runs[1].cold_because or ""), back.runs
+    await witness.end()
+
+
+@pytest.mark.parametrize("configured", [FAIL], indirect=True)
+async def test_a_damaged_snapshot_fails_the_job_where_the_policy_says_so(configured: Engine) -> None:
+    witness = await Witness.submit(configured)
+    await witness.running()
+    async with configured.client() as client:
+        await client.checkpoint(witness.uid, leave_running=False)
+        damage(Path(configured.store))
+        await client.restore(witness.uid)
+    failed = await configured.until_phase(witness.uid, "Failed", "Running")
+    assert failed.phase == "Failed"
+    assert "damaged" in failed.why
+
+
+@pytest.mark.parametrize("configured", [ONE_GROUP], indirect=True)
+async def test_a_snapshot_of_another_machine_is_refused_by_name(configured: Engine) -> None:
+    witness = await Witness.submit(configured)
+    await witness.running()
+    async with configured.client() as client:
+        await client.checkpoint(witness.uid, leave_running=False)
+    of_another_machine(configured.store)
+    async with configured.client() as client:
+        await client.restore(witness.uid)
+    back = await witness.running(2)
+    assert "this machine's CPU lacks flux_capacitor" in (back.runs[1].cold_because or ""), back.runs
+    await witness.end()
+
+
+def of_another_machine(place: str) -> None:
+    """Take the newest snapshot again, as a machine with one CPU feature more would have."""
+    store = SnapshotStore.open(StorageConfig.parse(place))
+    identity = Identity("default", "witness", 0)
+    ours = store.open_snapshot(SnapshotRef(identity, 1)).manifest.metadata
+    machine = msgspec.structs.replace(
+        ours.compatibility, cpu_features=ours.compatibility.cpu_features | {"flux_capacitor"}
+    )
+    with store.begin(identity, checkpoint_uid="of-another-machine") as writer:
+        with writer.open_stream("inventory.img") as stream:
+            stream.write(b"nothing")
+        writer.commit(msgspec.structs.replace(ours, compatibility=machine, checkpoint_uid="of-another-machine"))
