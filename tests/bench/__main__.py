@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,8 +37,9 @@ def measure(place: str, toolchain: Toolchain, folder: Path, mebibytes: int, stor
     _say(f"{place}: the engine")
     home = folder / "engine"
     home.mkdir()
-    uri, options, environment = _as_arguments(storage)
-    result = asyncio.run(ours(home, mebibytes, uri, options, environment))
+    uri, options, keys = _as_arguments(storage)
+    os.environ |= keys  # the engine inherits them
+    result = asyncio.run(ours(home, mebibytes, uri, options))
     return Measurement(place, result, hand, discard, write_seconds(result.first.stored_bytes, folder, storage))
 
 

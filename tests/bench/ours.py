@@ -41,10 +41,10 @@ class Ours(msgspec.Struct, frozen=True):
     """From the moment the job got its place to its first tick."""
 
 
-async def ours(home: Path, mebibytes: int, store: str, options: tuple[str, ...], environment: dict[str, str]) -> Ours:
-    """Run the engine on `home` with `store`, its options and keys, and measure."""
+async def ours(home: Path, mebibytes: int, store: str, options: tuple[str, ...]) -> Ours:
+    """Run the engine on `home` with `store` and its options, and measure; keys are in the environment."""
     engine = Engine(home, store=store, options=options)
-    await engine.start(**environment)
+    await engine.start()
     try:
         return await _measure(engine, home, mebibytes)
     finally:
