@@ -19,7 +19,7 @@ from cedana_sched.agent.orphans import await_captures, await_orphan, prune
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
-STOP_SECONDS = 10.0
+STOP_SECONDS = 5.0
 """A capture that was told to stop, and has not undone its dump by then, is killed: its store may never answer."""
 
 log = structlog.get_logger()

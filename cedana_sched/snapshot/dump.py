@@ -139,9 +139,12 @@ class Dump:
         with (self._request.workdir / "criu.stderr").open("wb") as stderr:
             criu = self._start_criu(stderr)
             status = self._wait(criu)
+        if status:
+            self._clean_up(status)  # at once: a sink whose store does not answer may take long to finish
         self._receiver.finish(complete=status == 0)
         if status or self._receiver.failure or self._why_stopped:
-            self._clean_up(status)
+            if not status:
+                self._clean_up(status)
             raise self._error(status) from self._receiver.failure
         try:
             remaps.refuse_lost_names(self._toolchain, self._receiver.kept)

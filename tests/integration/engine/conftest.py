@@ -96,14 +96,14 @@ class Engine:
         """SIGKILL, as the kernel's out-of-memory killer would."""
         await self._end(signal.SIGKILL)
 
-    async def stop(self) -> None:
-        await self._end(signal.SIGTERM)
+    async def stop(self, seconds: float = TIMEOUT_SECONDS) -> None:
+        await self._end(signal.SIGTERM, seconds)
 
-    async def _end(self, number: signal.Signals) -> None:
+    async def _end(self, number: signal.Signals, seconds: float = TIMEOUT_SECONDS) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             process.send_signal(number)
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await process.wait()
 
     def client(self) -> EngineClient:
