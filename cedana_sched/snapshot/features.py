@@ -30,14 +30,6 @@ _FEATURES = {
         "memory is searched for changed pages quickly (PAGEMAP_SCAN)",
         "memory is searched for used pages slowly: the kernel is older than 6.7",
     ),
-    "uffd-noncoop": (
-        "memory can be restored lazily (userfaultfd)",
-        "memory cannot be restored lazily: the kernel has no userfaultfd, or forbids it",
-    ),
-    "mem_dirty_track": (
-        "the kernel tells which pages have changed (soft-dirty)",
-        "the kernel does not tell which pages have changed; generations are compared by their contents instead",
-    ),
 }
 
 
