@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import orders
+from cedana_sched.coordinator.core import orders, words
 from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import Failures, uid_of
@@ -167,7 +167,9 @@ class Checkpoints:
         elif now >= checkpoint.deadline:
             seconds = checkpoint.deadline - checkpoint.created_at
             why = (
-                f"not committed within {seconds:.0f} s" if seconds > 0 else "its deadline had passed before it was seen"
+                f"not committed within {words.seconds(seconds)}"
+                if seconds > 0
+                else "its deadline had passed before it was seen"
             )
             self._failures.fail(checkpoint, Cause.DEADLINE, why)
             return

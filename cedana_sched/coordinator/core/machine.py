@@ -142,6 +142,7 @@ class Core:
             current = orders.of_checkpoint(record, self._desk.now)
         elif isinstance(record, Restore):
             current = orders.of_restore(record)
+            self._restores.order_lost(record, lost.why)
         else:
             return
         if current is None or type(current) is type(order):

@@ -44,6 +44,8 @@ class Restores:
         self._wants: dict[str, SnapshotRef] = {}
         """Restores that wait for somebody else's claim to end."""
         self._stale: dict[str, int] = {}
+        self._trouble: dict[str, str] = {}
+        """Why the last order of a restore did not get through; said if that lasts until its deadline."""
 
     # -- what happens
 
@@ -89,6 +91,10 @@ class Restores:
             self._book.update(replace(restore, finished_at=now))
             self._desk.answered(restore.uid)
             self.draw(self._book.restores[restore.uid])
+
+    def order_lost(self, restore: Restore, why: str) -> None:
+        """What the node was told did not get through; it is told again."""
+        self._trouble[restore.uid] = why
 
     def workload_ended(self, workload_uid: str) -> None:
         """The workload is gone: its claim is free."""
@@ -202,6 +208,7 @@ class Restores:
             waiting(moved.uid)
         self._wants.pop(moved.uid, None)
         self._stale.pop(moved.uid, None)
+        self._trouble.pop(moved.uid, None)
         order = orders.of_restore(moved)
         if order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
@@ -274,6 +281,7 @@ class Restores:
         tries = self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
         pause = self._desk.timing.pause(tries)
         if failed.retryable and self._desk.now + pause < restore.deadline:
+            self._trouble[restore.uid] = failed.why
             self._desk.repeat_in(restore.uid, pause)
             self.arm(restore)
         else:
@@ -290,9 +298,11 @@ class Restores:
             self.arm(extended)
             return
         seconds = restore.deadline - restore.created_at
-        why = f"not restored within {seconds:.0f} s"
-        if (blocker := self._blocked_by(restore)) is not None and restore.step is RestoreStep.WAITING:
+        why = f"not restored within {words.seconds(seconds)}"
+        if restore.step is RestoreStep.WAITING and (blocker := self._blocked_by(restore)) is not None:
             why += f", because {blocker}"
+        elif restore.uid in self._trouble:
+            why += f": {self._trouble[restore.uid]}"
         self._refuse(restore, why, keep_claim=restore.step is RestoreStep.RESTORING)
 
     def _refuse(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:

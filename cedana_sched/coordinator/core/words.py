@@ -10,6 +10,11 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHol
 _UNDONE = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 
 
+def seconds(amount: float) -> str:
+    """A duration, short ones with their fractions."""
+    return f"{amount:.0f} s" if amount >= 1 else f"{amount:.2f} s"
+
+
 def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
     """Tell what a checkpoint's step means to its owner, if it means anything to him."""
     kind, text, warning = "", "", False

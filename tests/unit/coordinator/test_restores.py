@@ -309,3 +309,9 @@ def test_ended_restores_are_forgotten() -> None:
     told = restored().ended("w2").after(200_000)
     assert "restore.w2" not in told.saved
     assert told.core.book.restores_of(MD) == []
+
+
+def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:
+    told = start(saved())
+    told.tell(OrderLost(told.order(Find), "the store does not answer")).after(90)
+    assert told.order(StartCold).why == "not restored within 90 s: the store does not answer"
