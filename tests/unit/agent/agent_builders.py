@@ -1,0 +1,42 @@
+"""A workload in a pretended cgroup of the first generation: plain files that a freezer may write and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.model.preemption import WorkloadRef
+
+WORKLOAD = WorkloadRef(uid="w1", namespace="default", name="sim", node="here")
+
+
+class FakeRuntime:
+    """Runs one workload, or nothing; `continuing` is raised by `continue_from`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.freezer = folder
+        (folder / "freezer.state").write_text("THAWED")
+        (folder / "cgroup.procs").write_text("")
+        self.runs = True
+        self.restored = False
+        self.continuing: list[Exception] = []
+        self.continued: list[dict[str, Any]] = []
+
+    @property
+    def state(self) -> str:
+        return (self.freezer / "freezer.state").read_text()
+
+    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+        return RunningWorkload(1, self.freezer, restored=self.restored) if self.runs else None
+
+    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        if self.continuing:
+            raise self.continuing.pop(0)
+        self.continued.append(restore_facts)
+        self.runs = True
+
+    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+        self.runs = True
+
+    async def give_up(self, workload: WorkloadRef, why: str) -> None: ...

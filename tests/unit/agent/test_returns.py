@@ -1,0 +1,117 @@
+"""What a store or a node that fails for a moment means for a workload's return: it is tried again, not started cold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.agent.facts import compatibility
+from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.staging import Staging
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.model import orders
+from cedana_sched.model.errors import RestoreError, StoreUnavailableError
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.manifest import SnapshotMetadata
+from cedana_sched.snapshot.restore import RestoreInterruptedError
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
+
+MD = Identity("default", "md")
+FACTS = {"mounts": ["/proc"]}
+CONTINUE = orders.Continue("r1", WORKLOAD, SnapshotRef(MD, 1))
+STAGE = orders.Stage("r1", WORKLOAD, SnapshotRef(MD, 1))
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        for name in ("store", "cgroup"):
+            (folder / name).mkdir()
+        self.store = SnapshotStore.open(StorageConfig(path=folder / "store"))
+        self.runtime = FakeRuntime(folder / "cgroup")
+        self.runtime.runs = False
+        self.staging = Staging(folder / "staged", "4.2.1")
+        self.threads = StoreThreads()
+        self.returns = Returns(self.runtime, self.store, self.staging, self.threads)
+
+    def commit(self, checkpoint_uid: str = "c1") -> None:
+        here = compatibility("4.2.1")
+        with self.store.begin(MD, checkpoint_uid=checkpoint_uid) as writer:
+            with writer.open_stream("inventory.img") as stream:
+                stream.write(b"images")
+            writer.commit(
+                SnapshotMetadata(checkpoint_uid=checkpoint_uid, compatibility=here, taken_at=1.0, runtime=FACTS)
+            )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def test_the_newest_snapshot_that_was_not_called_off_is_found(bench: Bench) -> None:
+    for uid in ("c1", "c2"):
+        bench.commit(uid)
+    find = orders.Find("r1", MD)
+    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 2))
+    assert await bench.returns.find(orders.Find("r1", MD, excluding=("c2",))) == orders.Found("r1", SnapshotRef(MD, 1))
+
+
+async def test_a_store_that_is_away_is_no_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("the store does not answer")
+
+    monkeypatch.setattr(bench.store, "list", away)
+    with pytest.raises(StoreUnavailableError):
+        await bench.returns.find(orders.Find("r1", MD))
+
+
+async def test_a_staged_snapshot_is_continued_without_the_store(bench: Bench) -> None:
+    bench.commit()
+    assert await bench.returns.stage(STAGE) == orders.Staged("r1")
+    bench.store.remove(SnapshotRef(MD, 1))
+    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert bench.runtime.continued == [FACTS]
+    assert not bench.staging.images("r1").exists()
+
+
+async def test_what_a_killed_agent_staged_by_half_is_staged_again(bench: Bench) -> None:
+    bench.commit()
+    bench.staging.images("r1").mkdir(parents=True)
+    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert bench.runtime.continued == [FACTS]
+
+
+async def test_an_interrupted_restore_is_ordered_again_and_finds_its_images(bench: Bench) -> None:
+    bench.commit()
+    await bench.returns.stage(STAGE)
+    bench.runtime.continuing = [RestoreInterruptedError("CRIU was killed")]
+    with pytest.raises(RestoreInterruptedError):
+        await bench.returns.continue_(CONTINUE)
+    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+
+
+async def test_a_restore_that_cannot_be_says_why_and_frees_the_disk(bench: Bench) -> None:
+    bench.commit()
+    await bench.returns.stage(STAGE)
+    bench.runtime.continuing = [RestoreError("the program changed", evidence=("a line of CRIU's",))]
+    failed = await bench.returns.continue_(CONTINUE)
+    assert failed == orders.ContinueFailed("r1", "the program changed; a line of CRIU's")
+    assert not bench.staging.images("r1").exists()
+
+
+async def test_what_runs_already_because_it_was_restored_is_said_to_be_continued(bench: Bench) -> None:
+    bench.runtime.runs = bench.runtime.restored = True
+    assert await bench.returns.start_cold(orders.StartCold("r1", WORKLOAD, "late")) == orders.Continued("r1")
+    assert await bench.returns.give_up(orders.GiveUp("r1", WORKLOAD, "late")) == orders.Continued("r1")
+
+
+async def test_only_the_restores_that_somebody_waits_for_keep_their_disk(bench: Bench) -> None:
+    bench.commit()
+    for uid in ("r1", "r2"):
+        await bench.returns.stage(orders.Stage(uid, WORKLOAD, SnapshotRef(MD, 1)))
+    await bench.returns.remove_all_but({"r2"})
+    assert (bench.staging.restore_facts("r1"), bench.staging.restore_facts("r2")) == (None, FACTS)
+    assert not bench.staging.images("r1").exists()
