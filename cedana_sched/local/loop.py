@@ -91,6 +91,7 @@ class SchedulingLoop:
         self._watcher: Watcher | None = None
         self._book = Book()
         self._turn = asyncio.Lock()
+        self._stepped = asyncio.Condition()
         self._sinks: list[Callable[[Report], None]] = []
         self._wake_at: float | None = None
         self._rearmed = asyncio.Event()
@@ -219,6 +220,11 @@ class SchedulingLoop:
         """The coordinator has done with a snapshot of a job that runs on (such a signal is never released)."""
         await self._take_surely(lambda draft: evictions.snapshot_settled(draft, signal_uid, committed=committed))
 
+    async def until_settled(self, signal_uid: str) -> None:
+        """Wait until everything that follows from a signal is done with its jobs."""
+        async with self._stepped:
+            await self._stepped.wait_for(lambda: signal_uid not in self._book.signals)
+
     # -- the adapter's backend
 
     def subscribe(self, sink: Callable[[Report], None]) -> tuple[Report, ...]:
@@ -267,7 +273,9 @@ class SchedulingLoop:
             self._book.apply(draft)
             self._arm(wake_at)
             self._act(draft)
-            return result
+        async with self._stepped:
+            self._stepped.notify_all()
+        return result
 
     def _arm(self, wake_at: float | None) -> None:
         if wake_at != self._wake_at:

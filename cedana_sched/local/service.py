@@ -82,7 +82,9 @@ class EngineService:
         """
         uid = self._loop.find(key).uid
         signal = await self._loop.checkpoint(uid, leave_running=leave_running)
-        for checkpoint in await self._records.until_settled(signal):
+        checkpoints = await self._records.until_settled(signal)
+        await self._loop.until_settled(signal)
+        for checkpoint in checkpoints:
             if checkpoint.snapshot is None or checkpoint.failure is not None:
                 why = checkpoint.failure or "it was called off"
                 raise DumpError(f"no snapshot of {checkpoint.workload.name} was taken: {why}")

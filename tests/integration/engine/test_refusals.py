@@ -103,6 +103,30 @@ async def test_a_program_that_was_replaced_since_is_named(engine: Engine) -> Non
     assert str(program) in (back.runs[1].cold_because or ""), back.runs[1]
 
 
+async def test_a_deadline_that_cannot_be_met_lets_the_job_go_and_says_so(engine: Engine) -> None:
+    witness = await Witness.submit(engine, mib=64, deadline_seconds=0.05)
+    await witness.running()
+    async with engine.client() as client:
+        await client.preempt(witness.uid)
+    back = await witness.running(2)
+    assert "not committed within 0.0" in (back.runs[1].cold_because or ""), back.runs
+    assert witness.rewinds == 1
+    await witness.end(cold_starts=1)
+
+
+async def test_a_checkpoint_on_request_is_answered_when_the_job_has_stopped(engine: Engine) -> None:
+    witness = await Witness.submit(engine)
+    await witness.running()
+    async with engine.client() as client:
+        for generation in (1, 2, 3):
+            stopped = await client.checkpoint(witness.uid, leave_running=False)
+            assert stopped.phase == "Suspended"
+            await client.restore(witness.uid)
+            await witness.running(generation + 1)
+    assert witness.rewinds == 0
+    await witness.end()
+
+
 async def test_submissions_that_cannot_be_done_are_refused_by_field(engine: Engine) -> None:
     await Witness.submit(engine, id="taken")
     for fields, field in (
