@@ -12,7 +12,7 @@ import msgspec
 
 from cedana_sched.adapter.contract import Report
 from cedana_sched.local.jobs import Job, Run
-from cedana_sched.local.journal import Step
+from cedana_sched.local.journal import ENDED_JOBS_KEPT, Step
 from cedana_sched.local.views import EventView
 from cedana_sched.model.errors import NotFoundError, UsageError
 from cedana_sched.model.preemption import Signal, WorkloadRef
@@ -50,6 +50,18 @@ class Book:
         self.signals |= draft.signals
         for uid in draft.settled:
             self.signals.pop(uid, None)
+        if len(self.jobs) > 2 * ENDED_JOBS_KEPT:
+            self._forget_the_oldest()
+
+    def _forget_the_oldest(self) -> None:
+        """An engine that runs for months remembers as many ended jobs as its journal does at each start."""
+        ended = [job for job in self.jobs.values() if not job.live]
+        if len(ended) <= 2 * ENDED_JOBS_KEPT:
+            return
+        for job in sorted(ended, key=lambda job: job.ended_at or 0.0)[:-ENDED_JOBS_KEPT]:
+            del self.jobs[job.uid]
+            for run in job.runs:
+                del self._job_of_run[run.uid]
 
     def owner_of(self, run: str) -> str | None:
         """The uid of the job that an incarnation belongs to."""
