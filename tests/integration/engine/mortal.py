@@ -3,22 +3,27 @@
 FILE names the instant, as long as it is there; the engine removes it as it dies. Instants are what the engine is about
 to write down, or has just written: `unsaved WHAT`, `saved WHAT`, where WHAT is `Checkpoint STEP`, `Restore STEP` or
 `Job PHASE`. Saved means that nothing of what follows has been done; unsaved, that what led there has been done and
-nobody knows. `during Dump` is the first progress of a dump.
+nobody knows. `during Dump` is when CRIU dumps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.cli.main import main
 from cedana_sched.local.journal import SqliteJournal
-from cedana_sched.model.orders import Order, Outcome, Progress
+from cedana_sched.model.orders import Dump, Order, Outcome
 
 
 def die_at(wanted: Path) -> None:
@@ -39,17 +44,31 @@ def die_at(wanted: Path) -> None:
 
         return save_or_die
 
+    def during_dump() -> None:
+        await_criu()
+        passed("during Dump")
+
     perform = NodeAgent.perform
 
     async def perform_or_die(agent: NodeAgent, order: Order) -> AsyncIterator[Outcome]:
+        if isinstance(order, Dump):
+            threading.Thread(target=during_dump, daemon=True).start()
         async for outcome in perform(agent, order):
-            if isinstance(outcome, Progress):
-                passed("during Dump")
             yield outcome
 
     SqliteJournal.save = around(SqliteJournal.save, _records)  # type: ignore[method-assign]
     SqliteJournal.save_step = around(SqliteJournal.save_step, _jobs)  # type: ignore[method-assign]
     NodeAgent.perform = perform_or_die  # type: ignore[method-assign,assignment]
+
+
+def await_criu() -> None:
+    """Return as soon as a CRIU works below this process."""
+    while True:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                if "dump" in process.cmdline():
+                    return
+        time.sleep(0.002)  # it lives for some 50 ms, and nothing announces it
 
 
 def _records(records: tuple[Any, ...], *_: Any) -> list[str]:

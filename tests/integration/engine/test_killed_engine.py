@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,24 @@ async def test_a_preempted_job_outlives_the_engine_at_every_step(engine: Engine,
         assert witness.rewinds == 0, instant
     done = await witness.end()
     assert len(done.runs) == len(instants) + 1
+
+
+async def test_a_gang_outlives_an_engine_that_dies_while_it_is_dumped(engine: Engine) -> None:
+    """Its members stand still together: what one capture has let run on is frozen anew with the others."""
+    stop = engine.home / "stop"
+    words = "i=0; while [ ! -e $0 ]; do echo $i; i=$((i+1)); sleep 0.02; done"
+    await engine.make_mortal()
+    gang = await engine.submit("sh", "-c", words, str(stop), id="gang", replicas=2)
+    await engine.until_phase(gang.uid, "Running")
+    engine.die_at("during Dump")
+    async with engine.client() as client:
+        await client.preempt(gang.uid)
+    await engine.died()
+    await engine.start()
+    back = await engine.until(gang.uid, lambda job: job.phase == "Running" and len(job.runs) == 4)
+    assert all(run.restored_from is not None for run in back.runs[2:])
+    stop.touch()
+    done = await engine.until_phase(gang.uid, "Succeeded", "Failed")
+    for index in (0, 1):
+        numbers = Path(f"{done.stdout}.{index}").read_text().split()  # noqa: ASYNC240
+        assert numbers == [str(number) for number in range(len(numbers))]

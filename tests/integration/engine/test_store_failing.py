@@ -15,6 +15,7 @@ from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.integration.engine.conftest import ONE_GROUP, Engine
+from tests.integration.engine.processes import capture_of, kill
 from tests.integration.engine.witnesses import Witness
 from tests.servers.gate import Gate
 from tests.servers.versitygw import ACCESS_KEY, SECRET_KEY, Server, s3_server
@@ -70,8 +71,9 @@ async def preempted(witness: Witness) -> None:
 
 
 @pytest.mark.parametrize("behind_gate", [PATIENT], indirect=True)
-async def test_an_engine_that_dies_between_the_bytes_and_the_commit_commits_later(
-    behind_gate: Engine, gate: Gate
+@pytest.mark.parametrize("part", ["engine", "capture"])
+async def test_who_dies_between_the_bytes_and_the_commit_costs_no_work(
+    behind_gate: Engine, gate: Gate, part: str
 ) -> None:
     witness = await Witness.submit(behind_gate)
     await witness.running()
@@ -79,9 +81,13 @@ async def test_an_engine_that_dies_between_the_bytes_and_the_commit_commits_late
     await preempted(witness)
     await gate.reached.wait()
     assert (await behind_gate.job(witness.uid)).phase == "Preempting"
-    await behind_gate.kill()
-    gate.release()
-    await behind_gate.start()
+    if part == "capture":
+        kill(capture_of(behind_gate))
+        gate.release()
+    else:
+        await behind_gate.kill()
+        gate.release()
+        await behind_gate.start()
     job = await witness.running(2)
     assert job.runs[1].restored_from is not None
     assert witness.rewinds == 0
