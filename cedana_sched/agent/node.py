@@ -62,7 +62,6 @@ class NodeAgent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._captures.__aexit__(kind, error, trace)
-        self._threads.close()
 
     async def tidy(self, restore_uids: Collection[str]) -> None:
         """Free the disk of what an agent that was killed had staged, but for these restores."""

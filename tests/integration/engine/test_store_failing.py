@@ -140,6 +140,19 @@ async def test_a_store_that_is_away_while_a_job_returns_costs_time_and_no_work(b
     await witness.end()
 
 
+@pytest.mark.parametrize("behind_gate", [PATIENT], indirect=True)
+async def test_an_engine_stops_at_once_while_its_store_does_not_answer(behind_gate: Engine, gate: Gate) -> None:
+    gate.hold(ANYTHING)
+    witness = await Witness.submit(behind_gate)
+    await gate.reached.wait()
+    await behind_gate.stop(seconds=10)
+    gate.release()
+    await behind_gate.start()
+    job = await witness.running()
+    assert (len(job.runs), job.runs[0].cold_because) == (1, None)
+    await witness.end()
+
+
 async def test_a_store_that_dies_during_a_dump_leaves_the_job_running(
     home: Path, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
