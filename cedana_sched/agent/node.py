@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,9 @@ from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.preflight import find_obstacles
 from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
@@ -117,6 +121,8 @@ class NodeAgent:
 
     async def _freeze(self, order: orders.Freeze) -> orders.Outcome:
         uid = order.checkpoint_uid
+        if obstacle := await self._obstacle(order.workload):
+            return orders.CheckpointFailed(uid, obstacle)
         try:
             running = await self._frozen.freeze(uid, order.workload)
         except CedanaSchedError as error:
@@ -124,6 +130,14 @@ class NodeAgent:
         if running is None:
             return orders.CheckpointFailed(uid, f"{order.workload.name} has no processes any more")
         return orders.Frozen(uid)
+
+    async def _obstacle(self, workload: WorkloadRef) -> str | None:
+        """What CRIU could not dump, if it shows from outside: such a workload is not stopped in vain."""
+        running = await self._runtime.running(workload)
+        if running is None:
+            return None
+        found = await asyncio.to_thread(lambda: find_obstacles(freezer.members(running.freezer)))
+        return str(found[0]) if found else None
 
     async def _dump(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
         uid = order.checkpoint_uid
