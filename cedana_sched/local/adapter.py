@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from cedana_sched.adapter.contract import Adapter, HoldsEvictions, Report
-from cedana_sched.local.evictions import ADAPTER
+from cedana_sched.local.jobs.evictions import ADAPTER
 from cedana_sched.model.preemption import Release, Signal
 
 

@@ -31,12 +31,12 @@ from cedana_sched.local.api import serve
 from cedana_sched.local.client import socket_path
 from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.hub import Hub
-from cedana_sched.local.job_task import JobSpec
-from cedana_sched.local.journal import SqliteJournal
-from cedana_sched.local.loop import SchedulingLoop
+from cedana_sched.local.jobs.journal import SqliteJournal
+from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.machine import NODE, LocalAgents, Machine, tell_of_runs
 from cedana_sched.local.records import Records
-from cedana_sched.local.runtime import LocalRuntime
+from cedana_sched.local.runs.job_task import JobSpec
+from cedana_sched.local.runs.runtime import LocalRuntime
 from cedana_sched.local.service import About, EngineService, settled_snapshots
 from cedana_sched.local.state_directory import locked
 from cedana_sched.model.errors import CedanaSchedError

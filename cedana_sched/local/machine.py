@@ -10,9 +10,9 @@ import structlog
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.coordinator.ports import NodeChange
 from cedana_sched.coordinator.tasks import pauses
-from cedana_sched.local.loop import SchedulingLoop
-from cedana_sched.local.rules import Beginning, Ending
-from cedana_sched.local.runtime import LocalRuntime, RunBegan, RunEnded
+from cedana_sched.local.jobs.loop import SchedulingLoop
+from cedana_sched.local.jobs.rules import Beginning, Ending
+from cedana_sched.local.runs.runtime import LocalRuntime, RunBegan, RunEnded
 from cedana_sched.model.errors import NotFoundError
 from cedana_sched.model.orders import Order, Outcome, Progress
 from cedana_sched.model.preemption import WorkloadRef

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.local.configuration import Configuration
-from cedana_sched.local.jobs import PLACED_PHASES, Job, JobPhase, Run
+from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase, Run
 from cedana_sched.local.records import Records
 from cedana_sched.local.scheduler.ledger import Ledger
 from cedana_sched.local.views import CheckpointView, EventView, GroupView, JobView, RestoreView, RunView

@@ -10,8 +10,8 @@ from pathlib import Path
 from cedana_sched import __version__
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.local.hub import Hub
-from cedana_sched.local.jobs import Job
-from cedana_sched.local.loop import SchedulingLoop
+from cedana_sched.local.jobs.job import Job
+from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.presenting import event_view, group_views, job_view
 from cedana_sched.local.records import Records
 from cedana_sched.local.views import Change, EngineView, EventView, JobView, Submission

@@ -83,8 +83,8 @@ def namespaces() -> Iterator[Finding]:
 
 
 def control_groups() -> Iterator[Finding]:
-    from cedana_sched.local.cgroup_site import find_roots
-    from cedana_sched.local.cgroups import UNIFIED
+    from cedana_sched.local.runs.cgroup_site import find_roots
+    from cedana_sched.local.runs.cgroups import UNIFIED
 
     roots = find_roots(Path("/proc/self/mountinfo").read_text().splitlines())
     if UNIFIED in roots:

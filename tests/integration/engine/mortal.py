@@ -22,7 +22,7 @@ import psutil
 
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.cli.main import main
-from cedana_sched.local.journal import SqliteJournal
+from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.model.orders import Dump, Order, Outcome
 
 

@@ -8,7 +8,7 @@ import signal
 
 import psutil
 
-from cedana_sched.local.run_directory import RunDirectory
+from cedana_sched.local.runs.run_directory import RunDirectory
 from cedana_sched.local.views import JobView
 from tests.integration.engine.conftest import TIMEOUT_SECONDS, Engine
 

@@ -9,13 +9,13 @@ import sys
 import textwrap
 from pathlib import Path
 
-from cedana_sched.local.journal import SqliteJournal
+from cedana_sched.local.jobs.journal import SqliteJournal
 
 WRITER = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
     from msgspec.structs import replace
-    from cedana_sched.local.journal import SqliteJournal, Step
+    from cedana_sched.local.jobs.journal import SqliteJournal, Step
     from cedana_sched.local.state_directory import locked
     from cedana_sched.local.views import EventView
     from tests.unit.local.job_builders import job

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from cedana_sched.local.configuration import Configuration
-from cedana_sched.local.jobs import Job
+from cedana_sched.local.jobs.job import Job
+from cedana_sched.local.jobs.submission import describe
 from cedana_sched.local.scheduler.resources import Resources
-from cedana_sched.local.submission import describe
 from cedana_sched.local.views import Submission
 
 MACHINE = Resources(4000, 8 << 30)

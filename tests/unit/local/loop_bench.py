@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report, Starting
-from cedana_sched.local.jobs import Job, JobPhase, Run
-from cedana_sched.local.journal import JournalUnavailableError, Step
-from cedana_sched.local.loop import SchedulingLoop
-from cedana_sched.local.rules import Beginning, Ending
+from cedana_sched.local.jobs.job import Job, JobPhase, Run
+from cedana_sched.local.jobs.journal import JournalUnavailableError, Step
+from cedana_sched.local.jobs.loop import SchedulingLoop
+from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import Release, Signal, Verdict, WorkloadRef
 from tests.unit.local.job_builders import TWO_GROUPS, configuration, submission

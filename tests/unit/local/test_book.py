@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.local import book
-from cedana_sched.local.book import Book, Draft
-from cedana_sched.local.jobs import JobPhase, Run
+from cedana_sched.local.jobs import book
+from cedana_sched.local.jobs.book import Book, Draft
+from cedana_sched.local.jobs.job import JobPhase, Run
 from tests.unit.local.job_builders import job
 
 

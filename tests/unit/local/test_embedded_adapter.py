@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from cedana_sched.adapter.contract import Adapter, HoldsEvictions, Preempted, Report, Starting
 from cedana_sched.adapter.registry import load
 from cedana_sched.local.adapter import EmbeddedAdapter
-from cedana_sched.local.jobs import JobPhase
+from cedana_sched.local.jobs.job import JobPhase
 from cedana_sched.model.preemption import Release, Verdict
 from tests.unit.local.loop_bench import Bench
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.local import journal as journal_module
-from cedana_sched.local.jobs import Cause, Run, step
-from cedana_sched.local.journal import FILE_NAME, JournalUnavailableError, SqliteJournal, Step
+from cedana_sched.local.jobs import journal as journal_module
+from cedana_sched.local.jobs.job import Cause, Run, step
+from cedana_sched.local.jobs.journal import FILE_NAME, JournalUnavailableError, SqliteJournal, Step
 from cedana_sched.local.state_directory import StateDirectoryError, locked
 from cedana_sched.local.views import EventView
 from cedana_sched.model.errors import IncompatibleError, IntegrityError

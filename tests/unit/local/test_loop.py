@@ -7,10 +7,10 @@ import contextlib
 
 import pytest
 
-from cedana_sched.local import loop as loop_module
-from cedana_sched.local.jobs import JobPhase
-from cedana_sched.local.journal import JournalUnavailableError
-from cedana_sched.local.rules import Beginning, Ending
+from cedana_sched.local.jobs import loop as loop_module
+from cedana_sched.local.jobs.job import JobPhase
+from cedana_sched.local.jobs.journal import JournalUnavailableError
+from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.model.errors import NotFoundError, UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import OnCheckpointFailure

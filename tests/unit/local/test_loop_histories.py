@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from cedana_sched.local.jobs import PLACED_PHASES, Job, JobPhase
-from cedana_sched.local.rules import Beginning, Ending
+from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase
+from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.local.scheduler.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.preemption import After, Release, Signal, Verdict

@@ -14,10 +14,10 @@ from cedana_sched.coordinator.core import NodeLost, Tell
 from cedana_sched.coordinator.ports import NodeChange
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.local.adapter import EmbeddedAdapter
-from cedana_sched.local.jobs import Job, JobPhase
-from cedana_sched.local.journal import SqliteJournal
-from cedana_sched.local.loop import SchedulingLoop
-from cedana_sched.local.rules import Beginning, Ending
+from cedana_sched.local.jobs.job import Job, JobPhase
+from cedana_sched.local.jobs.journal import SqliteJournal
+from cedana_sched.local.jobs.loop import SchedulingLoop
+from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.local.views import EventView
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef

@@ -10,8 +10,8 @@ import pytest
 
 from cedana_sched.local import machine
 from cedana_sched.local.machine import Machine, tell_of_runs
-from cedana_sched.local.run_directory import ExitRecord
-from cedana_sched.local.runtime import RunBegan, RunEnded
+from cedana_sched.local.runs.run_directory import ExitRecord
+from cedana_sched.local.runs.runtime import RunBegan, RunEnded
 from cedana_sched.model.errors import NotFoundError
 from cedana_sched.model.preemption import WorkloadRef
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.local.jobs.submission import describe
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.resources import Resources
-from cedana_sched.local.submission import describe
 from cedana_sched.model.errors import UsageError
 from tests.unit.local.job_builders import configuration, job, submission
 

@@ -1,0 +1,161 @@
+"""How jobs leave their place and how that is called off: signals to the coordinator, and what its release means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled
+from cedana_sched.local.jobs.book import Draft, TerminateRun
+from cedana_sched.local.jobs.job import PREEMPTED, Cause, Job, JobPhase, Leaving, Run, step
+from cedana_sched.local.jobs.rules import conclude, keeps_its_place
+from cedana_sched.local.scheduler.protection import backoff_seconds
+from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
+from cedana_sched.model.preemption import After, Release, Signal, Verdict, Victim
+
+ADAPTER = "embedded"
+USER_REQUEST = "UserRequest"
+"""The reason of what a person asked for."""
+
+
+def preempt(
+    draft: Draft,
+    victims: Sequence[Job],
+    *,
+    node: str,
+    signal_uid: str,
+    reason: str,
+    why: str,
+    preemptor: Job | None = None,
+    cause: Cause = Cause.REQUEUED,
+) -> None:
+    """Make jobs leave: one signal for those that are opted in, a plain termination for the others."""
+    held = [job for job in victims if job.description.id is not None]
+    for job in victims:
+        leaving = Leaving(
+            cause=cause,
+            preemptor=preemptor.uid if preemptor else None,
+            signal=signal_uid if job in held else None,
+        )
+        draft.put(step(job, Cause.PREEMPTED, why, leaving=leaving))
+        draft.tell(job, "Preempted", f"{job.description.name} must leave its place: {why}")
+        if job not in held:
+            draft.actions += [TerminateRun(run.uid) for run in job.current]
+    if held:
+        name = preemptor.description.name if preemptor else None
+        policy = OnCheckpointFailure.KEEP_RUNNING if cause is Cause.STOPPED else None
+        send(draft, held, node=node, uid=signal_uid, reason=reason, preemptor=name, on_failure=policy)
+
+
+def send(
+    draft: Draft,
+    jobs: Sequence[Job],
+    *,
+    node: str,
+    uid: str,
+    reason: str,
+    preemptor: str | None = None,
+    after: After = After.STOP,
+    on_failure: OnCheckpointFailure | None = None,
+) -> None:
+    """Tell the coordinator; the signal is remembered until it is released."""
+    victims = [_victim(job, run, node, on_failure) for job in jobs for run in job.current]
+    signal = Signal(
+        uid=uid,
+        adapter=ADAPTER,
+        victims=tuple(victims),
+        reason=reason,
+        observed_at=draft.now,
+        preemptor=preemptor,
+        after=after,
+    )
+    draft.signals[uid] = signal
+    draft.reports.append(Preempted(signal))
+
+
+def _victim(job: Job, run: Run, node: str, on_failure: OnCheckpointFailure | None) -> Victim:
+    identity = job.description.identity(run.index)
+    if identity is None:
+        raise ValueError(f"job {job.uid} has no checkpoint id")
+    policy: CheckpointPolicy = job.description.policy
+    if on_failure is not None:
+        policy = policy.model_copy(update={"on_checkpoint_failure": on_failure})
+    gang = job.uid if job.description.replicas > 1 else None
+    return Victim(job.workload(run, node), identity, policy, gang, run.began_at)
+
+
+def call_off(draft: Draft, jobs: Sequence[Job], why: str) -> None:
+    """The place is not needed any more; a signal is cancelled when none of its victims is."""
+    unneeded = {job.uid for job in jobs}
+    for uid in sorted({job.leaving.signal for job in jobs if job.leaving and job.leaving.signal}):
+        held = [j for j in draft.all_jobs() if j.leaving is not None and j.leaving.signal == uid]
+        if not unneeded.issuperset(job.uid for job in held):
+            continue
+        for job in held:
+            if job.leaving is not None and not job.leaving.called_off:
+                draft.put(replace(job, leaving=replace(job.leaving, called_off=True)))
+        draft.reports.append(PreemptionCancelled(uid, why))
+
+
+def released(draft: Draft, release: Release) -> None:
+    """The coordinator's last word on a held preemption; repeating it is harmless."""
+    signal = draft.unsettled(release.signal_uid)
+    if signal is None:
+        return
+    draft.settle(signal)
+    for job in [j for j in draft.all_jobs() if j.leaving is not None and j.leaving.signal == signal.uid]:
+        _release(draft, job, signal, release)
+
+
+def _release(draft: Draft, job: Job, signal: Signal, release: Release) -> None:
+    runs = [run for run in job.runs if run.uid in release.verdicts]
+    verdicts = {release.verdicts[run.uid] for run in runs}
+    why = next((release.reasons[run.uid] for run in runs if run.uid in release.reasons), "")
+    for run in runs:
+        if release.verdicts[run.uid] is Verdict.COMMITTED:
+            job = _stopped(draft, job, run, signal)
+    if job.leaving is not None:
+        # who is let go has no snapshot to be stopped with: it is queued again
+        cause = Cause.REQUEUED if Verdict.LET_GO in verdicts else job.leaving.cause
+        job = draft.put(replace(job, leaving=replace(job.leaving, signal=None, cause=cause)))
+    if verdicts & {Verdict.COMMITTED, Verdict.LET_GO}:
+        if Verdict.LET_GO in verdicts:
+            draft.tell(job, "LetGo", f"{job.description.name} leaves without a snapshot: {why}", warning=True)
+        draft.actions += [TerminateRun(run.uid) for run in job.current]
+        conclude(draft, job, why or PREEMPTED)
+    elif Verdict.KEEP_RUNNING in verdicts:
+        refusals = job.refusals + 1
+        protected = draft.now + backoff_seconds(refusals)
+        keeps_its_place(draft, replace(job, refusals=refusals, protected_until=protected), why)
+    else:
+        keeps_its_place(draft, job, why or "its place is not needed any more")
+
+
+def _stopped(draft: Draft, job: Job, run: Run, signal: Signal) -> Job:
+    """The run is dead and its state is safe."""
+    if not run.over:
+        draft.reports.append(Ended(run.uid, PREEMPTED))
+    preserved = max(0.0, signal.observed_at - (run.began_at or signal.observed_at))
+    ended_at = run.ended_at if run.ended_at is not None else draft.now
+    return draft.put(
+        job.with_run(replace(run, ended_at=ended_at, exit_code=None, ending=PREEMPTED, preserved_seconds=preserved))
+    )
+
+
+def snapshot_settled(draft: Draft, signal_uid: str, *, committed: bool) -> None:
+    """A snapshot of a job that ran on was committed, or failed."""
+    signal = draft.unsettled(signal_uid)
+    if signal is None:
+        return
+    draft.settle(signal)
+    for job in [j for j in draft.all_jobs() if j.snapshot_signal == signal_uid]:
+        for run in job.current if committed else ():
+            preserved = max(0.0, signal.observed_at - (run.began_at or signal.observed_at))
+            job = job.with_run(replace(run, preserved_seconds=preserved))  # noqa: PLW2901  # the same job, later
+        draft.put(replace(job, snapshot_signal=None))
+
+
+def is_held(job: Job) -> bool:
+    """Whether the coordinator has yet to say what becomes of it."""
+    return job.phase is JobPhase.PREEMPTING and job.leaving is not None and job.leaving.signal is not None

@@ -1,0 +1,329 @@
+"""The engine's scheduling loop: owns the jobs, takes in one event at a time, and has done what follows from it.
+
+    event ─► rules on a draft ─► decide ─► journal ─► book ─► reports to the coordinator, actions on the machine
+
+Nothing polls and nothing is timed but the end of a job's protection. A request that cannot be written has not
+happened: the caller gets the journal's error. What the machine reports has happened: it is tried until written.
+The engine wires it: `run_began` and `run_ended` come from the runtime, `released` from the adapter, requests from
+the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, Protocol, TypeVar
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
+
+from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report
+from cedana_sched.local.configuration import Configuration
+from cedana_sched.local.jobs import evictions, requests, rules
+from cedana_sched.local.jobs.book import Book, Draft, StartRun, TerminateRun
+from cedana_sched.local.jobs.job import Job, JobPhase, Run
+from cedana_sched.local.jobs.journal import Step
+from cedana_sched.local.jobs.rules import Beginning, Ending
+from cedana_sched.local.jobs.scheduling import reschedule
+from cedana_sched.local.jobs.submission import describe
+from cedana_sched.local.views import EventView, Submission
+from cedana_sched.model.errors import NotFoundError, RetryableError
+from cedana_sched.model.preemption import After, Release, Signal, WorkloadRef
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+"""Pauses before an event that could not be written is tried again."""
+
+
+class LoopJournal(Protocol):
+    """Where jobs and signals are kept; `SqliteJournal` is one."""
+
+    async def load_jobs(self) -> tuple[Job, ...]: ...
+    async def load_signals(self) -> tuple[Signal, ...]: ...
+    async def save_step(self, step: Step) -> None: ...
+
+
+class RunControl(Protocol):
+    """What the loop asks of the machine. Both calls return at once, are idempotent, and are answered by events."""
+
+    def start(self, workload: WorkloadRef) -> None:
+        """Start a run of a job that is not opted in: `run_began`, or `run_ended` with a failure."""
+        ...
+
+    def terminate(self, run: str) -> None:
+        """SIGTERM, its grace, SIGKILL: `run_ended`."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who wants to see every change, after it is written; must not block."""
+
+    def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None: ...
+
+
+class SchedulingLoop:
+    """One engine's jobs. `load()` first, then `resume()` once the runtime and the adapter listen."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        journal: LoopJournal,
+        control: RunControl,
+        *,
+        node: str,
+        outputs: Path,
+        now: Callable[[], float] = time.time,
+        new_uid: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
+    ) -> None:
+        self.configuration = configuration
+        self._journal = journal
+        self._control = control
+        self._node = node
+        self._outputs = outputs
+        self._now = now
+        self._new_uid = new_uid
+        self._watcher: Watcher | None = None
+        self._book = Book()
+        self._turn = asyncio.Lock()
+        self._stepped = asyncio.Condition()
+        self._sinks: list[Callable[[Report], None]] = []
+        self._wake_at: float | None = None
+        self._rearmed = asyncio.Event()
+
+    # -- the engine's own
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` of every change from now on."""
+        self._watcher = watcher
+
+    async def load(self) -> None:
+        """Read the journal; nothing is done yet."""
+        self._book = Book(await self._journal.load_jobs(), await self._journal.load_signals())
+
+    async def resume(self) -> None:
+        """Do again what may not have been done before the last engine died, and let the scheduler decide."""
+        await self._take(self._resume)
+
+    async def run(self) -> NoReturn:
+        """Let the scheduler decide again whenever a job's protection ends. Runs until cancelled."""
+        while True:
+            self._rearmed.clear()
+            wait = None if self._wake_at is None else max(0.0, self._wake_at - self._now())
+            try:
+                async with asyncio.timeout(wait):
+                    await self._rearmed.wait()
+            except TimeoutError:
+                await self._take_surely(lambda _: None)
+
+    async def configure(self, configuration: Configuration) -> None:
+        """Go on with other groups; nobody is preempted because of it unless somebody waits for the place."""
+        self.configuration = configuration
+        await self._take(lambda _: None)
+
+    # -- looking
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs, oldest first."""
+        return tuple(sorted(self._book.jobs.values(), key=lambda job: (job.description.submitted_at, job.uid)))
+
+    def find(self, key: str) -> Job:
+        """A job by uid, its beginning, name or checkpoint id.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: several are meant.
+        """
+        return self._book.find(key)
+
+    def owner_of(self, run: str) -> str | None:
+        """The uid of the job that an incarnation belongs to, if it is one of ours."""
+        return self._book.owner_of(run)
+
+    def run_of(self, uid: str) -> tuple[Job, Run]:
+        """An incarnation that has not ended, and its job: what the runtime is to start.
+
+        Raises:
+            NotFoundError: it is over, or was never ours; nothing must be started for it.
+        """
+        owner = self._book.owner_of(uid)
+        job = self._book.jobs[owner] if owner is not None else None
+        run = next((run for run in job.current if run.uid == uid), None) if job is not None else None
+        if job is None or run is None:
+            raise NotFoundError("run", uid, "is over or unknown", remedy="nothing is to be done for it")
+        return job, run
+
+    @property
+    def snapshots_under_way(self) -> tuple[str, ...]:
+        """Signals of jobs that run on while they are dumped: `snapshot_settled` is still to come for each.
+
+        After a restart, ask the coordinator's records about them: what settled just before is not said again.
+        """
+        return tuple(uid for uid, signal in self._book.signals.items() if signal.after is After.CONTINUE)
+
+    # -- what people ask
+
+    async def submit(self, submission: Submission) -> Job:
+        """Queue a job.
+
+        Raises:
+            UsageError: naming the field that cannot be done.
+        """
+        uid = self._new_uid()
+
+        def queue(draft: Draft) -> str:
+            description = describe(submission, self.configuration, uid=uid, now=draft.now, outputs=self._outputs)
+            return rules.submitted(draft, description).uid
+
+        return self._book.jobs[await self._take(queue)]
+
+    async def preempt(self, key: str) -> Job:
+        """Take a job's place on request; see `requests.preempt_now`."""
+        signal = self._new_signal_uid()
+        return await self._ask(key, lambda d, job: requests.preempt_now(d, job, node=self._node, signal_uid=signal))
+
+    async def checkpoint(self, key: str, *, leave_running: bool) -> str:
+        """Take a snapshot on request; see `requests.checkpoint`. Returns the signal's uid."""
+        signal = self._new_signal_uid()
+
+        def ask(draft: Draft, job: Job) -> None:
+            requests.checkpoint(draft, job, node=self._node, signal_uid=signal, leave_running=leave_running)
+
+        await self._ask(key, ask)
+        return signal
+
+    async def restore(self, key: str, generation: int | None = None) -> Job:
+        """Queue a stopped or ended job again; see `requests.restore`."""
+        return await self._ask(key, lambda draft, job: requests.restore(draft, job, generation))
+
+    async def cancel(self, key: str) -> Job:
+        """End a job for good; see `requests.cancel`."""
+        return await self._ask(key, requests.cancel)
+
+    # -- what happens
+
+    async def run_began(self, uid: str, beginning: Beginning) -> None:
+        """The runtime has brought a run to life."""
+        await self._take_surely(lambda draft: rules.run_began(draft, uid, beginning))
+
+    async def run_ended(self, uid: str, ending: Ending) -> None:
+        """Nothing of a run is left; once this returns the runtime may forget it."""
+        await self._take_surely(lambda draft: rules.run_ended(draft, uid, ending))
+
+    async def snapshot_settled(self, signal_uid: str, *, committed: bool) -> None:
+        """The coordinator has done with a snapshot of a job that runs on (such a signal is never released)."""
+        await self._take_surely(lambda draft: evictions.snapshot_settled(draft, signal_uid, committed=committed))
+
+    async def until_settled(self, signal_uid: str) -> None:
+        """Wait until everything that follows from a signal is done with its jobs."""
+        async with self._stepped:
+            await self._stepped.wait_for(lambda: signal_uid not in self._book.signals)
+
+    # -- the adapter's backend
+
+    def subscribe(self, sink: Callable[[Report], None]) -> tuple[Report, ...]:
+        """Everything that is pending now; `sink` gets what happens from now on, without a gap between."""
+        self._sinks.append(sink)
+        return self._pending_reports()
+
+    def unsubscribe(self, sink: Callable[[Report], None]) -> None:
+        """`sink` hears nothing any more."""
+        self._sinks.remove(sink)
+
+    async def released(self, release: Release) -> None:
+        """The coordinator lets go of a preemption."""
+        await self._take(lambda draft: evictions.released(draft, release))
+
+    # -- one turn
+
+    async def _ask(self, key: str, rule: Callable[[Draft, Job], None]) -> Job:
+        def apply(draft: Draft) -> str:
+            job = self._book.find(key)
+            rule(draft, job)
+            return job.uid
+
+        return self._book.jobs[await self._take(apply)]
+
+    async def _take(self, rule: Callable[[Draft], T]) -> T:
+        """One event, to its end even if the caller is cancelled meanwhile."""
+        return await asyncio.shield(asyncio.ensure_future(self._in_turn(rule)))
+
+    async def _take_surely(self, rule: Callable[[Draft], None]) -> None:
+        """An event that has happened whether it can be written or not: try until it is."""
+        pauses = wait_exponential(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(RetryableError), wait=pauses, before_sleep=_say_unwritten
+        ):
+            with attempt:
+                await self._take(rule)
+
+    async def _in_turn(self, rule: Callable[[Draft], T]) -> T:
+        async with self._turn:
+            draft = Draft(self._book, self._now())
+            result = rule(draft)
+            wake_at = reschedule(draft, self.configuration.cohort, node=self._node, new_uid=self._new_uid)
+            if draft.changed:
+                await self._journal.save_step(draft.step)
+            self._book.apply(draft)
+            self._arm(wake_at)
+            self._act(draft)
+        async with self._stepped:
+            self._stepped.notify_all()
+        return result
+
+    def _arm(self, wake_at: float | None) -> None:
+        if wake_at != self._wake_at:
+            self._wake_at = wake_at
+            self._rearmed.set()
+
+    def _act(self, draft: Draft) -> None:
+        for report in draft.reports:
+            for sink in tuple(self._sinks):
+                sink(report)
+        for action in draft.actions:
+            if isinstance(action, StartRun):
+                self._control.start(action.workload)
+            else:
+                self._control.terminate(action.run)
+        if self._watcher is not None and draft.changed:
+            self._watcher.changed(tuple(draft.jobs.values()), tuple(draft.events))
+
+    def _resume(self, draft: Draft) -> None:
+        for job in draft.all_jobs():
+            if job.phase is JobPhase.STARTING and job.description.id is None:
+                rules.begin_again(draft, job, self._node)
+            going = job.cancelling or job.broken or job.leaving is not None
+            if going and not evictions.is_held(job):
+                draft.actions += [TerminateRun(run.uid) for run in job.current if run.began_at is not None]
+
+    def _pending_reports(self) -> tuple[Report, ...]:
+        """All that the coordinator may not have heard: ends first, then beginnings, then preemptions."""
+        ended: list[Report] = []
+        begun: list[Report] = []
+        for job in self.jobs:
+            if job.description.id is None:
+                continue
+            ended += [Ended(run.uid, run.ending or "ended") for run in job.runs if run.over]
+            for run in job.current:
+                report = rules.starting(job, run, job.workload(run, self._node))
+                if report is not None and run.began_at is None:
+                    begun.append(report)
+        signals = [Preempted(signal) for signal in self._book.signals.values()]
+        off = {job.leaving.signal for job in self.jobs if job.leaving is not None and job.leaving.called_off}
+        why = "the place is not needed any more"
+        cancelled = [PreemptionCancelled(uid, why) for uid in sorted(uid for uid in off if uid is not None)]
+        return (*ended, *begun, *signals, *cancelled)
+
+    def _new_signal_uid(self) -> str:
+        return f"sig-{self._new_uid()}"
+
+
+def _say_unwritten(call: RetryCallState) -> None:
+    problem = call.outcome.exception() if call.outcome is not None else None
+    log.warning("journal cannot be written, trying again", problem=str(problem), pause_seconds=call.upcoming_sleep)

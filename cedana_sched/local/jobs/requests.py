@@ -1,0 +1,103 @@
+"""What a person asks of a job: preempt, checkpoint, restore, cancel. Each is refused by name where it cannot be."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from cedana_sched.local.jobs.book import Draft, TerminateRun
+from cedana_sched.local.jobs.evictions import USER_REQUEST, call_off, is_held, preempt, send
+from cedana_sched.local.jobs.job import LIVE_PHASES, Cause, Job, JobPhase, step
+from cedana_sched.local.jobs.rules import require_free_id
+from cedana_sched.model.errors import RefusedError, UsageError
+from cedana_sched.model.preemption import After
+
+
+def preempt_now(draft: Draft, job: Job, *, node: str, signal_uid: str) -> None:
+    """Take the job's place as the scheduler would; it is queued again.
+
+    Raises:
+        RefusedError: it does not run.
+    """
+    _require_running(job)
+    why = "preempted on request"
+    preempt(draft, [job], node=node, signal_uid=signal_uid, reason=USER_REQUEST, why=why)
+
+
+def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_running: bool) -> None:
+    """Take a snapshot; the job runs on, or is stopped until it is restored. It runs on if the snapshot fails.
+
+    Raises:
+        RefusedError: it does not run, or a snapshot of it is being taken already.
+        UsageError: it has no checkpoint id.
+    """
+    _require_running(job)
+    name = job.description.name
+    if job.description.id is None:
+        remedy = "submit it with --id, with CEDANA_CHECKPOINT in its environment, or in a group with optIn"
+        raise UsageError("job", name, "has no checkpoint id", remedy=remedy)
+    if job.snapshot_signal is not None:
+        raise RefusedError("job", name, "is being checkpointed already", remedy="wait until that is done")
+    if not leave_running:
+        why = "being stopped with a snapshot, on request"
+        preempt(draft, [job], node=node, signal_uid=signal_uid, reason=USER_REQUEST, why=why, cause=Cause.STOPPED)
+        return
+    draft.put(replace(job, snapshot_signal=signal_uid))
+    send(draft, [job], node=node, uid=signal_uid, reason=USER_REQUEST, after=After.CONTINUE)
+    draft.tell(job, "CheckpointRequested", f"a snapshot of {name} is being taken while it runs")
+
+
+def restore(draft: Draft, job: Job, generation: int | None) -> None:
+    """Queue a stopped or ended job again, to continue from its newest snapshot or from that of `generation`.
+
+    Raises:
+        RefusedError: it is live.
+        UsageError: its id belongs to another job by now, or it has no id to find `generation` by.
+    """
+    name = job.description.name
+    if job.phase in LIVE_PHASES - {JobPhase.SUSPENDED}:
+        remedy = "cancel it first, or checkpoint it without --leave-running"
+        raise RefusedError("job", name, f"cannot be restored while it is {job.phase.value}", remedy=remedy)
+    if generation is not None and job.description.id is None:
+        raise UsageError("job", name, "has no checkpoint id", remedy="restore it without a generation: it begins anew")
+    if generation is not None and generation < 1:
+        raise UsageError("generation", generation, "is no generation", remedy="see 'cedana-sched snapshots list'")
+    require_free_id(draft, job.description)
+    # replicas that were done stay done if the job goes on; a job that had ended begins again with all of them
+    void = job.void_attempts if job.phase is JobPhase.SUSPENDED else job.attempts
+    changes = {
+        "wanted_generation": generation,
+        "void_attempts": void,
+        "ended_at": None,
+        "exit_code": None,
+        "signal": None,
+    }
+    job = draft.put(step(job, Cause.RESTORED, "restored on request, waits for its place", **changes))
+    draft.tell(job, "RestoreRequested", f"{name} is queued to continue")
+
+
+def cancel(draft: Draft, job: Job) -> None:
+    """End a job for good. What runs is terminated; what is held is ended as soon as the coordinator lets go of it.
+
+    Raises:
+        RefusedError: it has ended already.
+    """
+    name = job.description.name
+    if not job.live:
+        raise RefusedError("job", name, f"has ended already: {job.phase.value}", remedy="nothing is left to cancel")
+    draft.tell(job, "CancelRequested", f"{name} is to be cancelled")
+    if job.phase in {JobPhase.QUEUED, JobPhase.SUSPENDED}:
+        draft.put(step(job, Cause.CANCELLED, "cancelled", ended_at=draft.now, claims=False))
+        return
+    job = draft.put(replace(job, cancelling=True, why="being cancelled"))
+    if is_held(job):
+        call_off(draft, [job], "the job is cancelled")
+    else:
+        draft.actions += [TerminateRun(run.uid) for run in job.current if run.began_at is not None]
+
+
+def _require_running(job: Job) -> None:
+    if job.phase is not JobPhase.RUNNING or job.cancelling or job.broken:
+        state = "ending" if job.cancelling or job.broken else job.phase.value
+        raise RefusedError(
+            "job", job.description.name, f"does not run, it is {state}", remedy="wait until it is Running"
+        )

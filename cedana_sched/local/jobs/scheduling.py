@@ -1,0 +1,107 @@
+"""Asks the scheduler after every event, and makes what it decides happen to the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from cedana_sched.local.jobs.book import Draft
+from cedana_sched.local.jobs.evictions import call_off, preempt
+from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase
+from cedana_sched.local.jobs.rules import admitted
+from cedana_sched.local.scheduler.decide import decide
+from cedana_sched.local.scheduler.state import (
+    AdmittedJob,
+    ClusterState,
+    Cohort,
+    Decisions,
+    Eviction,
+    PendingJob,
+    Preemption,
+)
+
+
+def reschedule(draft: Draft, cohort: Cohort, *, node: str, new_uid: Callable[[], str]) -> float | None:
+    """Let the scheduler decide on the draft; returns when it wants to be asked again (epoch seconds), if it does."""
+    decisions = decide(cluster_state(draft, cohort), draft.now)
+    call_off(draft, [draft.job(uid) for uid in decisions.unneeded], "the place is not needed any more")
+    for uid in decisions.admissions:
+        admitted(draft, draft.job(uid), node)
+    for preemptor, preemptions in _by_preemptor(decisions).items():
+        _preempt(draft, draft.job(preemptor), preemptions, node, f"sig-{new_uid()}")
+    _explain(draft, decisions)
+    return decisions.wake_at
+
+
+def cluster_state(draft: Draft, cohort: Cohort) -> ClusterState:
+    """The jobs as the scheduler sees them."""
+    jobs = list(draft.all_jobs())
+    return ClusterState(
+        cohort,
+        tuple(_pending(job) for job in jobs if job.phase is JobPhase.QUEUED),
+        tuple(_admitted(job) for job in jobs if job.phase in PLACED_PHASES),
+    )
+
+
+def _pending(job: Job) -> PendingJob:
+    description = job.description
+    return PendingJob(
+        uid=job.uid,
+        group=description.group,
+        request=job.request,
+        priority=description.priority,
+        submitted_at=description.submitted_at,
+        name=description.name,
+        claims=job.claims,
+    )
+
+
+def _admitted(job: Job) -> AdmittedJob:
+    description = job.description
+    return AdmittedJob(
+        uid=job.uid,
+        group=description.group,
+        request=job.request,
+        priority=description.priority,
+        submitted_at=description.submitted_at,
+        admitted_at=job.admitted_at or 0.0,
+        eviction=_eviction(job),
+        preemptible=job.phase is JobPhase.RUNNING,
+        protected_until=job.protected_until,
+        name=description.name,
+    )
+
+
+def _eviction(job: Job) -> Eviction | None:
+    """How a job is on its way out; one that was called off is not, though it may still be held for an instant."""
+    if job.cancelling or (job.broken and job.leaving is None):
+        return Eviction(None, revocable=False)
+    if job.leaving is None or job.leaving.called_off:
+        return None
+    return Eviction(job.leaving.preemptor, revocable=job.leaving.signal is not None)
+
+
+def _by_preemptor(decisions: Decisions) -> dict[str, list[Preemption]]:
+    found: dict[str, list[Preemption]] = {}
+    for preemption in decisions.preemptions:
+        found.setdefault(preemption.preemptor, []).append(preemption)
+    return found
+
+
+def _preempt(draft: Draft, preemptor: Job, preemptions: list[Preemption], node: str, signal_uid: str) -> None:
+    victims = [draft.job(preemption.victim) for preemption in preemptions]
+    reason = preemptions[0].reason
+    why = f"preempted for {preemptor.description.name} by {reason.words}"
+    preempt(draft, victims, node=node, signal_uid=signal_uid, reason=reason.value, why=why, preemptor=preemptor)
+
+
+def _explain(draft: Draft, decisions: Decisions) -> None:
+    """Say to those who wait why they do, and remember for whom a place is being freed."""
+    for job in list(draft.all_jobs()):
+        if job.phase is not JobPhase.QUEUED:
+            continue
+        why = decisions.waiting.get(job.uid) or decisions.unschedulable.get(job.uid) or job.why
+        claims = job.uid in decisions.claims
+        if (why, claims) != (job.why, job.claims):
+            draft.put(replace(job, why=why, claims=claims))

@@ -1,0 +1,126 @@
+"""Makes sure of what a person submits: every field that cannot be done is named, with its value and a remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from cedana_sched.local.configuration import Configuration, GroupConfiguration
+from cedana_sched.local.jobs.job import JobDescription
+from cedana_sched.local.quantities import parse_cpus, parse_memory
+from cedana_sched.local.scheduler.reasons import never_fits
+from cedana_sched.local.scheduler.resources import Resource, Resources, in_words
+from cedana_sched.local.views import Submission
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
+from cedana_sched.model.policy import CheckpointPolicy
+
+MOST_REPLICAS = 1024
+_SHORT_UID = 6
+
+
+def describe(
+    submission: Submission, configuration: Configuration, *, uid: str, now: float, outputs: Path
+) -> JobDescription:
+    """The job that `submission` asks for. Output that is not directed elsewhere goes to `outputs/UID/`.
+
+    Raises:
+        UsageError: naming the first field that cannot be done.
+    """
+    group = configuration.group(submission.group)
+    if not submission.argv or not submission.argv[0]:
+        raise UsageError("argv", list(submission.argv), "names no command", remedy="write it after '--'")
+    name = _name(submission, uid)
+    request = Resources(_cpus(submission.cpus), _memory(submission.memory))
+    _check_replicas(submission.replicas)
+    _check_quota(submission, configuration, request)
+    return JobDescription(
+        uid=uid,
+        namespace=group.namespace,
+        name=name,
+        id=_checkpoint_id(submission, group, name),
+        group=group.name,
+        argv=submission.argv,
+        env=dict(submission.env),
+        cwd=_absolute("cwd", submission.cwd),
+        user=submission.user,
+        request=request,
+        priority=submission.priority,
+        replicas=submission.replicas,
+        policy=_policy(submission, group.checkpoint_policy),
+        stdout=_absolute("stdout", submission.stdout) or str(outputs / uid / "stdout"),
+        stderr=_absolute("stderr", submission.stderr) or str(outputs / uid / "stderr"),
+        submitted_at=now,
+    )
+
+
+def _name(submission: Submission, uid: str) -> str:
+    if submission.name is not None:
+        return validate_name("name", submission.name)
+    program = re.sub(r"[^A-Za-z0-9]+", "-", PurePosixPath(submission.argv[0]).name).strip("-")[:40].strip("-")
+    return f"{program or 'job'}-{uid[-_SHORT_UID:]}"
+
+
+def _checkpoint_id(submission: Submission, group: GroupConfiguration, name: str) -> str | None:
+    """`--id`, or the job's own CEDANA_CHECKPOINT, or its name where the group opts in."""
+    variable = submission.env.get(CHECKPOINT_VARIABLE)
+    if submission.id is not None and variable is not None and submission.id != variable:
+        remedy = f"leave one of them out; {CHECKPOINT_VARIABLE} is {variable!r}"
+        raise UsageError("id", submission.id, f"is not what {CHECKPOINT_VARIABLE} says", remedy=remedy)
+    if submission.id is not None:
+        return validate_name("id", submission.id)
+    if variable is not None:
+        return validate_name(f"env.{CHECKPOINT_VARIABLE}", variable)
+    return name if group.opt_in else None
+
+
+def _cpus(text: str) -> int:
+    amount = parse_cpus("cpus", text)
+    if amount <= 0:
+        raise UsageError("cpus", text, "is not above zero", remedy="ask for at least 0.001")
+    return amount
+
+
+def _memory(text: str) -> int:
+    amount = parse_memory("memory", text)
+    if amount <= 0:
+        raise UsageError("memory", text, "is not above zero", remedy="ask for what the job needs, such as 512Mi")
+    return amount
+
+
+def _check_replicas(replicas: int) -> None:
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise UsageError("replicas", replicas, "is out of range", remedy=f"ask for 1 to {MOST_REPLICAS}")
+
+
+def _check_quota(submission: Submission, configuration: Configuration, request: Resources) -> None:
+    problem = never_fits(configuration.cohort, submission.group, request.times(submission.replicas))
+    if problem is None or problem.resource is None:
+        return
+    cpu = problem.resource is Resource.CPU
+    field, value = ("cpus", submission.cpus) if cpu else ("memory", submission.memory)
+    each = f" for each of {submission.replicas} replicas" if submission.replicas > 1 else ""
+    most = in_words(problem.resource, problem.most)
+    remedy = f"ask for at most {most} in all, or raise the group's nominalQuota or borrowingLimit"
+    raise UsageError(
+        field, value, f"{each.strip()} is more than group {submission.group!r} can ever have".strip(), remedy=remedy
+    )
+
+
+def _absolute(field: str, path: str | None) -> str | None:
+    if path is not None and not PurePosixPath(path).is_absolute():
+        raise UsageError(field, path, "is no absolute path", remedy="write it from the root: /home/…")
+    return path
+
+
+def _policy(submission: Submission, policy: CheckpointPolicy) -> CheckpointPolicy:
+    if submission.deadline_seconds is None:
+        return policy
+    try:
+        override = {"deadline_seconds": submission.deadline_seconds}
+        return CheckpointPolicy.model_validate(policy.model_dump() | override)
+    except ValidationError as error:
+        remedy = "give seconds above 0, at most one day (86400)"
+        raise UsageError("deadline", submission.deadline_seconds, "is out of range", remedy=remedy) from error

@@ -1,0 +1,95 @@
+"""Where on this machine the control groups of runs belong.
+
+A run's processes are in `cedana-sched/<run uid>` below the root of each hierarchy, never below the engine's own
+group: they outlive the engine, and stay where they are when it comes back in another one. Their supervisors share
+`cedana-sched/supervisors`, outside every run's freezer and limits.
+
+Called by the runtime when it prepares a run, and when it clears away what a crash left.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cedana_sched.local.runs.cgroups import UNIFIED, CgroupError, RunCgroup
+
+PARENT = "cedana-sched"
+SUPERVISORS = "supervisors"
+
+_YOUNG_SECONDS = 60.0
+_V1_CONTROLLERS = ("freezer", "memory", "cpu", "cpuacct", "pids")
+
+
+class CgroupSite:
+    """Where on this machine the groups of runs belong."""
+
+    def __init__(self, roots: Mapping[str, Path]) -> None:
+        self.roots = dict(roots)
+
+    @classmethod
+    def of_this_machine(cls) -> CgroupSite:
+        """Find the hierarchies.
+
+        Raises:
+            CgroupError: there is none that can freeze processes.
+        """
+        return cls(find_roots(Path("/proc/self/mountinfo").read_text().splitlines()))
+
+    def run(self, uid: str) -> RunCgroup:
+        return RunCgroup({name: str(root / PARENT / uid) for name, root in self.roots.items()})
+
+    def supervisors(self) -> RunCgroup:
+        return self.run(SUPERVISORS)
+
+    def tidy(self) -> None:
+        """Remove empty groups that nobody will use: of runs whose engine and records are gone, then the shared ones.
+
+        A group that is younger than a minute may be waiting for its first process, of this engine or another one.
+        """
+        for root in dict.fromkeys(self.roots.values()):
+            parent = root / PARENT
+            for path in (*_abandoned(parent), parent / SUPERVISORS, parent):
+                try:
+                    path.rmdir()  # the kernel refuses it while there is a process
+                except OSError as error:
+                    if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
+                        raise
+
+
+def _abandoned(parent: Path) -> list[Path]:
+    try:
+        groups = [path for path in parent.iterdir() if path.is_dir() and path.name != SUPERVISORS]
+        return [path for path in groups if time.time() - path.stat().st_mtime > _YOUNG_SECONDS]
+    except FileNotFoundError:
+        return []  # another engine is tidying up as well
+
+
+def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:
+    """From /proc/self/mountinfo the root of each v1 controller's hierarchy, or `{"unified": root}` for v2.
+
+    A hybrid machine (v1 controllers, and a v2 hierarchy that has none) counts as v1.
+
+    Raises:
+        CgroupError: neither a v1 freezer nor v2 is mounted.
+    """
+    v1: dict[str, Path] = {}
+    v2: Path | None = None
+    for line in mountinfo:
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        point = Path(left.split()[4])
+        if kind == "cgroup2":
+            v2 = point
+        elif kind == "cgroup":
+            v1 |= {name: point for name in options.split(",") if name in _V1_CONTROLLERS}
+    if "freezer" in v1:
+        return v1
+    if v2 is not None:
+        return {UNIFIED: v2}
+    raise CgroupError(
+        "no control group hierarchy that can freeze processes is mounted",
+        remedy="mount cgroup2 on /sys/fs/cgroup, or the v1 freezer on /sys/fs/cgroup/freezer",
+    )

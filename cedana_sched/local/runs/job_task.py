@@ -1,0 +1,126 @@
+"""What a job is to the runtime, and its translation into the task that a supervisor carries out.
+
+Everything that can be wrong with a job before it runs is said here, by field: its user, its directory, its command.
+Called by the runtime; the engine makes the `JobSpec` from what a person submitted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.local.runs.cgroups import Limits
+from cedana_sched.model.errors import UsageError
+from cedana_sched.snapshot.launch import Job
+from cedana_sched.snapshot.namespaces import Externals
+from cedana_sched.snapshot.restore import RestoreRequest
+from cedana_sched.snapshot.toolchain import Toolchain
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it is to run. Paths are absolute; `memory_bytes` and `processes` of None are no limit."""
+
+    argv: tuple[str, ...]
+    stdout: Path
+    stderr: Path
+    environment: dict[str, str] = {}
+    """Added to PATH, HOME, USER, LOGNAME and SHELL, which it may override."""
+    directory: Path | None = None
+    """Where the job begins; None is its user's home."""
+    user: str | None = None
+    """A name or number; None is the engine's own user."""
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.cpus, self.memory_bytes, self.processes)
+
+
+class RestoreTask(msgspec.Struct, frozen=True, tag=True):
+    """What a supervisor restores; it adds the run's own groups to the request."""
+
+    toolchain: Toolchain
+    request: RestoreRequest
+
+
+def launch_task(spec: JobSpec, tini: Path, mount_point: Path, externals: Externals) -> Job:
+    """The task for `cedana_sched.snapshot.launch`.
+
+    Raises:
+        UsageError: naming the field of the job that cannot be done on this machine.
+    """
+    account = _account(spec.user)
+    environment = _environment(account) | spec.environment
+    directory = spec.directory or Path(account.pw_dir)
+    if not directory.is_dir():
+        raise UsageError("cwd", str(directory), "is no directory of this machine", remedy="name one that exists")
+    _require_command(spec.argv, environment, directory)
+    return Job(
+        command=spec.argv,
+        tini=str(tini),
+        mount_point=str(mount_point),
+        externals=externals,
+        environment=environment,
+        directory=str(directory),
+        stdout=str(spec.stdout),
+        stderr=str(spec.stderr),
+        uid=account.pw_uid,
+        gid=account.pw_gid,
+        groups=tuple(os.getgrouplist(account.pw_name, account.pw_gid)),
+    )
+
+
+def prepare_output(spec: JobSpec) -> None:
+    """Make the folders that the job's output goes to."""
+    for path in (spec.stdout, spec.stderr):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def install_tini(tini: Path, folder: Path) -> Path:
+    """Copy tini to where it stays for good: a snapshot finds its programs again by path and content."""
+    content = tini.read_bytes()
+    target = folder / f"tini-{hashlib.sha256(content).hexdigest()[:12]}"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{target.name}.{os.getpid()}"
+        temporary.write_bytes(content)
+        temporary.chmod(0o755)
+        temporary.replace(target)
+    return target
+
+
+def _account(user: str | None) -> pwd.struct_passwd:
+    if user is None:
+        return pwd.getpwuid(os.geteuid())
+    try:
+        return pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
+    except KeyError as error:
+        raise UsageError("user", user, "is not known on this machine", remedy="name a user of its passwd") from error
+
+
+def _environment(account: pwd.struct_passwd) -> dict[str, str]:
+    return {
+        "PATH": DEFAULT_PATH,
+        "HOME": account.pw_dir,
+        "USER": account.pw_name,
+        "LOGNAME": account.pw_name,
+        "SHELL": account.pw_shell or "/bin/sh",
+    }
+
+
+def _require_command(argv: tuple[str, ...], environment: dict[str, str], directory: Path) -> None:
+    if not argv:
+        raise UsageError("argv", [], "is empty", remedy="give the command to run")
+    command = argv[0] if "/" not in argv[0] else str(directory / argv[0])
+    if shutil.which(command, path=environment["PATH"]) is None:
+        where = f"in {environment['PATH']}" if command == argv[0] else "there, or not executable"
+        raise UsageError("argv", argv[0], f"is no program {where}", remedy="check its name, or give its full path")

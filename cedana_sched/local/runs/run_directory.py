@@ -1,0 +1,171 @@
+"""What a run's supervisor and the engine say to each other: files in the run's directory, each written in one step.
+
+    spec.json    what to run, by the engine, before the supervisor starts
+    state.json   how far it is, by the supervisor, at each change
+    exit.json    how it ended, last: by the supervisor, or by the engine when the supervisor was killed
+    lock         held by the supervisor while it lives, by the engine while it settles the run
+    shim.log     the supervisor's own words; restore.log and criu.stderr: CRIU's; root/: where mounts are put together
+
+A supervisor that finds `exit.json` does nothing: a run begins once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Self, TypeVar
+
+import msgspec
+
+from cedana_sched.local.runs.cgroups import Limits
+from cedana_sched.local.runs.job_task import RestoreTask
+from cedana_sched.local.runs.processes import ProcessId
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.snapshot.launch import Job
+
+PREPARING = "preparing"
+RUNNING = "running"
+FAILED = "failed"
+EXITED = "exited"
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a run could not begin, or was lost; the fields are those of our errors."""
+
+    message: str
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
+    retryable: bool = False
+    """Whether the same restore may succeed when it is tried again."""
+
+    @classmethod
+    def of(cls, error: CedanaSchedError) -> Self:
+        return cls(error.message, error.remedy, error.evidence, isinstance(error, RetryableError))
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor is to do."""
+
+    run: str
+    task: Job | RestoreTask | None
+    """How it comes to life; None for a run that ended before it began."""
+    limits: Limits
+    cgroup: dict[str, str]
+    """Directories of the run's groups, by controller (see `cgroups.RunCgroup`)."""
+    mounts: tuple[str, ...] = ()
+    """The host's mounts that the job sees besides `/`."""
+    cold_because: str | None = None
+    """Why the run was started cold, when a snapshot was expected."""
+
+    @property
+    def restores(self) -> bool:
+        return isinstance(self.task, RestoreTask)
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """How far a run is. `notes` say in words what this machine could not do for it."""
+
+    phase: str
+    shim: ProcessId
+    init: ProcessId | None = None
+    started_at: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+class ExitRecord(msgspec.Struct, frozen=True):
+    """How a run ended. Without exit code and signal it never ran, or was lost: `failure` says why.
+
+    PID 1 of a job reports a signal that killed the job as 128 plus its number, as a shell does; `signal` is its name
+    then, also when a job chose such an exit code itself.
+    """
+
+    at: float
+    exit_code: int | None = None
+    signal: str | None = None
+    oom_killed: bool = False
+    cpu_seconds: float = 0.0
+    max_memory_bytes: int = 0
+    lost: bool = False
+    failure: Failure | None = None
+
+
+class RunDirectory:
+    """One run's directory. Reading gives None for what is not written yet, or was emptied by a power cut."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = path / "shim.log"
+        self.root = path / "root"
+
+    @property
+    def uid(self) -> str:
+        return self.path.name
+
+    def create(self, spec: RunSpec) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._write("spec.json", spec)
+
+    def spec(self) -> RunSpec | None:
+        return self._read("spec.json", RunSpec)
+
+    def state(self) -> RunState | None:
+        return self._read("state.json", RunState)
+
+    def exit(self) -> ExitRecord | None:
+        return self._read("exit.json", ExitRecord)
+
+    def write_state(self, state: RunState) -> None:
+        self._write("state.json", state)
+
+    def write_exit(self, record: ExitRecord) -> None:
+        self._write("exit.json", record, durable=True)
+
+    def lock(self) -> int | None:
+        """Take the lock until the descriptor is closed; None when somebody else has it."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def discard_unbegun(self) -> bool:
+        """Remove a run that no supervisor has begun; a late one finds nothing to do. False when it has begun."""
+        lock = self.lock()
+        if lock is None:
+            return False
+        try:
+            if self.spec() is not None and (self.state() is not None or self.exit() is not None):
+                return False
+            shutil.rmtree(self.path)
+        finally:
+            os.close(lock)
+        return True
+
+    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
+        try:
+            content = (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return msgspec.json.decode(content, type=kind, dec_hook=_decode) if content else None
+
+    def _write(self, name: str, record: msgspec.Struct, *, durable: bool = False) -> None:
+        """Replace the file in one step. Only what must outlast a power cut is `durable`; no process does."""
+        temporary = self.path / f".{name}"
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(record, enc_hook=str)))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(self.path / name)
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(f"a record holds no {kind}")

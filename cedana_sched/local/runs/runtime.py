@@ -1,0 +1,322 @@
+"""Runs jobs on this machine: what the agent asks of a runtime, over one supervisor process per run.
+
+The engine may be killed at any instant; the supervisors and their jobs go on, and `adopt` finds them again by their
+run directories. Everything that happens to a run comes out of `changes`, also what happened while no engine was
+there, and is repeated after each start until the engine has written it down and calls `forget`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.local.runs.cgroup_site import CgroupSite
+from cedana_sched.local.runs.cgroups import RunCgroup, Usage
+from cedana_sched.local.runs.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
+from cedana_sched.local.runs.returning import present_mounts, ready_images, warm_up
+from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
+from cedana_sched.local.runs.supervision import SupervisedRun
+from cedana_sched.local.runs.supervisors import SupervisorError, Supervisors
+from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotError, UsageError
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot.launch import Job
+from cedana_sched.snapshot.namespaces import Externals, host_externals
+from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreRequest
+from cedana_sched.snapshot.toolchain import Toolchain
+
+log = structlog.get_logger(__name__)
+
+
+class RunBegan(msgspec.Struct, frozen=True):
+    """The run's processes are there. `notes` say what this machine could not do for it (a limit, for instance)."""
+
+    run: str
+    at: float
+    restored: bool
+    cold_because: str | None = None
+    """Why it was started cold although a snapshot was expected."""
+    notes: tuple[str, ...] = ()
+
+
+class RunEnded(msgspec.Struct, frozen=True):
+    """Nothing of the run is left but its output and this record."""
+
+    run: str
+    record: ExitRecord
+
+
+RunChange = RunBegan | RunEnded
+
+
+class LocalRuntime:
+    """The runs of one engine. `job_of` says what a workload is; it is asked at each start.
+
+    Use: `await adopt()` first, then anything; `close()` leaves the jobs running.
+    """
+
+    def __init__(
+        self,
+        state_directory: Path,
+        toolchain: Toolchain,
+        job_of: Callable[[WorkloadRef], Awaitable[JobSpec]],
+        site: CgroupSite | None = None,
+    ) -> None:
+        self._directory = state_directory / "runs"
+        self._toolchain = toolchain
+        self._tini = install_tini(toolchain.tini, state_directory / "programs")
+        self._job_of = job_of
+        self._site = site or CgroupSite.of_this_machine()
+        self._supervisors = Supervisors(self._site.supervisors())
+        self._beginning = asyncio.Lock()
+        self._runs: dict[str, SupervisedRun] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
+
+    async def adopt(self) -> tuple[str, ...]:
+        """Take over the runs of an engine that is gone; returns the uids of those whose supervisor lives.
+
+        Runs that ended meanwhile, or whose supervisor was killed, come out of `changes`.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._site.tidy)
+        await self._supervisors.prepare()
+        await asyncio.to_thread(warm_up, self._toolchain)
+        alive = []
+        for path in sorted(self._directory.iterdir()):
+            directory = RunDirectory(path)
+            spec, state = directory.spec(), directory.state()
+            if directory.discard_unbegun() or spec is None:  # the order to start it comes again
+                continue
+            if state is not None and state.shim.alive():
+                alive.append(path.name)
+            run = SupervisedRun(directory, spec)
+            run.read_state()  # asked for by the first order already, before its watch has had a turn
+            self._follow(run, None)
+        return tuple(alive)
+
+    async def changes(self) -> AsyncIterator[RunChange]:
+        """What happens to runs, in order, for one reader."""
+        while True:
+            yield await self._changes.get()
+
+    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+        """Where its processes are; None when it has none (any more)."""
+        run = self._runs.get(workload.uid)
+        if run is None or run.ended.is_set() or run.state is None or run.state.init is None:
+            return None
+        if not run.state.init.alive():
+            return None
+        return RunningWorkload(
+            root_pid=run.state.init.pid,
+            freezer=run.group.freezer,
+            externals=Externals(run.spec.mounts).items(),
+            restore_facts={"mounts": list(run.spec.mounts)},
+            restored=run.spec.restores,
+        )
+
+    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+        """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""
+        await self._discard_restore(workload.uid)
+        try:
+            async with self._beginning:
+                run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
+        except OSError as error:  # a full disk: there is no place to write the end down, and it is told all the same
+            failure = Failure(f"the run cannot be prepared: {error}", "make room in the state directory")
+            self._changes.put_nowait(RunEnded(workload.uid, ExitRecord(time.time(), failure=failure)))
+            return
+        await run.settled.wait()
+
+    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        """Continue the processes in `images` as this workload.
+
+        Raises:
+            RestoreInterruptedError: what keeps them from coming back has nothing to do with them; ask again.
+            RestoreError: they did not come back; nothing of them runs.
+        """
+        try:
+            async with self._beginning:
+                run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts)
+        except SnapshotError as error:
+            raise RestoreError(error.message, remedy=error.remedy, evidence=error.evidence) from error
+        except OSError as error:
+            raise RestoreInterruptedError(
+                f"the run cannot be prepared: {error}", remedy="free disk space, or see the path"
+            ) from error
+        await run.settled.wait()
+        if not run.began and run.record is not None and run.record.failure is not None:
+            failure = run.record.failure
+            if failure.retryable:
+                await self._discard_restore(workload.uid)
+            kind = RestoreInterruptedError if failure.retryable else RestoreError
+            raise kind(failure.message, remedy=failure.remedy, evidence=failure.evidence)
+
+    async def give_up(self, workload: WorkloadRef, why: str) -> None:
+        """Fail a workload that was waiting to be started; it comes out of `changes` as its end."""
+        await self._discard_restore(workload.uid)
+        if workload.uid not in self._runs:
+            self._fail(workload.uid, await self._job_of(workload), Failure(why))
+
+    async def terminate(self, uid: str, grace_seconds: float) -> None:
+        """Ask the run to end (SIGTERM to its first process, which passes it on), then kill it. Returns at its end."""
+        run = self._runs.get(uid)
+        if run is None:
+            return
+        await run.settled.wait()
+        if run.state is not None and run.state.init is not None:
+            run.state.init.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await run.ended.wait()
+        except TimeoutError:
+            await self.kill(uid)
+
+    async def kill(self, uid: str) -> None:
+        """End the run at once, frozen or not. Returns when nothing of it is left. Does nothing if it has ended.
+
+        Processes that wait for a device die when it answers, so this may take long; it is said in the log.
+        """
+        run = self._runs.get(uid)
+        if run is None:
+            return
+        while not run.ended.is_set():
+            settled = run.settled.is_set()
+            try:
+                await asyncio.to_thread(run.group.kill)
+            except CedanaSchedError as error:
+                log.warning("run does not end", run=uid, why=str(error))
+            if settled:
+                await run.ended.wait()
+            else:  # it was being brought to life, and may have come to life after the kill
+                await run.settled.wait()
+
+    def usage(self, uid: str) -> Usage | None:
+        """CPU seconds and memory bytes of a running run."""
+        group = self.group_of(uid)
+        return group.usage() if group else None
+
+    def group_of(self, uid: str) -> RunCgroup | None:
+        """The control groups of a run that has not ended."""
+        run = self._runs.get(uid)
+        return None if run is None or run.ended.is_set() else run.group
+
+    async def forget(self, uid: str) -> None:
+        """The engine has written down how the run ended: remove its directory. Its output stays."""
+        run = self._runs.pop(uid, None)
+        if run is not None:
+            await run.ended.wait()
+            await asyncio.to_thread(shutil.rmtree, run.directory.path)
+
+    async def close(self) -> None:
+        """Stop watching. The jobs and their supervisors go on."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._supervisors.close()
+        await asyncio.to_thread(self._site.tidy)
+
+    async def _begin_cold(self, workload: WorkloadRef, why: str | None) -> SupervisedRun:
+        job = await self._job_of(workload)
+        directory = self._directory_of(workload.uid)
+        mounts = host_externals()
+        try:
+            task = launch_task(job, self._tini, directory.root, mounts)
+        except UsageError as error:
+            return self._fail(workload.uid, job, Failure(error.message, error.remedy))
+        try:
+            prepare_output(job)
+        except OSError as error:
+            failure = Failure(f"its output has no place: {error}", "free space there, or name another place")
+            return self._fail(workload.uid, job, failure)
+        return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
+
+    async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:
+        mounts = present_mounts(facts.get("mounts", []))
+        directory = self._directory_of(workload.uid)
+        request = RestoreRequest(
+            images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
+        )
+        job = await self._job_of(workload)
+        await asyncio.to_thread(ready_images, self._toolchain, images, workload.uid, {job.stdout, job.stderr})
+        return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
+
+    async def _begin(self, spec: RunSpec) -> SupervisedRun:
+        directory = self._directory_of(spec.run)
+        directory.create(spec)
+        try:
+            pidfd = await self._supervisors.start(directory.path)
+        except SupervisorError as error:
+            directory.write_exit(ExitRecord(time.time(), failure=Failure(error.message, error.remedy)))
+            pidfd = None
+        return self._follow(SupervisedRun(directory, spec), pidfd)
+
+    def _fail(self, uid: str, job: JobSpec, failure: Failure) -> SupervisedRun:
+        """A run that ends before it begins."""
+        directory = self._directory_of(uid)
+        spec = self._spec(uid, None, job, Externals(()))
+        directory.create(spec)
+        directory.write_exit(ExitRecord(time.time(), failure=failure))
+        return self._follow(SupervisedRun(directory, spec), None)
+
+    def _spec(self, uid: str, task: Job | RestoreTask | None, job: JobSpec, mounts: Externals) -> RunSpec:
+        return RunSpec(
+            run=uid,
+            task=task,
+            limits=job.limits,
+            cgroup=self._site.run(uid).as_json(),
+            mounts=mounts.mounts,
+        )
+
+    def _directory_of(self, uid: str) -> RunDirectory:
+        return RunDirectory(self._directory / uid)
+
+    async def _discard_restore(self, uid: str) -> None:
+        """A restore that failed, or that nobody wants any more, makes room for a start."""
+        run = self._runs.get(uid)
+        if run is None or not run.spec.restores or run.began:
+            return
+        run.unwanted = True
+        await self.kill(uid)
+        await self.forget(uid)
+
+    def _follow(self, run: SupervisedRun, pidfd: int | None) -> SupervisedRun:
+        self._runs[run.uid] = run
+        task = asyncio.create_task(self._see_through(run, pidfd), name=f"run {run.uid}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return run
+
+    async def _see_through(self, run: SupervisedRun, pidfd: int | None) -> None:
+        """Announce the run's beginning and its end."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._announce(run), name=f"announce {run.uid}")
+                await run.watch(pidfd)
+        except ExceptionGroup:
+            log.exception("run is not watched any more", run=run.uid)
+            raise
+        if run.record is not None and not run.unwanted and (run.began or not run.spec.restores):
+            self._changes.put_nowait(RunEnded(run.uid, run.record))
+
+    async def _announce(self, run: SupervisedRun) -> None:
+        await run.settled.wait()
+        if run.began and run.state is not None and run.state.started_at is not None:
+            self._changes.put_nowait(
+                RunBegan(
+                    run=run.uid,
+                    at=run.state.started_at,
+                    restored=run.spec.restores,
+                    cold_because=run.spec.cold_because,
+                    notes=run.state.notes,
+                )
+            )

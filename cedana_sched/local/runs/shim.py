@@ -1,0 +1,139 @@
+"""The supervisor of one run, a process that outlives the engine: `python -m cedana_sched.local.runs.shim RUN_DIR`.
+
+It starts or restores the job in the run's control groups, is its parent, waits for its end, records it, and removes
+the groups. What it does is in `run_directory`'s files at every moment, so the engine may be killed and come back, and
+the supervisor itself may be killed: then the engine ends what it left. It has one thread, and forks the job itself.
+
+The engine forks supervisors from one that is ready (`nursery`), so a job does not wait for an interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from cedana_sched.local.runs.cgroups import RunCgroup
+from cedana_sched.local.runs.job_task import RestoreTask
+from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.local.runs.processes import ProcessId
+from cedana_sched.local.runs.run_directory import (
+    EXITED,
+    FAILED,
+    PREPARING,
+    RUNNING,
+    ExitRecord,
+    Failure,
+    RunDirectory,
+    RunSpec,
+    RunState,
+)
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.launch import start
+from cedana_sched.snapshot.restore import restore
+
+_SIGNAL_BASE = 128
+
+
+def main(path: Path) -> None:
+    """See the run of that directory through."""
+    os.chdir("/")
+    Path("/proc/self/comm").write_text("cedana-shim")  # what `ps` and `top` call it
+    directory = RunDirectory(path)
+    lock = directory.lock()  # kept until this process ends
+    spec = directory.spec()
+    if lock is None or spec is None or directory.exit() is not None:
+        print(f"{directory.path}: there is nothing to do for another supervisor", file=sys.stderr)
+        return
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stay)
+    supervise(directory, spec)
+
+
+def supervise(directory: RunDirectory, spec: RunSpec) -> None:
+    """Bring the job to life, wait for its end, and leave nothing but the records of it."""
+    me = ProcessId.of(os.getpid())
+    group = RunCgroup(spec.cgroup)
+    directory.write_state(RunState(PREPARING, me))
+    try:
+        become_child_subreaper()
+        init, notes = _bring_to_life(spec, group)
+    except CedanaSchedError as error:
+        failure = Failure.of(error)
+        _end(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
+        return
+    except OSError as error:
+        failure = Failure(f"the job could not be started: {error}", "run the engine as root")
+        _end(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
+        return
+    running = RunState(RUNNING, me, ProcessId.of(init), time.time(), tuple(notes))
+    directory.write_state(running)
+    record = _exit_record(_wait_for(init), group)
+    _end(directory, group, record, replace(running, phase=EXITED))
+
+
+def _bring_to_life(spec: RunSpec, group: RunCgroup) -> tuple[int, list[str]]:
+    """The PID of the job's first process, and what this machine could not do for it."""
+    group.create()
+    if isinstance(spec.task, RestoreTask):
+        request = replace(spec.task.request, cgroups=group.paths)
+        result = restore(spec.task.toolchain, request, single_threaded=True)
+        # Only now: CRIU works in the job's groups too, and must be neither throttled nor short of memory.
+        return result.root_pid, group.limit(spec.limits)
+    if spec.task is None:
+        raise CedanaSchedError("the run has no task", remedy="report this")
+    notes = group.limit(spec.limits)
+    return start(replace(spec.task, cgroups=tuple(map(str, group.paths)))), notes
+
+
+def _wait_for(init: int) -> int:
+    """Reap children until the job's first one has ended; its wait status. The kernel ends its namespace with it."""
+    while True:
+        pid, status = os.wait()
+        if pid == init:
+            return status
+
+
+def _exit_record(status: int, group: RunCgroup) -> ExitRecord:
+    code: int | None = os.waitstatus_to_exitcode(status)
+    number = None
+    if code is not None and code < 0:
+        number, code = -code, None
+    elif code is not None and code > _SIGNAL_BASE and code - _SIGNAL_BASE in set(signal.Signals):
+        number, code = code - _SIGNAL_BASE, None
+    usage = group.usage()
+    return ExitRecord(
+        at=time.time(),
+        exit_code=code,
+        signal=signal.Signals(number).name if number else None,
+        oom_killed=number == signal.SIGKILL and group.oom_kills() > 0,
+        cpu_seconds=usage.cpu_seconds,
+        max_memory_bytes=usage.peak_memory_bytes,
+    )
+
+
+def _end(directory: RunDirectory, group: RunCgroup, record: ExitRecord, state: RunState) -> None:
+    """Record the end first: if this process is killed now, the engine clears the rest away."""
+    directory.write_exit(record)
+    directory.write_state(state)
+    try:
+        group.kill()
+        group.remove()
+    except CedanaSchedError as error:
+        print(error, file=sys.stderr)  # the engine tries again, and tells a person
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass  # a job that failed to start, and what CRIU left: PID 1 of some machines reaps nothing
+
+
+def _stay(number: int, frame: object) -> None:
+    """A supervisor ends with its job only. A handler, not SIG_IGN: children would inherit that."""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,127 @@
+"""One run as the engine sees it: its supervisor watched without polling, and its end settled whatever died.
+
+A pidfd tells that the supervisor has ended, inotify that it wrote its state. A supervisor that ended without a record
+was killed: then the engine takes its place, ends the job's processes, removes its groups, and records the run as lost.
+Called by the runtime only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
+
+from cedana_sched.local.runs.cgroups import RunCgroup
+from cedana_sched.local.runs.kernel import IN_MOVED_TO, inotify_open, inotify_watch
+from cedana_sched.local.runs.readiness import any_readable
+from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
+from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
+
+_EVENT_BYTES = 64 << 10
+_LOCK_RETRY_SECONDS = 0.02
+_LOST = "its supervisor was killed, so the run was ended"
+_LOST_REMEDY = "see the kernel's log for the cause (out of memory?); a job with an id continues from its last snapshot"
+
+log = structlog.get_logger(__name__)
+
+
+class SupervisedRun:
+    """A run from its beginning, or its adoption by a new engine, to its settled end.
+
+    `settled` is set when it runs or never will, `ended` when everything of it is gone; `record` is there from then on.
+    """
+
+    def __init__(self, directory: RunDirectory, spec: RunSpec) -> None:
+        self.directory = directory
+        self.spec = spec
+        self.group = RunCgroup(spec.cgroup)
+        self.state: RunState | None = None
+        self.record: ExitRecord | None = None
+        self.unwanted = False
+        """A restore that was given up: its end is nobody's business."""
+        self.settled = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    @property
+    def uid(self) -> str:
+        return self.directory.uid
+
+    @property
+    def began(self) -> bool:
+        """Whether the job came to life."""
+        return self.state is not None and self.state.init is not None
+
+    async def watch(self, pidfd: int | None = None) -> None:
+        """Follow the supervisor to its end, then settle the run. `pidfd` is its, where it is known."""
+        inotify = inotify_open()
+        try:
+            inotify_watch(inotify, self.directory.path, IN_MOVED_TO)
+            lock = await self._await_supervisor(inotify, pidfd)
+        finally:
+            os.close(inotify)
+        try:
+            await self._settle_patiently()
+        finally:
+            os.close(lock)
+        self.ended.set()
+        self.settled.set()
+
+    async def _await_supervisor(self, inotify: int, pidfd: int | None) -> int:
+        """Return the run's lock, once no supervisor is there any more."""
+        while True:
+            self.read_state()
+            if pidfd is None and self.state is not None:
+                pidfd = self.state.shim.open()
+            if pidfd is None and (lock := self.directory.lock()) is not None:
+                return lock
+            if pidfd is None:
+                await self._await_unknown_holder(inotify)
+            elif await any_readable(inotify, pidfd) == inotify:
+                os.read(inotify, _EVENT_BYTES)
+            else:
+                os.close(pidfd)
+                pidfd = None
+
+    async def _await_unknown_holder(self, inotify: int) -> None:
+        """Wait a moment while somebody has the lock and no state says who.
+
+        It is a supervisor that has not written its state yet, or, for some milliseconds, what a killed supervisor
+        had just forked. The kernel tells the end of a lock only to a thread that sleeps in the call.
+        """
+        try:
+            async with asyncio.timeout(_LOCK_RETRY_SECONDS):
+                await any_readable(inotify)
+        except TimeoutError:
+            return
+        os.read(inotify, _EVENT_BYTES)
+
+    def read_state(self) -> None:
+        """See what the supervisor has written."""
+        self.state = self.directory.state() or self.state
+        if self.began:
+            self.settled.set()
+
+    async def _settle_patiently(self) -> None:
+        """Processes that wait for a device do not die at once; the run has not ended before they have."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(CedanaSchedError), wait=wait_exponential(max=30), after=self._say_stuck
+        )
+        self.record = await retrying(asyncio.to_thread, self._settle)
+
+    def _settle(self) -> ExitRecord:
+        """With the lock held: leave nothing of the run but its record."""
+        self.group.kill()
+        self.group.remove()
+        record = self.directory.exit()
+        if record is None:
+            words = tuple(self.directory.log.read_text(errors="replace").splitlines()[-EVIDENCE_LINES:])
+            record = ExitRecord(time.time(), lost=True, failure=Failure(_LOST, _LOST_REMEDY, words, retryable=True))
+            self.directory.write_exit(record)
+        return record
+
+    def _say_stuck(self, call: RetryCallState) -> None:
+        error = call.outcome.exception() if call.outcome else None
+        log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=call.attempt_number)

@@ -1,0 +1,111 @@
+"""Starts supervisors for the runtime: the engine's end of `nursery`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from cedana_sched.local.runs.cgroups import CgroupError, RunCgroup
+from cedana_sched.local.runs.nursery import PATH_BYTES
+from cedana_sched.local.runs.readiness import any_readable
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.launch import module_environment
+
+
+class SupervisorError(CedanaSchedError):
+    """No supervisor could be started."""
+
+
+class Supervisors:
+    """One nursery, started when it is first needed, and again if it is killed.
+
+    It and all supervisors live in `group`, outside the engine's own, so that a service manager that ends the engine
+    with all of its group does not end them.
+    """
+
+    def __init__(self, group: RunCgroup) -> None:
+        self._group = group
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._turn = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        """Start the nursery, so that the first run does not wait for it.
+
+        Raises:
+            SupervisorError: this machine lets us make no control group.
+        """
+        async with self._turn:
+            self._ready()
+
+    async def start(self, directory: Path) -> int:
+        """Start the supervisor of a run; returns its pidfd, which the caller closes.
+
+        Raises:
+            SupervisorError: the nursery does not answer, even a new one.
+        """
+        path = os.fsencode(directory)
+        if len(path) > PATH_BYTES:
+            raise SupervisorError(
+                "the path of the run's directory is too long", remedy="choose a shorter state directory"
+            )
+        async with self._turn:
+            for _ in range(2):
+                pidfd = await self._ask(path)
+                if pidfd is not None:
+                    return pidfd
+        raise SupervisorError("no supervisor could be started", remedy="see the engine's log and free memory")
+
+    async def close(self) -> None:
+        """End the nursery; the supervisors stay."""
+        async with self._turn:
+            await asyncio.to_thread(self._drop)
+
+    async def _ask(self, path: bytes) -> int | None:
+        """A pidfd; None when the nursery has been killed."""
+        connection = self._ready()
+        try:
+            connection.send(path)
+            await any_readable(connection.fileno())
+            _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+        except (BrokenPipeError, ConnectionResetError):
+            descriptors = []
+        if descriptors:
+            return descriptors[0]
+        await asyncio.to_thread(self._drop)
+        return None
+
+    def _ready(self) -> socket.socket:
+        if self._socket is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [sys.executable, "-P", "-m", "cedana_sched.local.runs.nursery"]
+            with theirs:
+                self._nursery = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL,
+                    start_new_session=True, env=module_environment(),
+                )  # fmt: skip
+            self._socket = ours
+            self._move(self._nursery.pid)
+        return self._socket
+
+    def _move(self, pid: int) -> None:
+        try:
+            self._group.create()
+            self._group.join(pid)
+        except (CgroupError, OSError) as error:
+            self._drop()
+            raise SupervisorError(
+                f"supervisors get no control group: {error}", remedy="run the engine as root"
+            ) from error
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._nursery is not None:
+            self._nursery.wait()
+            self._nursery = None
