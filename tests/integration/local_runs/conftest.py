@@ -19,30 +19,9 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.toolchain import Toolchain
+from tests.integration.folder_sink import FolderSink
 
 TIMEOUT_SECONDS = 30
-
-
-class FolderWriter:
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-
-    def write(self, data: memoryview) -> None:
-        self._file.write(data)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class FolderSink:
-    """The simplest sink: every image a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-
-    def open_stream(self, name: str) -> FolderWriter:
-        return FolderWriter(self.folder / name)
 
 
 class Lab:

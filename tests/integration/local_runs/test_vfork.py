@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -34,12 +33,9 @@ int main(void)
 
 
 def program(tmp_path: Path, microseconds: int) -> str:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
     source = tmp_path / "program.c"
     source.write_text(SLOW_TO_EXEC % microseconds)
-    subprocess.run([compiler, "-w", "-o", tmp_path / "program", source], check=True)
+    subprocess.run(["cc", "-w", "-o", tmp_path / "program", source], check=True)
     return str(tmp_path / "program")
 
 

@@ -18,32 +18,11 @@ from cedana_sched.snapshot.namespaces import host_externals
 from cedana_sched.snapshot.restore import RestoreRequest, restore
 from cedana_sched.snapshot.stream import StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
+from tests.integration.folder_sink import FolderSink
 
 _V1 = Path("/sys/fs/cgroup/freezer")
 _V2 = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 PATIENCE_SECONDS = 30.0
-
-
-class FolderWriter:
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-
-    def write(self, data: memoryview) -> None:
-        self._file.write(data)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class FolderSink:
-    """The simplest sink: every image a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-
-    def open_stream(self, name: str) -> FolderWriter:
-        return FolderWriter(self.folder / name)
 
 
 class Laboratory:
