@@ -22,7 +22,7 @@ from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
-from cedana_sched.model.orders import Order, Outcome, Progress
+from cedana_sched.model.orders import Order, Progress
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Checkpoint, HoldStep
 
@@ -72,21 +72,22 @@ class Errands:
         preemption = record.signal_uid if isinstance(record, Checkpoint) else None
         structlog.contextvars.bind_contextvars(preemption=preemption, record=record_of(order))
         why = "its agent ended without an answer"
-        answer: Outcome | None = None
+        answered = False
         try:
             async for outcome in self._agents.perform(node, order):
-                if isinstance(outcome, Progress):
-                    self._post(outcome)
-                else:
-                    answer = outcome
+                if not isinstance(outcome, Progress):
+                    answered = True
+                    self._tasks.free(name)  # what follows does not wait until the agent has tidied up
+                self._post(outcome)
         except CedanaSchedError as error:
             why = str(error)
             log.warning("order lost", order=type(order).__name__, node=node, problem=why)
         except Exception as error:  # whatever it is, the order is lost, and the core decides what follows
             why = repr(error)
             log.exception("order failed", order=type(order).__name__, node=node)
-        self._tasks.free(name)
-        self._post(answer or OrderLost(order, why))
+        if not answered:
+            self._tasks.free(name)
+            self._post(OrderLost(order, why))
 
     async def _hold(self, adapter: HoldsEvictions, signal: Signal) -> None:
         structlog.contextvars.bind_contextvars(preemption=signal.uid)

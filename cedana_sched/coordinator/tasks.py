@@ -38,7 +38,7 @@ class Tasks:
             task.cancel()
 
     def free(self, name: str) -> None:
-        """Called by a task as its last act: another may start under its name at once."""
+        """Called by a task that has given its answer: another may start under its name at once."""
         self._running.pop(name, None)
 
     def names(self) -> list[str]:
