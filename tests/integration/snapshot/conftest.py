@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cedana_sched.snapshot import freezer
@@ -29,6 +30,7 @@ class Laboratory:
     """Starts one job and takes it through its generations; everything it made is gone at the end."""
 
     def __init__(self, toolchain: Toolchain, folder: Path, hierarchy: Path) -> None:
+        self._children_before = _children()
         self.toolchain = toolchain
         self.folder = folder
         self.output = folder / "output"
@@ -142,6 +144,10 @@ class Laboratory:
         self._cgroups.append(cgroup)
         return cgroup
 
+    def children_left(self) -> set[int]:
+        """Children of this process, zombies too, that came since the beginning: none but the job's own."""
+        return _children() - self._children_before
+
     def close(self) -> None:
         for cgroup in self._cgroups:
             freezer.kill(cgroup)
@@ -188,3 +194,8 @@ def nothing_left_behind(tmp_path: Path) -> Iterator[None]:
     yield
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     assert not [mount for mount in mounts if mount.startswith(str(tmp_path))]
+
+
+def _children() -> set[int]:
+    """Servers that other tests share are among them."""
+    return {child.pid for child in psutil.Process().children()}
