@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import obstore
+import structlog
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -41,6 +42,9 @@ _RETRIES: Any = {
 }
 _WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403 Forbidden", "401 Unauthorized")
 _EVIDENCE_CHARACTERS = 300
+_ABORTS = 3
+
+_log = structlog.get_logger(__name__)
 
 
 def explain(error: Exception, action: str, place: str) -> StoreError:
@@ -104,6 +108,8 @@ class S3Sink:
     def abort(self) -> None:
         self._given_up = True
         self._end()
+        if self._thread is not None and not isinstance(self._error, BaseError):  # else the server does not answer
+            self._backend.abort_uploads(self._key)
 
     def _end(self) -> None:
         """The thread always takes everything up to the end mark, so this cannot block for good."""
@@ -252,7 +258,25 @@ class S3Backend:
             raise StoreUnavailableError(f"{self.description} lost an object that was just written")
         return entry.modified
 
+    def abort_uploads(self, key: str) -> None:
+        """Abort what is left of a pack's upload: a part that was under way at the first abort can outlive it.
+
+        Source: Amazon S3 API, AbortMultipartUpload, "it might be necessary to abort … multiple times". Never raises:
+        garbage collection finds what stays.
+        """
+        try:
+            for _ in range(_ABORTS):
+                if not sweep_uploads(self.location, f"{self._root}{key}", float("inf"), lambda _: False):
+                    return
+        except StoreUnavailableError as error:
+            _log.warning("upload_not_aborted", key=key, why=str(error))
+
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
-        root = f"{self.location.prefix}/" if self.location.prefix else ""
         until = self.now() - older_than_seconds
-        return sweep_uploads(self.location, f"{root}{prefix}/", until, lambda key: spare(key.removeprefix(root)))
+        whose = f"{self._root}{prefix}/"
+        return sweep_uploads(self.location, whose, until, lambda key: spare(key.removeprefix(self._root)))
+
+    @property
+    def _root(self) -> str:
+        """What stands before our keys in the bucket."""
+        return f"{self.location.prefix}/" if self.location.prefix else ""
