@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from cedana_sched.local.scheduler.resources import Resource
 from cedana_sched.model.errors import UsageError
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([A-Za-z]*)")
@@ -45,15 +44,6 @@ def parse_memory(field: str, text: str | float) -> int:
         UsageError: it cannot be read.
     """
     return int(_parse(field, text, {unit: Decimal(size) for unit, size in _MEMORY_UNITS.items()}, _MEMORY_REMEDY))
-
-
-def parse_quantity(resource: Resource, field: str, text: str | float) -> int:
-    """An amount of `resource`, in the units of `Resources`.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    return parse_cpus(field, text) if resource is Resource.CPU else parse_memory(field, text)
 
 
 def _parse(field: str, text: str | float, units: dict[str, Decimal], remedy: str) -> Decimal:
