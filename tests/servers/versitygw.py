@@ -21,7 +21,7 @@ import tenacity
 from cedana_sched.store.location import S3Location, StorageConfig
 
 ACCESS_KEY, SECRET_KEY = "tester", "a-secret-for-tests"
-MODULE = Path(__file__).parents[1] / "tools" / "versitygw"
+MODULE = Path(__file__).parents[1] / "cluster" / "tools" / "versitygw"
 CACHE = Path.home() / ".cache" / "cedana-sched" / "bin"
 
 

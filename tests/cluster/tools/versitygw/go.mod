@@ -1,4 +1,4 @@
-module cedana-sched.invalid/tests/tools/versitygw
+module cedana-sched.invalid/tests/cluster/tools/versitygw
 
 go 1.26
 
