@@ -4,7 +4,7 @@ A fresh machine of any Debian release runs CRIU from the suite that ships a rece
 download and checks the signatures, with state, cache and sources of its own, so that neither the machine's package
 lists nor its installed packages change. The mirror is the one that the machine is already set up for.
 
-Called by `toolchain`, once per machine.
+Called by `toolchain`, once per machine; the test cluster takes the mirror from here.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class DebianSuite:
         _require_tools()
         self._suite = suite
         self._folder = folder
+        self.mirror = ""
+        """Base address of the mirror that serves the suite."""
         self._environment = os.environ | {"APT_CONFIG": str(folder / "apt.conf"), "LC_ALL": "C.UTF-8"}
         self._write_configuration()
         self._update()
@@ -118,13 +120,14 @@ class DebianSuite:
         for mirror in debian_mirrors():
             (self._folder / "suite.sources").write_text(
                 f"Types: deb\nURIs: {mirror}\nSuites: {self._suite}\nComponents: main\n"
-                f"Architectures: {architecture}\nSigned-By: {_keyring()}\n"
+                f"Architectures: {architecture}\nSigned-By: {archive_keyring()}\n"
             )
             try:
                 self._apt("apt-get", "update")
             except DebianPackagesError as error:
                 failures.extend(error.evidence)
             else:
+                self.mirror = mirror
                 return
         raise DebianPackagesError(
             f"no package mirror of this machine serves Debian {self._suite}",
@@ -192,7 +195,12 @@ def _require_tools() -> None:
         )
 
 
-def _keyring() -> Path:
+def archive_keyring() -> Path:
+    """Return the keys that sign Debian's package indexes.
+
+    Raises:
+        DebianPackagesError: this machine has none.
+    """
     for keyring in _KEYRINGS:
         if keyring.exists():
             return keyring
