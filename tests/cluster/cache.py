@@ -27,6 +27,14 @@ def digest(*inputs: object) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def fresh_log(name: str) -> Path:
+    """Return an empty file for what a program prints while it makes something."""
+    log = cache_dir() / "logs" / name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    return log
+
+
 @asynccontextmanager
 async def exclusive(name: str) -> AsyncIterator[None]:
     """Be the only one on this machine that does `name`; whoever is killed while it does gives the lock back."""

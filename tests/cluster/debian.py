@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite, archive_keyring
-from tests.cluster.cache import cache_dir, digest, made_once
+from tests.cluster.cache import cache_dir, digest, fresh_log, made_once
 from tests.cluster.commands import run
 from tests.cluster.errors import ClusterError
 from tests.cluster.steps import Steps
 
 SUITE = "trixie"
-RECIPE = 1
+RECIPE = 2
 """Raised when what this module does with the packages changes."""
 
 NODE_PACKAGES = (
@@ -33,6 +33,9 @@ NODE_PACKAGES = (
     "runit", "tini",
     "python3", "ca-certificates",
 )  # fmt: skip
+
+PIP_SETTINGS = "etc/xdg/pip"
+"""A folder in which pip looks for `pip.conf`; empty, for whoever builds an image to lay his own over it."""
 
 _MARKER = "usr/share/cedana-sched-root"
 _SPACE_BYTES = 2 << 30
@@ -163,7 +166,7 @@ async def _make_base(root: Path, architecture: str) -> None:
     _require_space(root.parent)
     if shutil.which("debootstrap") is None:
         raise ClusterError("debootstrap is not installed", remedy="apt-get install debootstrap")
-    log = _fresh_log("base-root.log")
+    log = fresh_log("base-root.log")
     with tempfile.TemporaryDirectory() as folder:
         apt = await apt_settings(Path(folder, "apt"))
     try:
@@ -187,7 +190,7 @@ async def _make_base(root: Path, architecture: str) -> None:
 
 async def _make_node(root: Path, base: Path) -> None:
     _require_space(root.parent)
-    log = _fresh_log("node-root.log")
+    log = fresh_log("node-root.log")
     await run("cp", "--archive", "--reflink=auto", base, root, what="copying the root failed", remedy="see df")
     (root / _MARKER).unlink()
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +211,9 @@ async def _finish(root: Path) -> None:
                 path.unlink()
     for name in ("etc/hostname", "etc/resolv.conf", "var/log/bootstrap.log", "var/log/dpkg.log"):
         (root / name).unlink(missing_ok=True)
-    (root / "etc/resolv.conf").touch()  # something for a bind mount to lie on
+    for name in ("etc/hostname", "etc/hosts", "etc/resolv.conf"):
+        (root / name).touch()  # something for a bind mount to lie on
+    (root / PIP_SETTINGS).mkdir(parents=True, exist_ok=True)
     (root / "etc/machine-id").write_text("")
     packages = await run(
         "dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", what="listing the packages failed", remedy="see df"
@@ -259,10 +264,3 @@ def _require_space(folder: Path) -> None:
             f"{folder} has {free >> 20} MiB left, a root needs {_SPACE_BYTES >> 20} MiB while it is made",
             remedy="free some space, or set XDG_CACHE_HOME to a folder with more",
         )
-
-
-def _fresh_log(name: str) -> Path:
-    log = cache_dir() / "logs" / name
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(b"")
-    return log
