@@ -1,0 +1,1 @@
+"""The cluster's API for tests: any kind, as plain dictionaries, and waiting through watches."""

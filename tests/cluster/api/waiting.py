@@ -1,0 +1,120 @@
+"""Waits for a state of the cluster, through watches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from tests.cluster.api.client import Api, Object
+
+Condition = Callable[[Object], bool]
+
+
+class WaitedInVainError(AssertionError):
+    """What was waited for did not come; the message shows the last state seen."""
+
+
+def has_condition(kind: str, status: str = "True", *, reason: str | None = None) -> Condition:
+    """Whether an object's status has a condition of this type."""
+
+    def check(body: Object) -> bool:
+        return any(
+            condition["type"] == kind
+            and condition["status"] == status
+            and (reason is None or condition.get("reason") == reason)
+            for condition in body.get("status", {}).get("conditions", ())
+        )
+
+    return check
+
+
+def is_gone(body: Object) -> bool:
+    """Whether the object was deleted; the only condition that sees an absent object."""
+    return not body
+
+
+async def wait_for(
+    api: Api,
+    api_version: str,
+    kind: str,
+    name: str,
+    condition: Condition,
+    *,
+    namespace: str | None = None,
+    within: float = 60,
+) -> Object:
+    """Wait until one object satisfies a condition, and return it as it was then.
+
+    Args:
+        api: the cluster.
+        api_version: of the object.
+        kind: of the object.
+        name: of the object; it need not exist yet.
+        condition: told the object, or an empty dictionary when it was deleted.
+        namespace: of the object.
+        within: seconds.
+
+    Raises:
+        WaitedInVainError: it did not happen in time.
+    """
+    last: Object = {}
+    try:
+        async with (
+            asyncio.timeout(within),
+            aclosing(_states(api, api_version, kind, name, namespace)) as states,
+        ):
+            async for last in states:
+                if (last or condition is is_gone) and condition(last):
+                    return last
+    except TimeoutError:
+        shown = json.dumps({"metadata": {"name": name}, **last.get("status", {})}, indent=1) if last else "absent"
+        wanted = getattr(condition, "__qualname__", repr(condition))
+        raise WaitedInVainError(f"{kind} {name}: {wanted} not seen within {within} s; last: {shown}") from None
+    raise AssertionError("a watch never ends")
+
+
+async def _states(
+    api: Api, api_version: str, kind: str, name: str, namespace: str | None
+) -> AsyncGenerator[Object, None]:
+    """The object whenever it changes; empty when it is deleted, and first of all when it is absent."""
+    selector = f"metadata.name={name}"
+    async with aclosing(api.watch(api_version, kind, namespace, field_selector=selector, says_absent=True)) as events:
+        async for event in events:
+            yield {} if event.type in {"DELETED", "ABSENT"} else event.object
+
+
+async def wait_for_all(
+    api: Api,
+    api_version: str,
+    kind: str,
+    condition: Callable[[list[Object]], bool],
+    *,
+    namespace: str | None = None,
+    selector: str = "",
+    within: float = 60,
+) -> list[Object]:
+    """Wait until all objects of a kind together satisfy a condition, and return them.
+
+    Raises:
+        WaitedInVainError: it did not happen in time.
+    """
+    present: dict[str, Object] = {}
+    try:
+        async with asyncio.timeout(within):
+            if condition([]):
+                return []
+            async with aclosing(api.watch(api_version, kind, namespace, selector=selector)) as events:
+                async for event in events:
+                    uid = event.object["metadata"]["uid"]
+                    if event.type == "DELETED":
+                        present.pop(uid, None)
+                    else:
+                        present[uid] = event.object
+                    if condition(list(present.values())):
+                        return list(present.values())
+    except TimeoutError:
+        names = {body["metadata"]["name"]: body.get("status", {}).get("phase") for body in present.values()}
+        raise WaitedInVainError(f"{kind} in {namespace}: not as wanted within {within} s; last: {names}") from None
+    raise AssertionError("a watch never ends")

@@ -1,0 +1,204 @@
+"""One cluster: brought up, found again by another process, changed, taken down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cedana_sched.snapshot.toolchain import ensure_toolchain
+from tests.cluster import lifetime, preflight
+from tests.cluster.api.client import Api
+from tests.cluster.api.waiting import has_condition, wait_for
+from tests.cluster.binaries.build import Binaries, ensure
+from tests.cluster.cache import cache_dir
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.debian import node_root
+from tests.cluster.images.sandbox import ensure_sandbox_image
+from tests.cluster.kind_config.reading import read
+from tests.cluster.kind_config.shape import ClusterShape, NodeShape
+from tests.cluster.machine import network
+from tests.cluster.nodes.node import Node, Parts
+from tests.cluster.nodes.registration import advertise, register
+from tests.cluster.place import Place, check_name
+from tests.cluster.steps import Steps
+
+_KIND_CONFIG = "kind-config.yaml"
+
+
+class Cluster:
+    """A cluster that is up.
+
+    Args:
+        place: its names and addresses.
+        shape: what it was made after.
+        parts: what its nodes are made from.
+    """
+
+    def __init__(self, place: Place, shape: ClusterShape, parts: Parts) -> None:
+        self.place = place
+        self.shape = shape
+        self._parts = parts
+        self.control_plane = ControlPlane(place, shape)
+        self.nodes: dict[str, Node] = {}
+        for node in shape.nodes:
+            self._add(node)
+
+    def _add(self, shape: NodeShape) -> Node:
+        node = Node(self.place, self.shape, shape, len(self.nodes))
+        self.nodes[node.name] = node
+        return node
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.place.kubeconfig
+
+    @property
+    def binaries(self) -> Binaries:
+        """The programs that it runs."""
+        return self._parts.binaries
+
+    # --- up
+
+    @classmethod
+    async def up(cls, kind_config: Path, name: str | None, steps: Steps) -> Cluster:
+        """Bring a cluster up until all its nodes are Ready; what a crashed run left under its name is removed first.
+
+        Args:
+            kind_config: a file of kind's format.
+            name: of the cluster; without one, the file's `name`, or "test".
+            steps: told of the progress.
+
+        Raises:
+            ClusterError: something is missing or failed; nothing half-started is left.
+        """
+        shape = read(kind_config)
+        name = check_name(name or shape.name or "test")
+        with lifetime.alone(name):
+            preflight.check_machine(len(shape.nodes))
+            place = await lifetime.claim(name)
+            preflight.check_networks(place, shape)
+            try:
+                cluster = cls(place, shape, await _parts(steps))
+                shutil.copy(kind_config, place.root / _KIND_CONFIG)
+                await cluster._start(steps)
+            except BaseException:
+                await lifetime.remove(place, keep_logs=True)
+                raise
+        return cluster
+
+    async def _start(self, steps: Steps) -> None:
+        place = self.place
+        await network.create_namespace(place.namespace)
+        await network.create_bridge(place.namespace, place.bridge, place.bridge_interface)
+        await network.connect_host(place.namespace, place.interface, place.link)
+        await asyncio.to_thread(self.control_plane.prepare)
+        self._link_programs()
+        sandbox = await ensure_sandbox_image(steps)
+        await _all(
+            self.control_plane.start(self._parts.root, self._parts.binaries, steps),
+            *(self._boot(node, [sandbox]) for node in self.nodes.values()),
+        )
+        with steps.step(f"{len(self.nodes)} nodes Ready"):
+            async with self.api() as api:
+                await _all(*(self._join(api, node) for node in self.nodes.values()))
+        self._save()
+
+    async def _boot(self, node: Node, images: Sequence[Path]) -> None:
+        await asyncio.to_thread(node.prepare, self.control_plane.authority(), self.control_plane.url)
+        await node.connect()
+        await node.boot(self._parts)
+        for image in images:
+            await node.import_image(image)
+
+    async def _join(self, api: Api, node: Node) -> None:
+        await register(api, node)
+        await node.start_kubelet()
+        await wait_for(api, "v1", "Node", node.name, has_condition("Ready"), within=60)
+        await advertise(api, node)
+        node.check()
+
+    def _link_programs(self) -> None:
+        folder = self.place.root / "bin"
+        folder.mkdir(exist_ok=True)
+        link = folder / "kubectl"
+        link.unlink(missing_ok=True)
+        link.symlink_to(self.binaries.program("kubectl"))
+
+    def _save(self) -> None:
+        state = {"added": list(self.nodes)[len(self.shape.nodes) :]}
+        (self.place.root / lifetime.STATE).write_text(json.dumps(state))
+
+    # --- found again
+
+    @classmethod
+    async def attach(cls, name: str, steps: Steps) -> Cluster:
+        """A cluster that is up already.
+
+        Raises:
+            ClusterError: there is none of this name.
+        """
+        place = lifetime.place_of_running(name)
+        saved = json.loads((place.root / lifetime.STATE).read_text())
+        cluster = cls(place, read(place.root / _KIND_CONFIG), await _parts(steps))
+        for added in saved["added"]:
+            suffix = added.removeprefix(f"{name}-")
+            cluster._add(replace(cluster._template(), name_suffix=suffix))
+        return cluster
+
+    @asynccontextmanager
+    async def api(self) -> AsyncIterator[Api]:
+        """A client with the administrator's rights."""
+        async with Api.open(self.kubeconfig) as api:
+            yield api
+
+    # --- changed
+
+    def _template(self) -> NodeShape:
+        """The shape of a further node: the last one's of the kind config, with no taints."""
+        return replace(self.shape.nodes[-1], taints=(), role="worker")
+
+    async def add_node(self, images: Sequence[Path]) -> Node:
+        """One more node like the last one, Ready, with these images."""
+        numbers = len(self.nodes)
+        node = self._add(replace(self._template(), name_suffix=f"worker{numbers + 1}"))
+        await self._boot(node, images)
+        async with self.api() as api:
+            await self._join(api, node)
+        self._save()
+        return node
+
+    async def start_node(self, node: Node) -> None:
+        """Switch a killed node on again and wait until it is Ready."""
+        await node.boot(self._parts)
+        async with self.api() as api:
+            await self._join(api, node)
+
+    async def import_images(self, archives: Sequence[Path]) -> None:
+        """Lay images into every node."""
+        await _all(*(node.import_image(archive) for node in self.nodes.values() for archive in archives))
+
+
+async def _parts(steps: Steps) -> Parts:
+    """Whatever all machines are made from, built where it is missing."""
+    toolchain, binaries, root = await _all(
+        asyncio.to_thread(ensure_toolchain, None, steps.say),
+        ensure("kubernetes", "etcd", steps=steps),
+        node_root(steps),
+    )
+    return Parts(root, binaries, toolchain.criu.parents[1], toolchain.preload, cache_dir() / "images")
+
+
+async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Do it all at once; the first failure ends the rest, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,42 @@
+"""Makes the API server know of a node what its kubelet may not say itself."""
+
+from __future__ import annotations
+
+from kubernetes_asyncio.client import ApiException
+
+from tests.cluster.api.client import Api
+from tests.cluster.nodes.node import Node
+
+
+async def register(api: Api, node: Node) -> None:
+    """Create the Node object with its labels and taints before the kubelet does, which then only adds to it."""
+    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.shape.taints]
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": node.name,
+            # the kubelet adds its own labels only to a Node that it creates itself
+            "labels": {
+                "kubernetes.io/hostname": node.name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                **node.shape.labels,
+            },
+        },
+        "spec": {"podCIDR": str(node.pod_subnet), "podCIDRs": [str(node.pod_subnet)], "taints": taints},
+    }
+    try:
+        await api.create(body)
+    except ApiException as error:
+        if error.status != 409:
+            raise
+
+
+async def advertise(api: Api, node: Node) -> None:
+    """Say what extended resources a node has; a kubelet that registers again has taken them away."""
+    if extended := node.shape.capacity.extended:
+        counts = {name: str(count) for name, count in extended.items()}
+        await api.patch(
+            "v1", "Node", node.name, {"status": {"capacity": counts, "allocatable": counts}}, subresource="status"
+        )

@@ -1,0 +1,130 @@
+"""Whether this machine can carry a cluster: asked before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import psutil
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.kind_config.shape import ClusterShape
+from tests.cluster.machine import cgroups
+from tests.cluster.place import HOME_VARIABLE, Place, home
+
+_PROGRAMS = ("ip", "nsenter", "unshare", "sysctl", "flock", "debootstrap", "buildah")
+_MEMORY_OF_CONTROL_PLANE = 1 << 30
+_MEMORY_OF_NODE = 400 << 20
+_DISK = 3 << 30
+_NEEDED_FILE_SYSTEMS = ("overlay", "tmpfs", "proc", "sysfs")
+
+
+def check_machine(nodes: int) -> None:
+    """Ask for everything that would fail later with a worse message.
+
+    Raises:
+        ClusterError: the first thing that is missing.
+    """
+    _check_root()
+    _check_programs()
+    _check_kernel()
+    _check_memory(nodes)
+    _check_disk()
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise ClusterError("a cluster makes namespaces, mounts and control groups", remedy="run it as root")
+
+
+def _check_programs() -> None:
+    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
+        raise ClusterError(
+            f"{', '.join(missing)} not found",
+            remedy="run `make cluster-packages`, or install what tests/cluster/packages.txt names",
+        )
+
+
+def _check_kernel() -> None:
+    known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
+    if missing := [name for name in _NEEDED_FILE_SYSTEMS if name not in known]:
+        raise ClusterError(
+            f"this kernel knows no file system {', '.join(missing)}", remedy=f"load it: modprobe {missing[0]}"
+        )
+    if missing := [
+        name for name in ("net", "pid", "mnt", "uts", "ipc", "cgroup") if not Path("/proc/self/ns", name).exists()
+    ]:
+        raise ClusterError(
+            f"this kernel has no {', '.join(missing)} namespaces", remedy="use a kernel with namespaces built in"
+        )
+    if missing := cgroups.missing_controllers():
+        raise ClusterError(
+            f"the control group controllers {', '.join(missing)} are not there",
+            remedy=f"mount them below {cgroups.MOUNT}, or boot with cgroup_enable",
+        )
+
+
+def _check_memory(nodes: int) -> None:
+    needed = _MEMORY_OF_CONTROL_PLANE + nodes * _MEMORY_OF_NODE
+    available = psutil.virtual_memory().available
+    if available < needed:
+        raise ClusterError(
+            f"{available >> 20} MiB of memory are available; {nodes} nodes and their control plane need {needed >> 20}",
+            remedy="end other programs, or take a KIND_CONFIG with fewer nodes",
+        )
+
+
+def _check_disk() -> None:
+    folder = home()
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < _DISK:
+        raise ClusterError(
+            f"{free >> 20} MiB are free in {folder}; a cluster needs {_DISK >> 20}",
+            remedy=f"free some, or set {HOME_VARIABLE} to a folder on another disk",
+        )
+    if (kind := _file_system(folder)) in {"overlay", "tmpfs", "ramfs"}:
+        raise ClusterError(
+            f"{folder} is on {kind}, which containers' own overlays cannot write to",
+            remedy=f"set {HOME_VARIABLE} to a folder on a disk (ext4, xfs, btrfs)",
+        )
+
+
+def _file_system(folder: Path) -> str:
+    best = max(
+        (part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)),
+        key=lambda part: len(part.mountpoint),
+    )
+    return str(best.fstype)
+
+
+def check_networks(place: Place, shape: ClusterShape) -> None:
+    """Ask whether the cluster's networks can stand beside one another.
+
+    Raises:
+        ClusterError: two overlap, or one is too small.
+    """
+    networks = {
+        "networking.podSubnet": shape.pod_subnet,
+        "networking.serviceSubnet": shape.service_subnet,
+        "the nodes' network": place.node_network,
+        "the link to this host": place.link,
+    }
+    names = list(networks)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            if networks[first].overlaps(networks[second]):
+                raise ClusterError(
+                    f"{first} {networks[first]} overlaps {second} {networks[second]}",
+                    remedy="choose another range in the kind config",
+                )
+    _check_size(shape.pod_subnet, len(shape.nodes))
+
+
+def _check_size(pods: IPv4Network, nodes: int) -> None:
+    if pods.prefixlen > 24 or 2 ** (24 - pods.prefixlen) < nodes:
+        raise ClusterError(
+            f"networking.podSubnet {pods} has no /24 for each of {nodes} nodes", remedy="choose a larger range"
+        )
