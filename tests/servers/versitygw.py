@@ -6,11 +6,8 @@ Any room may use it: `from tests.servers.versitygw import s3_server` in its conf
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import socket
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,30 +16,9 @@ import pytest
 import tenacity
 
 from cedana_sched.store.location import S3Location, StorageConfig
+from tests.cluster.binaries.build import ensure_blocking
 
 ACCESS_KEY, SECRET_KEY = "tester", "a-secret-for-tests"
-MODULE = Path(__file__).parents[1] / "cluster" / "tools" / "versitygw"
-CACHE = Path.home() / ".cache" / "cedana-sched" / "bin"
-
-
-def build() -> Path:
-    """The server's program; built once for each state of its module (about a minute with an empty Go cache)."""
-    sources = b"".join((MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
-    program = CACHE / hashlib.sha256(sources).hexdigest()[:16] / "versitygw"
-    if program.exists():
-        return program
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-        built = Path(folder, "versitygw")
-        command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(built)]
-        subprocess.run(
-            [*command, "github.com/versity/versitygw/cmd/versitygw"],
-            cwd=MODULE,
-            env={**os.environ, "CGO_ENABLED": "0"},
-            check=True,
-        )
-        built.replace(program)
-    return program
 
 
 def free_port() -> int:
@@ -57,7 +33,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
-        self._program = build()
+        self._program = ensure_blocking("versitygw").program("versitygw")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

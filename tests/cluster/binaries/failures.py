@@ -48,16 +48,16 @@ _KNOWN: tuple[tuple[re.Pattern[str], _Say], ...] = (
         lambda _: Failure("go.mod and go.sum do not cover what is built", "run `go mod tidy` in the tool's folder"),
     ),
     (
-        re.compile(rf"{_MODULE}\S*:?(?:[^\n]*\n\s*)?[^\n]*(?:\b404 Not Found|\b410 Gone|: unknown revision)"),
+        re.compile(rf"{_MODULE}: [^\n]*(?:: 404 |: 410 |unknown revision|reading file:[^\n]*no such file)"),
         lambda found: Failure(
             f"module {found['module']} is not served",
             "GOPROXY decides where modules come from (`go env GOPROXY`): name a proxy that has it",
         ),
     ),
     (
-        re.compile(rf"(?:{_MODULE}[^\n]*)?module lookup disabled by GOPROXY=off"),
-        lambda found: Failure(
-            f"module {found['module'] or 'cache'} lacks something, and GOPROXY=off forbids to fetch it",
+        re.compile(r"module lookup disabled by GOPROXY=off"),
+        lambda _: Failure(
+            "a module is not in the module cache, and GOPROXY=off forbids to fetch it",
             "set GOPROXY to a module proxy",
         ),
     ),
