@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -41,7 +42,7 @@ async def exclusive(name: str) -> AsyncIterator[None]:
     locks = cache_dir() / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     process = await asyncio.create_subprocess_exec(
-        "flock", "--exclusive", locks / name, "sh", "-c", "echo; exec cat",
+        "flock", "--no-fork", "--exclusive", locks / name, "sh", "-c", "echo; exec cat",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None
@@ -55,8 +56,7 @@ async def exclusive(name: str) -> AsyncIterator[None]:
     finally:
         process.stdin.close()
         if process.returncode is None:
-            process.kill()  # flock itself: its child has the lock as well and ends with the pipe
-        await process.stdout.read()  # until that child has gone, too
+            process.kill()
         await process.wait()
 
 
@@ -86,6 +86,20 @@ async def made_once(
             _remove(partial)
             raise
     return target
+
+
+def forget_older(made: Path, name: str, *, keep: int = 3) -> None:
+    """Delete what was made for earlier inputs of `name`; the newest stay, for another checkout or one still at work.
+
+    Args:
+        made: `<name>-<digest>` with any suffix.
+        name: of what it is.
+        keep: how many of this name stay, `made` among them.
+    """
+    same = re.compile(re.escape(name) + r"-[0-9a-f]{16}" + re.escape(made.suffix))
+    found = [path for path in made.parent.iterdir() if path != made and same.fullmatch(path.name)]
+    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[keep - 1 :]:
+        _remove(path)
 
 
 def _remove(path: Path) -> None:

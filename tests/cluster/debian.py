@@ -105,9 +105,9 @@ async def apt_settings(folder: Path) -> AptSettings:
         (folder / name).mkdir(parents=True)
     mirror = await asyncio.to_thread(_mirror)
     dump = await run("apt-config", "dump", what="reading apt's settings failed", remedy="read apt's message")
-    settings = _transport_settings(dump)
+    settings = transport_settings(dump)
     authority = Path(settings.get("Acquire::https::CAInfo", _MACHINE_CERTIFICATES))
-    if authority.exists():  # noqa: ASYNC240 -- one look at a local file
+    if authority.exists():
         shutil.copy(authority, folder / "keyrings" / "machine.crt")
         settings["Acquire::https::CAInfo"] = "/etc/apt/keyrings/machine.crt"
     (folder / "apt.conf.d" / "90machine").write_text(
@@ -244,8 +244,8 @@ def _mirror() -> str:
         raise ClusterError(f"{error.message}{evidence}", remedy=_NETWORK) from error
 
 
-def _transport_settings(dump: str) -> dict[str, str]:
-    """Pick from `apt-config dump` what says how files are fetched, not what of them is kept."""
+def transport_settings(dump: str) -> dict[str, str]:
+    """Return of `apt-config dump` what says how files are fetched, not what of them is kept."""
     kept = r'^(Acquire::(?:(?:http|https)::[\w:-]+|Retries|Check-Valid-Until|Check-Date|ForceIPv[46])) "(.+)";$'
     return dict(re.findall(kept, dump, re.MULTILINE))
 

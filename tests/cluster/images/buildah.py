@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cluster.cache import cache_dir, digest, exclusive, fresh_log, made_once
+from tests.cluster.cache import cache_dir, digest, exclusive, forget_older, fresh_log, made_once
 from tests.cluster.commands import run
 from tests.cluster.debian import NOTHING_LEFT_BEHIND, PIP_SETTINGS, AptSettings, apt_settings, base_root
 from tests.cluster.errors import ClusterError
@@ -29,8 +29,6 @@ _PYTHON = "3.13"
 
 _GLIBC = (17, 24, 26, 27, 28, 31, 34, 39)
 """Minor versions of glibc 2 that wheels are made for, up to that of the base image's Debian."""
-
-_REMEDY = "if it should have worked, delete the image-storage folders in ~/.cache/cedana-sched and try again"
 
 _IMPORT = """\
 base=$1 name=$2; shift 2
@@ -54,9 +52,11 @@ async def ensure_image(steps: Steps, image: Image) -> Path:
             storage = await _storage(base)
             async with exclusive(storage.name):
                 await _build(image, storage, partial)
+                forget_older(target, image.name)
 
     key = digest(RECIPE, base.name, image.tag, inputs_digest(image))
-    return await made_once(cache_dir() / "images" / f"{image.name}-{key}.tar", make)
+    target = cache_dir() / "images" / f"{image.name}-{key}.tar"
+    return await made_once(target, make)
 
 
 async def _storage(base: Path) -> Path:
@@ -66,7 +66,7 @@ async def _storage(base: Path) -> Path:
         with tempfile.TemporaryDirectory() as folder:
             await run(
                 *NOTHING_LEFT_BEHIND, "sh", "-ec", _IMPORT, "import", base, BASE_NAME, *_buildah(partial, Path(folder)),
-                what=f"importing {base} as {BASE_NAME} failed", remedy=_REMEDY, log=fresh_log("image-base.log"),
+                what=f"importing {base} as {BASE_NAME} failed", remedy="read the log", log=fresh_log("image-base.log"),
             )  # fmt: skip
 
     return await made_once(cache_dir() / f"image-storage-{digest(RECIPE, base.name)}", make)
@@ -80,15 +80,16 @@ async def _build(image: Image, storage: Path, target: Path) -> None:
         pip = await _pip_settings(image, work / "pip", log)
         buildah = (*NOTHING_LEFT_BEHIND, *_buildah(storage, work / "run"))
         what = f"building {image.containerfile} failed"
-        await run(*buildah, "rm", "--all", what=what, remedy=_REMEDY, log=log)  # left by one that was killed
+        damaged = f"if {storage} is damaged, delete it and try again"
+        await run(*buildah, "rm", "--all", what=what, remedy=damaged, log=log)  # left by one that was killed
         await run(
             *buildah, "build", "--isolation=chroot", "--layers", "--pull-never", "--tag", image.tag,
             "--file", image.containerfile, *_ignore_option(image), *_mounts(apt, pip), image.context,
-            what=what, remedy=f"read the log; {_REMEDY}", env=apt.proxies, log=log,
+            what=what, remedy=f"read the log; {damaged}", env=apt.proxies, log=log,
         )  # fmt: skip
         await run(
             *buildah, "push", "--quiet", image.tag, f"docker-archive:{target}:{image.tag}",
-            what=f"writing {target} failed", remedy=_REMEDY, log=log,
+            what=f"writing {target} failed", remedy=damaged, log=log,
         )  # fmt: skip
 
 

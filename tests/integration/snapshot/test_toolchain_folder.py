@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.snapshot.debian import DebianPackagesError, debian_mirrors
+from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite, debian_mirrors
 from cedana_sched.snapshot.toolchain import (
     MINIMUM_VERSION,
     SYSTEM_CRIU_VARIABLE,
@@ -100,3 +100,7 @@ def test_a_criu_that_cannot_be_used_is_refused(
         find_toolchain(tmp_path)
     assert caught.value.field == SYSTEM_CRIU_VARIABLE
     assert caught.value.value == str(criu)
+
+
+def test_a_suite_knows_the_mirror_that_serves_it(tmp_path: Path) -> None:
+    assert DebianSuite("testing", tmp_path / "apt").mirror in debian_mirrors()
