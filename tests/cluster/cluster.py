@@ -14,7 +14,7 @@ from typing import Any
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 from tests.cluster import lifetime, preflight
 from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import has_condition, wait_for
+from tests.cluster.api.waiting import WaitedInVainError, has_condition, wait_for
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cache import cache_dir
 from tests.cluster.control_plane.control_plane import ControlPlane
@@ -106,7 +106,8 @@ class Cluster:
         )
         with steps.step(f"{len(self.nodes)} nodes Ready"):
             async with self.api() as api:
-                await _all(*(self._join(api, node) for node in self.nodes.values()))
+                await _all(self._controllers_run(api), *(self._join(api, node) for node in self.nodes.values()))
+        self.control_plane.check()
         self._save()
 
     async def _boot(self, node: Node, images: Sequence[Path]) -> None:
@@ -116,12 +117,23 @@ class Cluster:
         for image in images:
             await node.import_image(image)
 
+    async def _controllers_run(self, api: Api) -> None:
+        """Wait for what the controllers make first; without it no pod is admitted."""
+        try:
+            await wait_for(api, "v1", "ServiceAccount", "default", lambda _: True, namespace="default", within=30)
+        except WaitedInVainError:
+            self.control_plane.check()
+            raise
+
     async def _join(self, api: Api, node: Node) -> None:
         await register(api, node)
         await node.start_kubelet()
-        await wait_for(api, "v1", "Node", node.name, has_condition("Ready"), within=60)
+        try:
+            await wait_for(api, "v1", "Node", node.name, has_condition("Ready"), within=60)
+        except WaitedInVainError:
+            node.check()
+            raise
         await advertise(api, node)
-        node.check()
 
     def _link_programs(self) -> None:
         folder = self.place.root / "bin"

@@ -8,12 +8,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from tests.cluster.api.client import Api, Object
+from tests.cluster.errors import ClusterError
 
 Condition = Callable[[Object], bool]
 
 
-class WaitedInVainError(AssertionError):
+class WaitedInVainError(ClusterError):
     """What was waited for did not come; the message shows the last state seen."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, remedy="the events and logs of that time tell why")
 
 
 def has_condition(kind: str, status: str = "True", *, reason: str | None = None) -> Condition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +20,7 @@ from tests.cluster.steps import Steps
 
 MACHINE = "control-plane.components"
 _START_WITHIN = 60
+_LOOPBACK = IPv4Address("127.0.0.1")
 _PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -55,7 +57,7 @@ class ControlPlane:
         authority.issue(
             "apiserver",
             user="kube-apiserver",
-            addresses=[place.address, place.address_from_host, self._shape.service_subnet[1]],
+            addresses=[_LOOPBACK, place.address, place.address_from_host, self._shape.service_subnet[1]],
             names=[
                 "localhost",
                 *(f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")),
