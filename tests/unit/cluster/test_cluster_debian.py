@@ -15,6 +15,7 @@ Acquire::http::Proxy "http://proxy.example:3128/";
 Acquire::https::CAInfo "/etc/ssl/company.crt";
 Acquire::https::Verify-Peer "true";
 Acquire::Check-Valid-Until "false";
+Acquire::Check-Date "false";
 Acquire::Retries "";
 APT::Update::Post-Invoke:: "rm -f /var/cache/apt/*.bin || true";
 Dir::Cache "var/cache/apt";
@@ -27,6 +28,7 @@ def test_only_how_files_are_fetched_is_taken_over() -> None:
         "Acquire::https::CAInfo": "/etc/ssl/company.crt",
         "Acquire::https::Verify-Peer": "true",
         "Acquire::Check-Valid-Until": "false",
+        "Acquire::Check-Date": "false",
     }
 
 
