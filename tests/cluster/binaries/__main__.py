@@ -22,6 +22,8 @@ def main() -> int:
     except ClusterError as error:
         print(f"binaries: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     for folder in binaries.folders.values():
         print(folder)
     return 0

@@ -135,6 +135,9 @@ class _Build:
             raise ClusterError(f"{path} is missing", remedy="take it from version control, or run `go mod tidy` there")
         return path.read_text()
 
+    def _log(self) -> Path:
+        return cache_dir() / "logs" / f"build-{self.tool.name}.log"
+
     def _linker(self) -> str:
         version = self._version()
         major, minor, *_ = version.removeprefix("v").split(".")
@@ -145,7 +148,9 @@ class _Build:
     async def _make(self, folder: Path) -> None:
         async with self.turns:
             began = time.monotonic()
-            with self.steps.step(f"Build {', '.join(self.tool.programs)} {self._version()}"):
+            what = f"{', '.join(self.tool.programs)} {self._version()}"
+            self.steps.say(f"Building {what}, which takes minutes where Go's cache is empty (log: {self._log()})")
+            with self.steps.step(f"Build {what}"):
                 await self._build_programs(folder)
                 if self.tool.files:
                     await self._keep_files(folder / "files")
@@ -157,7 +162,7 @@ class _Build:
         built, scratch = folder / "bin", folder / "scratch"
         for each in (built, scratch):
             each.mkdir(parents=True)
-        log = cache_dir() / "logs" / f"build-{self.tool.name}.log"
+        log = self._log()
         packages = tuple(self.tool.programs.values())
         status = await self.go.build(self.module, packages, self._linker(), built, log, scratch=scratch)
         if status != 0:

@@ -95,6 +95,7 @@ async def _logged(command: list[str | Path], folder: Path, environment: Mapping[
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
+            *("setpriv", "--pdeathsig", "KILL"),  # nobody waits for what it builds when we are gone
             *map(str, command),
             cwd=folder,
             env=environment,

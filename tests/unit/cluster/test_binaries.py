@@ -7,7 +7,9 @@ import base64
 import io
 import json
 import os
+import signal
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,14 +34,14 @@ class Workshop:
     """A catalogue of one tool, and a cache of its own."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.modules = folder / "tools"
         self.cache = folder / "cache" / "cedana-sched"
         self.output = io.StringIO()
         self.tools = {"greeter": _GREETER}
         module, sources = self.modules / "greeter", folder / "sources"
-        module.mkdir(parents=True)
-        (sources / "hello").mkdir(parents=True)
-        (sources / "charts" / "greeter").mkdir(parents=True)
+        for needed in (module, sources / "hello", sources / "charts" / "greeter"):
+            needed.mkdir(parents=True, exist_ok=True)
         (sources / "charts" / "greeter" / "Chart.yaml").write_text("name: greeter\n")
         (sources / "go.mod").write_text(f"module {_MODULE}\n\ngo 1.26\n")
         self.source = sources / "hello" / "main.go"
@@ -167,30 +169,65 @@ async def test_a_build_that_fails_names_its_log_and_leaves_nothing(workshop: Wor
     assert len(workshop.entries()) == 1
 
 
-async def test_a_caller_that_gives_up_leaves_nothing(workshop: Workshop, tmp_path: Path) -> None:
-    """The compiler is a program that never ends: it says through a pipe that it runs, and who holds the pipe's end."""
-    started = tmp_path / "started"
-    os.mkfifo(started)
-    fake = tmp_path / "fake" / "go"
-    fake.parent.mkdir()
-    fake.write_text(
-        f'#!/bin/sh\n[ "$1" = version ] && exec echo go version go1.26.0\nsleep 1000 & echo $! >{started}\nwait\n'
+@pytest.fixture
+def endless_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The pipe through which a Go that builds for ever, with a compiler beside it, says who both are."""
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    program = tmp_path / "fake" / "go"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = version ] && exec echo go version go1.26.0\n'
+        f"sleep 1000 & echo $$ $! >{pids}\ntouch $GOTMPDIR/half-made\nwait\n"
     )
-    fake.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(go, "_INSTALLED_HERE", fake)
-        building = asyncio.create_task(workshop.ensure())
-        compiler = int(await asyncio.to_thread(started.read_text))
-        ended = os.pidfd_open(compiler)
-        building.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await building
+    program.chmod(0o755)
+    monkeypatch.setattr(go, "_INSTALLED_HERE", program)
+    return pids
+
+
+async def _end_of(process: int) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(ended, gone.set)
-    await asyncio.wait_for(gone.wait(), 10)
-    loop.remove_reader(ended)
-    os.close(ended)
+    loop.add_reader(process, gone.set)
+    try:
+        await asyncio.wait_for(gone.wait(), 10)
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
+
+
+async def test_a_caller_that_gives_up_ends_the_build_and_leaves_nothing(workshop: Workshop, endless_go: Path) -> None:
+    building = asyncio.create_task(workshop.ensure())
+    pids = (await asyncio.to_thread(endless_go.read_text)).split()
+    processes = [os.pidfd_open(int(pid)) for pid in pids]
+    building.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await building
+    for process in processes:
+        await _end_of(process)
     assert workshop.entries() == []
+
+
+async def test_a_caller_that_is_killed_leaves_nobody_building_and_nothing_in_the_way(
+    workshop: Workshop, endless_go: Path
+) -> None:
+    script = (
+        "import asyncio, pathlib, sys; from tests.unit.cluster import test_binaries as this\n"
+        "this.go._INSTALLED_HERE = pathlib.Path(sys.argv[2])\n"
+        "asyncio.run(this.Workshop(pathlib.Path(sys.argv[1])).ensure())"
+    )
+    caller = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, workshop.folder, go._INSTALLED_HERE), cwd=Path(__file__).parents[3]
+    )
+    build_pid, compiler_pid = map(int, (await asyncio.to_thread(endless_go.read_text)).split())
+    process = os.pidfd_open(build_pid)
+    caller.kill()
+    await caller.wait()
+    await _end_of(process)
+    os.kill(compiler_pid, signal.SIGKILL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(go, "_INSTALLED_HERE", Path("/nonexistent"))
+        assert run_once((await workshop.ensure()).program("greet")) == "v1.2.3\n"
+    assert len(workshop.entries()) == 1
 
 
 @pytest.mark.parametrize(("version", "seen"), [(None, ""), ("go1.19.8", ": {folder}/go is go1.19")])
