@@ -22,27 +22,22 @@ def files(capacity: Capacity) -> dict[str, str]:
     if capacity.memory is not None:
         found["/proc/meminfo"] = _memory_information(capacity.memory)
     if capacity.cpu is not None:
-        found["/sys/devices/system/cpu/online"] = f"0-{capacity.cpu - 1}\n"
         found["/proc/cpuinfo"] = _processor_information(capacity.cpu)
     return found
 
 
 def trees(capacity: Capacity) -> dict[str, Mapping[str, str]]:
-    """Stand-ins for folders: text by relative path, by folder."""
+    """Stand-ins for folders: text by relative path, by folder.
+
+    Processors without a topology, as on machines whose kernel does not tell it: the kubelet then counts them, and does
+    not confine pods to processors by their numbers, which this host may not have.
+    """
     if capacity.cpu is None:
         return {}
-    memory = capacity.memory or _memory_of_host()
-    node = {
-        "node0/meminfo": f"Node 0 MemTotal:       {memory // _KIB} kB\n",
-        "node0/distance": "10\n",
-        "node0/cpulist": f"0-{capacity.cpu - 1}\n",
-        "online": "0\n",
-    }
+    processors = {"online": f"0-{capacity.cpu - 1}\n"}
     for number in range(capacity.cpu):
-        node[f"node0/cpu{number}/topology/core_id"] = f"{number}\n"
-        node[f"node0/cpu{number}/topology/physical_package_id"] = "0\n"
-        node[f"node0/cpu{number}/online"] = "1\n"
-    return {"/sys/devices/system/node": node}
+        processors[f"cpu{number}/online"] = "1\n"
+    return {"/sys/devices/system/node": {}, "/sys/devices/system/cpu": processors}
 
 
 def _memory_of_host() -> int:
