@@ -9,11 +9,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-for
 PYTEST_ARGUMENTS ?=
 GO := .cache/go
+KIND_CONFIG ?= kind-configs/two-nodes.yaml
+export KIND_CONFIG CLUSTER_NAME ADDONS KEEP
 export PATH := $(CURDIR)/$(GO)/go/bin:$(PATH)
 
 .PHONY: help
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: venv
 venv: $(STAMP) ## Install Python packages by their hashes into .venv
@@ -38,6 +40,26 @@ demo: venv ## Two groups share this machine; a simulation is preempted and conti
 .PHONY: test
 test: venv packages go ## Run the tests, with real processes, snapshots and stores
 	@$(BIN)/pytest $(PYTEST_ARGUMENTS)
+
+.PHONY: cluster-packages
+cluster-packages: venv go ## Install what the test cluster needs on this machine (root; only what is missing)
+	@tools/packages.sh tests/packages.txt tests/cluster/packages.txt
+
+.PHONY: cluster-up
+cluster-up: cluster-packages ## Bring up a Kubernetes cluster after KIND_CONFIG, with ADDONS, called CLUSTER_NAME (root)
+	@$(BIN)/python -m tests.cluster up
+
+.PHONY: cluster-down
+cluster-down: venv ## Take it down: processes, namespaces, mounts, control groups, files
+	@$(BIN)/python -m tests.cluster down
+
+.PHONY: cluster-logs
+cluster-logs: venv ## Show the last lines of every component
+	@$(BIN)/python -m tests.cluster logs
+
+.PHONY: e2e
+e2e: cluster-packages ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
+	@$(BIN)/pytest tests/e2e $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,7 +47,8 @@ async def run(
     try:
         out, err = await process.communicate(stdin)
     except asyncio.CancelledError:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started as well
         await process.wait()
         raise
     if log is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -21,12 +22,16 @@ from tests.cluster.kind_config.reading import read
 
 __all__ = ["api", "audit", "cluster", "evidence", "namespace", "toolbox"]
 
+_HERE = Path(__file__).parent
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All tests share one loop, as they share the cluster; those that the cluster is too small for are left out."""
     usable = usable_nodes(read(kind_config()))
     left_out = []
     for item in items:
+        if not item.path.is_relative_to(_HERE):
+            continue
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
         needed = item.get_closest_marker("nodes")
         if needed is not None and needed.args[0] > usable:

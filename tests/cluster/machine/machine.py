@@ -44,7 +44,7 @@ class Specification:
         state: folder for all that it writes, on a file system that overlays can write to.
         lower: the Debian root below its writable layer.
         binds: what it sees of this host.
-        files: text files of its own, by absolute path.
+        files: text files of its own, by absolute path; scripts can be executed.
         pretended: text laid over files of /proc and /sys for each boot, by absolute path.
         pretended_trees: likewise for folders: text by relative path, by absolute folder.
         services: what runs in it.
@@ -126,10 +126,13 @@ class Machine:
             folder = self.upper / services.DIRECTORY / service.name
             remove_tree(folder / "supervise")  # of an earlier boot
             services.write(self.upper, service)
+            services.forget_deaths(self.logs, service.name)
         for path, text in specification.files.items():
             target = self.upper / path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
+            if text.startswith("#!"):
+                target.chmod(0o755)
         binds = (*specification.binds, Bind(self.logs, services.LOGS))
         (self.state / "boot.json").write_text(
             json.dumps(
@@ -211,7 +214,7 @@ class Machine:
         )
 
     async def start_service(self, name: str) -> None:
-        services.forget_deaths(self.upper, name)
+        services.forget_deaths(self.logs, name)
         await self.run("sv", "up", f"/{services.DIRECTORY}/{name}")
 
     async def stop_service(self, name: str) -> None:
@@ -219,8 +222,8 @@ class Machine:
         await self.run("sv", "-w", "30", "down", f"/{services.DIRECTORY}/{name}")
 
     async def restart_service(self, name: str) -> None:
-        services.forget_deaths(self.upper, name)
         await self.run("sv", "-w", "30", "restart", f"/{services.DIRECTORY}/{name}")
+        services.forget_deaths(self.logs, name)
 
     def check_alive(self, names: Iterable[str]) -> None:
         """Whether none of these services has died.
@@ -229,7 +232,7 @@ class Machine:
             ClusterError: one has; its log's last line tells why.
         """
         for name in names:
-            if services.deaths(self.upper, name):
+            if services.deaths(self.logs, name):
                 lines = self.log(name).read_text(errors="replace").strip().splitlines()
                 said = next((line for line in reversed(lines) if not line.startswith("ended with status")), "nothing")
                 raise ClusterError(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 DIRECTORY = "etc/service"
 LOGS = "/var/log"
-_DEATHS = "deaths"
 
 
 @dataclass(frozen=True)
@@ -37,30 +36,30 @@ def write(root: Path, service: Service) -> None:
     """Lay a service into a machine's root; `root` is the writable layer, seen from outside."""
     folder = root / DIRECTORY / service.name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _DEATHS).unlink(missing_ok=True)
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in service.environment.items())
     _script(
         folder / "run",
         f"exec >>{LOGS}/{service.name}.log 2>&1\n{exports}exec {shlex.join(service.command)}\n",
     )
-    _script(folder / "finish", f'echo "ended with status $1" | tee -a {_DEATHS} >>{LOGS}/{service.name}.log\n')
+    log = f"{LOGS}/{service.name}.log"
+    _script(folder / "finish", f'echo "ended with status $1" | tee -a {LOGS}/{service.name}.deaths >>{log}\n')
     if service.starts_with_machine:
         (folder / "down").unlink(missing_ok=True)
     else:
         (folder / "down").touch()
 
 
-def deaths(root: Path, name: str) -> int:
-    """How often a service has ended since it was written."""
+def deaths(logs: Path, name: str) -> int:
+    """How often a service has ended since `forget_deaths`; `logs` is the machine's, seen from outside."""
     try:
-        return len((root / DIRECTORY / name / _DEATHS).read_text().splitlines())
+        return len((logs / f"{name}.deaths").read_text().splitlines())
     except FileNotFoundError:
         return 0
 
 
-def forget_deaths(root: Path, name: str) -> None:
-    """Count from nought again, as before a wanted restart."""
-    (root / DIRECTORY / name / _DEATHS).unlink(missing_ok=True)
+def forget_deaths(logs: Path, name: str) -> None:
+    """Count from nought again, as after a wanted restart."""
+    (logs / f"{name}.deaths").unlink(missing_ok=True)
 
 
 def _script(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from dataclasses import dataclass
@@ -163,12 +164,13 @@ class Node:
             files=self._files(parts),
             pretended=pretence.files(self.shape.capacity),
             pretended_trees=pretence.trees(self.shape.capacity),
-            services=self._services(parts),
+            services=self._services(),
         )
 
     def _files(self, parts: Parts) -> dict[str, str]:
         shape = self._cluster_shape
         return {
+            "/usr/local/bin/criu": _criu(parts),
             "/etc/hostname": f"{self.name}\n",
             "/etc/hosts": f"127.0.0.1 localhost\n{self.address.ip} {self.name}\n",
             "/etc/machine-id": f"{hashlib.md5(self.name.encode(), usedforsecurity=False).hexdigest()}\n",
@@ -180,7 +182,7 @@ class Node:
             f"{configuration.KUBERNETES}/kube-proxy.yaml": json.dumps(configuration.kube_proxy(shape, self.name)),
         }
 
-    def _services(self, parts: Parts) -> list[Service]:
+    def _services(self) -> list[Service]:
         kubelet = {
             "config": f"{configuration.KUBERNETES}/kubelet.yaml",
             "kubeconfig": f"{configuration.KUBERNETES}/kubelet.kubeconfig",
@@ -190,15 +192,7 @@ class Node:
             **self.shape.kubelet_arguments,
         }
         return [
-            # the shims, and the runc that they start, have its environment
-            Service(
-                "containerd",
-                ["/usr/bin/containerd"],
-                {
-                    "PATH": f"{_CRIU}/bin:/usr/local/bin:/usr/bin:/usr/sbin",
-                    **({"CEDANA_SCHED_CRIU_PRELOAD": _CRIU_PRELOAD} if parts.criu_preload else {}),
-                },
-            ),
+            Service("containerd", ["/usr/bin/containerd"]),
             Service(
                 "kube-proxy", ["/usr/local/bin/kube-proxy", f"--config={configuration.KUBERNETES}/kube-proxy.yaml"]
             ),
@@ -267,6 +261,12 @@ class Node:
             raise ClusterError(f"{self.name} has no service {service!r}", remedy=f"name one of {', '.join(_SERVICES)}")
         await self.machine.restart_service(service)
 
+    async def copy_from(self, other: Node, folder: str) -> None:
+        """Take over a folder of another node, as it is there."""
+        packed = await other.run("sh", "-c", f"tar --create --directory={folder} . | base64")
+        await self.run("mkdir", "-p", folder)
+        await self.run("tar", "--extract", f"--directory={folder}", stdin=base64.b64decode(packed))
+
     async def add_runtime_handler(self, name: str, program: str) -> None:
         """Let containerd know a runtime: `program` is a path on the node that takes runc's arguments."""
         base = configuration.containerd(self._cluster_shape)
@@ -274,3 +274,9 @@ class Node:
         await self.run("tee", f"{configuration.CONTAINERD_DROP_INS}/{name}.toml", stdin=drop_in.encode())
         await self.restart("containerd")
         await self._containerd_answers()
+
+
+def _criu(parts: Parts) -> str:
+    """A script that runs the relocatable CRIU, with what this host's missing capabilities make necessary."""
+    preload = f"export CEDANA_SCHED_CRIU_PRELOAD={_CRIU_PRELOAD}\n" if parts.criu_preload else ""
+    return f'#!/bin/sh\n{preload}exec {_CRIU}/bin/criu "$@"\n'
