@@ -16,6 +16,7 @@ import pytest
 from cedana_sched.local.client import EngineClient, EngineUnreachableError
 from cedana_sched.local.views import Change, JobView, Submission
 from cedana_sched.snapshot.toolchain import Toolchain
+from tests.leftovers import mounts
 
 TIMEOUT_SECONDS = 60.0
 MORTAL = Path(__file__).with_name("mortal.py")
@@ -172,9 +173,9 @@ async def engine(home: Path, toolchain: Toolchain) -> AsyncIterator[Engine]:  # 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind(home: Path) -> Iterator[None]:
-    mounts = Path("/proc/self/mountinfo").read_text()
+    before = mounts()
     yield
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert mounts() == before
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, home)]
     assert left == []
 

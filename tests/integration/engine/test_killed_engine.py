@@ -74,5 +74,5 @@ async def test_a_gang_outlives_an_engine_that_dies_while_it_is_dumped(engine: En
     stop.touch()
     done = await engine.until_phase(gang.uid, "Succeeded", "Failed")
     for index in (0, 1):
-        numbers = Path(f"{done.stdout}.{index}").read_text().split()  # noqa: ASYNC240
+        numbers = Path(f"{done.stdout}.{index}").read_text().split()
         assert numbers == [str(number) for number in range(len(numbers))]

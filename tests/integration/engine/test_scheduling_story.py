@@ -79,7 +79,7 @@ async def test_a_gang_goes_and_returns_together_each_replica_as_itself(cohort: E
     stop.touch()
     done = await cohort.until_phase(gang.uid, "Succeeded", "Failed")
     for index in (0, 1):
-        head, *numbers, last = Path(f"{done.stdout}.{index}").read_text().splitlines()  # noqa: ASYNC240
+        head, *numbers, last = Path(f"{done.stdout}.{index}").read_text().splitlines()
         assert (head.endswith("begins"), last) == (True, "done")
         assert [int(number) for number in numbers] == list(range(len(numbers)))
 

@@ -20,6 +20,7 @@ from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
+from tests.leftovers import mounts
 
 TIMEOUT_SECONDS = 30
 
@@ -174,9 +175,9 @@ async def lab(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind(short_path: Path) -> Iterator[None]:
-    mounts = Path("/proc/self/mountinfo").read_text()
+    before = mounts()
     yield
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert mounts() == before
     assert processes_of(short_path) == []
 
 
