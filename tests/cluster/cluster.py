@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 from tests.cluster import lifetime, preflight
@@ -27,6 +26,7 @@ from tests.cluster.nodes.node import Node, Parts
 from tests.cluster.nodes.registration import advertise, register
 from tests.cluster.place import Place, check_name
 from tests.cluster.steps import Steps
+from tests.cluster.together import together
 
 _KIND_CONFIG = "kind-config.yaml"
 
@@ -66,13 +66,20 @@ class Cluster:
     # --- up
 
     @classmethod
-    async def up(cls, kind_config: Path, name: str | None, steps: Steps) -> Cluster:
+    async def up(
+        cls,
+        kind_config: Path,
+        name: str | None,
+        steps: Steps,
+        then: Callable[[Cluster], Awaitable[None]] | None = None,
+    ) -> Cluster:
         """Bring a cluster up until all its nodes are Ready; what a crashed run left under its name is removed first.
 
         Args:
             kind_config: a file of kind's format.
             name: of the cluster; without one, the file's `name`, or "test".
             steps: told of the progress.
+            then: what is done before the cluster counts as up, such as installing add-ons.
 
         Raises:
             ClusterError: something is missing or failed; nothing half-started is left.
@@ -87,6 +94,9 @@ class Cluster:
                 cluster = cls(place, shape, await _parts(steps))
                 shutil.copy(kind_config, place.root / _KIND_CONFIG)
                 await cluster._start(steps)
+                if then is not None:
+                    await then(cluster)
+                cluster._save()
             except BaseException:
                 await lifetime.remove(place, keep_logs=True)
                 raise
@@ -100,15 +110,14 @@ class Cluster:
         await asyncio.to_thread(self.control_plane.prepare)
         self._link_programs()
         sandbox = await ensure_sandbox_image(steps)
-        await _all(
+        await together(
             self.control_plane.start(self._parts.root, self._parts.binaries, steps),
             *(self._boot(node, [sandbox]) for node in self.nodes.values()),
         )
         with steps.step(f"{len(self.nodes)} nodes Ready"):
             async with self.api() as api:
-                await _all(self._controllers_run(api), *(self._join(api, node) for node in self.nodes.values()))
+                await together(self._controllers_run(api), *(self._join(api, node) for node in self.nodes.values()))
         self.control_plane.check()
-        self._save()
 
     async def _boot(self, node: Node, images: Sequence[Path]) -> None:
         await asyncio.to_thread(node.prepare, self.control_plane.authority(), self.control_plane.url)
@@ -175,11 +184,12 @@ class Cluster:
         """The shape of a further node: the last one's of the kind config, with no taints."""
         return replace(self.shape.nodes[-1], taints=(), role="worker")
 
-    async def add_node(self, images: Sequence[Path]) -> Node:
-        """One more node like the last one, Ready, with these images."""
-        numbers = len(self.nodes)
-        node = self._add(replace(self._template(), name_suffix=f"worker{numbers + 1}"))
-        await self._boot(node, images)
+    async def add_node(self) -> Node:
+        """One more node like the last one, Ready, with the images that the first one has."""
+        first, *others = self.nodes.values()
+        number = str(len(others) + 1) if others else ""  # worker, worker2, ..., as kind names them
+        node = self._add(replace(self._template(), name_suffix=f"worker{number}"))
+        await self._boot(node, [self._parts.images / name for name in first.images()])
         async with self.api() as api:
             await self._join(api, node)
         self._save()
@@ -193,24 +203,14 @@ class Cluster:
 
     async def import_images(self, archives: Sequence[Path]) -> None:
         """Lay images into every node."""
-        await _all(*(node.import_image(archive) for node in self.nodes.values() for archive in archives))
+        await together(*(node.import_image(archive) for node in self.nodes.values() for archive in archives))
 
 
 async def _parts(steps: Steps) -> Parts:
     """Whatever all machines are made from, built where it is missing."""
-    toolchain, binaries, root = await _all(
+    toolchain, binaries, root = await together(
         asyncio.to_thread(ensure_toolchain, None, steps.say),
         ensure("kubernetes", "etcd", steps=steps),
         node_root(steps),
     )
     return Parts(root, binaries, toolchain.criu.parents[1], toolchain.preload, cache_dir() / "images")
-
-
-async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Do it all at once; the first failure ends the rest, and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]

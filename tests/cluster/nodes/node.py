@@ -227,8 +227,20 @@ class Node:
         self.machine.check_alive(_SERVICES)
 
     async def import_image(self, archive: Path) -> None:
-        """Lay an image into containerd; it is unpacked when a container first needs it."""
-        await self.run("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", f"{_IMAGES}/{archive.name}")
+        """Lay an image into containerd, unless it is there; it is unpacked when a container first needs it."""
+        mark = self._images / archive.name
+        if not mark.exists():
+            await self.run("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", f"{_IMAGES}/{archive.name}")
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+
+    @property
+    def _images(self) -> Path:
+        return self.machine.state / "images"
+
+    def images(self) -> list[str]:
+        """File names of the archives that it has."""
+        return sorted(mark.name for mark in self._images.iterdir())
 
     # --- what a test may do to it
 
