@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.cluster import lifetime
-from tests.cluster.addons.addon import Addon
-from tests.cluster.addons.catalog import chosen, install
-from tests.cluster.cluster import Cluster
+from tests.cluster.bring_up import bring_up
 from tests.cluster.errors import ClusterError
 from tests.cluster.place import check_name
 from tests.cluster.steps import Steps
@@ -38,23 +36,12 @@ def main(arguments: list[str]) -> int:
 
 async def _up(name: str | None) -> None:
     kind_config = Path(os.environ.get("KIND_CONFIG") or _DEFAULT_KIND_CONFIG)
-    steps = Steps()
-    addons = chosen(["coredns", *os.environ.get("ADDONS", "").split()])
-    cluster = await Cluster.up(kind_config, name, steps)
-    await _install(cluster, addons, steps)
+    addons = os.environ.get("ADDONS", "").split()
+    cluster = await bring_up(kind_config, name, addons, Steps())
     named = f" CLUSTER_NAME={name}" if name else ""
     print(f"kubectl: export KUBECONFIG={cluster.kubeconfig} PATH={cluster.place.root / 'bin'}:$PATH")
     print(f"logs:    {cluster.place.logs} (make cluster-logs{named})")
     print(f"down:    make cluster-down{named}")
-
-
-async def _install(cluster: Cluster, addons: list[Addon], steps: Steps) -> None:
-    try:
-        await install(cluster, addons, steps)
-    except BaseException:
-        with lifetime.alone(cluster.place.name):
-            await lifetime.remove(cluster.place, keep_logs=True)
-        raise
 
 
 async def _down(name: str | None) -> None:

@@ -14,13 +14,14 @@ from tests.cluster.fixtures.session import (
     evidence,
     keep_evidence,
     kind_config,
+    kueue,
     namespace,
     toolbox,
     usable_nodes,
 )
 from tests.cluster.kind_config.reading import read
 
-__all__ = ["api", "audit", "cluster", "evidence", "namespace", "toolbox"]
+__all__ = ["api", "audit", "cluster", "evidence", "kueue", "namespace", "toolbox"]
 
 _HERE = Path(__file__).parent
 

@@ -205,20 +205,16 @@ class Api:
         *,
         selector: str = "",
         field_selector: str = "",
-        says_absent: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """Every object as ADDED, then every change; goes on by itself when the API server ends a watch.
+        """What there is, as a LIST event whose object has `items`; then every change; never ends by itself.
 
-        With `says_absent`, an ABSENT event without an object comes where a list finds nothing.
+        Another LIST replaces what was known: it comes when the API server has forgotten where a watch was.
         """
         query = {"labelSelector": selector, "fieldSelector": field_selector}
         resource = await self.resource(api_version, kind)
         while True:
             items, version = await self._list(api_version, kind, namespace, query)
-            for item in items:
-                yield Event("ADDED", item)
-            if says_absent and not items:
-                yield Event("ABSENT", {})
+            yield Event("LIST", {"items": items})
             answer = await self._request(
                 "GET",
                 resource.path(namespace),

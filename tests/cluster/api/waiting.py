@@ -82,11 +82,14 @@ async def wait_for(
 async def _states(
     api: Api, api_version: str, kind: str, name: str, namespace: str | None
 ) -> AsyncGenerator[Object, None]:
-    """The object whenever it changes; empty when it is deleted, and first of all when it is absent."""
+    """The object as it is, empty where it is absent, and again after every change."""
     selector = f"metadata.name={name}"
-    async with aclosing(api.watch(api_version, kind, namespace, field_selector=selector, says_absent=True)) as events:
+    async with aclosing(api.watch(api_version, kind, namespace, field_selector=selector)) as events:
         async for event in events:
-            yield {} if event.type in {"DELETED", "ABSENT"} else event.object
+            if event.type == "LIST":
+                yield next(iter(event.object["items"]), {})
+            else:
+                yield {} if event.type == "DELETED" else event.object
 
 
 async def wait_for_all(
@@ -107,15 +110,14 @@ async def wait_for_all(
     present: dict[str, Object] = {}
     try:
         async with asyncio.timeout(within):
-            if condition([]):
-                return []
             async with aclosing(api.watch(api_version, kind, namespace, selector=selector)) as events:
                 async for event in events:
-                    uid = event.object["metadata"]["uid"]
-                    if event.type == "DELETED":
-                        present.pop(uid, None)
+                    if event.type == "LIST":
+                        present = {item["metadata"]["uid"]: item for item in event.object["items"]}
+                    elif event.type == "DELETED":
+                        present.pop(event.object["metadata"]["uid"], None)
                     else:
-                        present[uid] = event.object
+                        present[event.object["metadata"]["uid"]] = event.object
                     if condition(list(present.values())):
                         return list(present.values())
     except TimeoutError:
