@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -44,3 +45,9 @@ class Addon(Protocol):
 async def archives(addon: Addon, binaries: Binaries) -> list[Path]:
     """The archives of an add-on's images, written first where they are missing."""
     return [await ensure_binary_image(image) for image in addon.images(binaries)]
+
+
+def version_of(binaries: Binaries, tool: str) -> str:
+    """The version of the module that a tool was built from, such as `v1.14.1`; charts may name an older one."""
+    version: str = json.loads((binaries.folders[tool] / "complete.json").read_text())["version"]
+    return version

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.addons.addon import Addon, archives
 from tests.cluster.addons.coredns import CoreDns
+from tests.cluster.addons.jobset import JobSet
 from tests.cluster.addons.kueue import Kueue
+from tests.cluster.addons.kwok import Kwok
+from tests.cluster.addons.volcano import Volcano
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
-from tests.cluster.nodes.node import Node
 from tests.cluster.steps import Steps
+from tests.cluster.together import together
 
-ADDONS: dict[str, Addon] = {addon.name: addon for addon in (CoreDns(), Kueue())}
+ADDONS: dict[str, Addon] = {addon.name: addon for addon in (CoreDns(), Kwok(), JobSet(), Volcano(), Kueue())}
 
-_IN_KUBE_SYSTEM = frozenset({"coredns"})
+_IN_KUBE_SYSTEM = frozenset({"coredns", "kwok"})
 """Kueue's webhooks see every pod but those there: from when they are written until they answer, no other is created."""
 
 
@@ -44,7 +45,7 @@ async def prepare(addons: Sequence[Addon], steps: Steps) -> tuple[Binaries, list
         ClusterError: a build failed.
     """
     binaries = await ensure(*{tool: None for addon in addons for tool in addon.tools}, steps=steps)
-    built = await _all(*(archives(addon, binaries) for addon in addons))
+    built = await together(*(archives(addon, binaries) for addon in addons))
     return binaries, [archive for several in built for archive in several]
 
 
@@ -63,35 +64,16 @@ async def install(cluster: Cluster, addons: Sequence[Addon | str], steps: Steps)
     binaries, images = await prepare(wanted, steps)
     with steps.step(f"{len(images)} images of add-ons on {len(cluster.nodes)} nodes"):
         # the scheduler may choose any node
-        await _all(*(_import(node, images) for node in cluster.nodes.values()))
+        await cluster.import_images(images)
 
-    async def together(some: list[Addon]) -> None:
-        await _all(*(addon.install(cluster, binaries, steps) for addon in some))
+    async def installed(some: list[Addon]) -> None:
+        await together(*(addon.install(cluster, binaries, steps) for addon in some))
 
     unseen = [addon for addon in wanted if addon.name in _IN_KUBE_SYSTEM]
     kueue = [addon for addon in wanted if addon.name == "kueue"]
 
     async def kueue_last() -> None:
-        await together([addon for addon in wanted if addon not in (*unseen, *kueue)])
-        await together(kueue)
+        await installed([addon for addon in wanted if addon not in (*unseen, *kueue)])
+        await installed(kueue)
 
-    await _all(together(unseen), kueue_last())
-
-
-async def _import(node: Node, images: Sequence[Path]) -> None:
-    for image in images:
-        mark = node.machine.state / "images" / image.name
-        if not mark.exists():
-            await node.import_image(image)
-            mark.parent.mkdir(exist_ok=True)
-            mark.touch()
-
-
-async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Do it all at once; the first failure ends the rest, and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+    await together(installed(unseen), kueue_last())

@@ -78,15 +78,20 @@ class Release:
         return True
 
 
-def app_version(chart: Path) -> str:
-    """The version of the program that a chart is made for."""
-    return str(yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"])
-
-
 def default_values(chart: Path) -> dict[str, Any]:
     """What a chart takes where it is told nothing."""
     values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text())
     return values
+
+
+def overlaid(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with others laid over them; null stays, by which Helm takes away what a chart has."""
+    return dict(values) | {
+        name: overlaid(values[name], value)
+        if isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
+        else value
+        for name, value in others.items()
+    }
 
 
 def _namespace(name: str) -> Object:

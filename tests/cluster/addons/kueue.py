@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tests.cluster.addons import charts
+from tests.cluster.addons.addon import version_of
 from tests.cluster.addons.deployments import wait_available
 from tests.cluster.addons.webhooks import webhooks_answer
 from tests.cluster.binaries.build import Binaries
@@ -27,7 +28,7 @@ _VALUES: Mapping[str, Any] = {
         # nobody else may hold quotas while another configuration takes over
         "strategy": {"type": "Recreate"},
         "manager": {
-            "image": {"repository": _REPOSITORY, "tag": "", "pullPolicy": "Never"},
+            "image": {"repository": _REPOSITORY, "pullPolicy": "Never"},
             # a test's quotas and nodes are not to be measured by what Kueue takes
             "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": None, "memory": "512Mi"}},
         },
@@ -59,9 +60,8 @@ class Kueue:
     tools: tuple[str, ...] = ("kueue", charts.TOOL)
 
     def images(self, binaries: Binaries) -> Sequence[BinaryImage]:
-        version = charts.app_version(binaries.files("kueue", "charts/kueue"))
-        program = {"/manager": binaries.program("kueue")}
-        return [BinaryImage(f"{_REPOSITORY}:{version}", program, ["/manager"])]
+        name = f"{_REPOSITORY}:{version_of(binaries, 'kueue')}"
+        return [BinaryImage(name, {"/manager": binaries.program("kueue")}, ["/manager"])]
 
     async def install(self, cluster: Cluster, binaries: Binaries, steps: Steps) -> None:
         with steps.step("Kueue Available"):
@@ -75,16 +75,9 @@ class Kueue:
         chart = binaries.files("kueue", "charts/kueue")
         default = yaml.safe_load(charts.default_values(chart)["managerConfig"]["controllerManagerConfigYaml"])
         configuration = merge(merge(default, _CONFIGURATION), self.configuration)
-        written = {"managerConfig": {"controllerManagerConfigYaml": json.dumps(configuration)}}
-        return charts.Release("kueue", NAMESPACE, chart, {**_VALUES, **written} | _laid_over(_VALUES, self.values))
-
-
-def _laid_over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _merged(values.get(key), value) for key, value in others.items()}
-
-
-def _merged(one: Any, other: Any) -> Any:
-    """Like a merge patch, but keeping null, by which Helm takes away a chart's value."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return {**one, **_laid_over(one, other)}
-    return other
+        written = {
+            "controllerManager": {"manager": {"image": {"tag": version_of(binaries, "kueue")}}},
+            "managerConfig": {"controllerManagerConfigYaml": json.dumps(configuration)},
+        }
+        values = charts.overlaid(charts.overlaid(_VALUES, written), self.values)
+        return charts.Release("kueue", NAMESPACE, chart, values)
