@@ -18,7 +18,12 @@ import tenacity
 from tests.cluster.errors import ClusterError
 
 MOUNT = Path("/sys/fs/cgroup")
+LEAF = "init"
+"""In version 2 a group whose children have controllers holds no processes itself: those of a machine begin here."""
+_PROCESSES = "cgroup.procs"
 _NEEDED = ("cpu", "cpuset", "memory", "pids")
+_ENDS_WITHIN = 10
+_REMEDY = "see whether control groups can be written here: a container needs its own, writable ones"
 
 
 def is_version_2(mount: Path = MOUNT) -> bool:
@@ -31,17 +36,17 @@ def missing_controllers(mount: Path = MOUNT) -> list[str]:
     if is_version_2(mount):
         offered = set((mount / "cgroup.controllers").read_text().split())
     else:
-        offered = {hierarchy.name for hierarchy in _hierarchies(mount)}
+        offered = {name for hierarchy in _hierarchies(mount) for name in hierarchy.name.split(",")}
     return [name for name in _NEEDED if name not in offered]
 
 
 def _hierarchies(mount: Path) -> Iterator[Path]:
     if is_version_2(mount):
         yield mount
-        return
-    for folder in sorted(mount.iterdir()):
-        if folder.is_dir() and not folder.is_symlink() and (folder / "cgroup.procs").exists():
-            yield folder
+    elif mount.is_dir():
+        for folder in sorted(mount.iterdir()):
+            if not folder.is_symlink() and (folder / "cgroup.procs").exists():  # cpu is a link to cpu,cpuacct
+                yield folder
 
 
 class ControlGroup:
@@ -55,71 +60,121 @@ class ControlGroup:
         """Where the group is, or would be, in each hierarchy."""
         return [hierarchy / self.path for hierarchy in _hierarchies(self._mount)]
 
-    def create(self) -> None:
-        """Make the group everywhere; in version 1 a new cpuset takes its parent's processors, or nothing could join."""
-        for folder in self.folders():
-            for level in (*reversed(folder.relative_to(self._mount).parents), folder.relative_to(self._mount)):
-                current = self._mount / level
-                current.mkdir(exist_ok=True)
-                self._hand_down(current)
+    def doors(self) -> list[Path]:
+        """Files that a process joins the group by."""
+        return [folder / _PROCESSES for folder in self.folders()]
 
-    def _hand_down(self, folder: Path) -> None:
+    def leaf_doors(self) -> list[Path]:
+        """Files that a process joins by in which it may stay while the group has children."""
+        return [self._mount / self.path / LEAF / _PROCESSES] if is_version_2(self._mount) else []
+
+    @tenacity.retry(  # another cluster's end may take away an empty parent between two steps
+        stop=tenacity.stop_after_attempt(10), retry=tenacity.retry_if_exception_type(FileNotFoundError), reraise=True
+    )
+    def create(self) -> None:
+        """Make the group everywhere, with the controllers of its parents.
+
+        Raises:
+            ClusterError: the kernel says no.
+        """
+        try:
+            for hierarchy in _hierarchies(self._mount):
+                current = hierarchy
+                for part in Path(self.path).parts:
+                    current /= part
+                    self._make(current)
+            for door in self.leaf_doors():
+                door.parent.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ClusterError(f"the control group {self.path} cannot be made: {error}", remedy=_REMEDY) from error
+
+    def _make(self, folder: Path) -> None:
         if is_version_2(self._mount):
-            control = folder.parent / "cgroup.subtree_control"
-            if folder != self._mount and control.exists():
-                offered = (folder.parent / "cgroup.controllers").read_text().split()
-                control.write_text(" ".join(f"+{name}" for name in offered))
-            return
-        for name in ("cpuset.cpus", "cpuset.mems"):
+            hand_down(folder.parent)
+        folder.mkdir(exist_ok=True)
+        for name in ("cpuset.cpus", "cpuset.mems"):  # version 1: nothing can join a group without processors
             own, parents = folder / name, folder.parent / name
-            if own.exists() and parents.exists() and not own.read_text().strip():
+            if not is_version_2(self._mount) and own.exists() and not own.read_text().strip():
                 own.write_text(parents.read_text())
 
     def processes(self) -> set[int]:
         """Every process in the group and below it, by its number on this machine."""
         found: set[int] = set()
-        for folder in self.folders():
-            for listing in folder.rglob("cgroup.procs"):
-                with contextlib.suppress(FileNotFoundError, OSError):  # a group may vanish while it is read
-                    found.update(int(line) for line in listing.read_text().split())
+        for folder in self._folders_below():
+            with contextlib.suppress(OSError):  # a group may vanish while it is read
+                found.update(int(line) for line in (folder / _PROCESSES).read_text().split())
         found.discard(0)  # a process of another PID namespace than ours
         return found
 
+    def _folders_below(self) -> list[Path]:
+        """The group and all below it in every hierarchy, the lowest first."""
+        return [Path(current) for folder in self.folders() for current, _, _ in os.walk(folder, topdown=False)]
+
+    def holds(self, pid: int) -> bool:
+        """Whether a process is in the group or below it."""
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return any(f"/{self.path}/" in f"{line.split(':', 2)[2]}/" for line in lines)
+
     def freeze(self) -> None:
-        """Stop every process of the group where it is."""
+        """Stop every process of the group where it is; returns when all have stopped.
+
+        Raises:
+            ClusterError: they go on for 10 s.
+        """
         self._set_frozen(frozen=True)
+        self._wait_until_frozen()
 
     def thaw(self) -> None:
         """Let them go on."""
         self._set_frozen(frozen=False)
 
+    def _freezer(self) -> Path | None:
+        """Version 1's controller where there is one, else what every group of version 2 has."""
+        found = [folder / name for name in ("freezer.state", "cgroup.freeze") for folder in self.folders()]
+        return next((path for path in found if path.exists()), None)
+
     def _set_frozen(self, *, frozen: bool) -> None:
-        for folder in self.folders():
-            if (state := folder / "freezer.state").exists():
-                state.write_text("FROZEN" if frozen else "THAWED")
-            elif (state := folder / "cgroup.freeze").exists():
-                state.write_text("1" if frozen else "0")
+        freezer = self._freezer()
+        if freezer is None:
+            raise ClusterError(
+                f"the control group {self.path} cannot be frozen", remedy="boot a kernel with the freezer controller"
+            )
+        words = ("THAWED", "FROZEN") if freezer.name == "freezer.state" else ("0", "1")
+        freezer.write_text(words[frozen])
+
+    @tenacity.retry(
+        wait=tenacity.wait_fixed(0.01),
+        stop=tenacity.stop_after_delay(_ENDS_WITHIN),
+        retry=tenacity.retry_if_exception_type(ClusterError),
+        reraise=True,
+    )
+    def _wait_until_frozen(self) -> None:
+        freezer = self._freezer()
+        if freezer is not None and freezer.name == "freezer.state":
+            frozen = freezer.read_text().strip() == "FROZEN"
+        else:
+            frozen = "frozen 1" in (self._mount / self.path / "cgroup.events").read_text().splitlines()
+        if not frozen:
+            raise ClusterError(f"the control group {self.path} does not freeze", remedy="see its processes' stacks")
 
     def end(self) -> None:
-        """Kill everything in the group and remove it.
+        """Kill everything in the group and remove it, and its parents that are empty then.
 
         Raises:
-            ClusterError: a process survives its SIGKILL for 10 s.
+            ClusterError: a process survives its SIGKILL for 10 s, or a group cannot be removed.
         """
         if any(folder.exists() for folder in self.folders()):
-            self._thaw_all()
             self._kill()
             self._remove()
 
-    def _thaw_all(self) -> None:
-        for folder in self.folders():
-            for state in folder.rglob("freezer.state"):  # a frozen process of version 1 does not even die
-                with contextlib.suppress(OSError):
-                    state.write_text("THAWED")
-
     @tenacity.retry(
         wait=tenacity.wait_fixed(0.02),
-        stop=tenacity.stop_after_delay(10),
+        stop=tenacity.stop_after_delay(_ENDS_WITHIN),
         retry=tenacity.retry_if_exception_type(ClusterError),
         reraise=True,
     )
@@ -128,23 +183,55 @@ class ControlGroup:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._thaw_all()
         if left:
             raise ClusterError(
                 f"processes {sorted(left)[:5]} of {self.path} do not end",
                 remedy="see their /proc/PID/stack; a hung mount is the usual cause",
             )
 
+    def _thaw_all(self) -> None:
+        for folder in self._folders_below():
+            state = folder / "freezer.state"
+            if state.exists():  # a frozen process of version 1 does not even die
+                with contextlib.suppress(OSError):
+                    state.write_text("THAWED")
+
     @tenacity.retry(
         wait=tenacity.wait_fixed(0.05),
-        stop=tenacity.stop_after_delay(10),
-        retry=tenacity.retry_if_exception_type(OSError),
+        stop=tenacity.stop_after_delay(_ENDS_WITHIN),
+        retry=tenacity.retry_if_exception_type(ClusterError),
         reraise=True,
     )
     def _remove(self) -> None:
-        for folder in self.folders():
-            for current, _, _ in os.walk(folder, topdown=False):
-                with contextlib.suppress(FileNotFoundError):
-                    Path(current).rmdir()
+        for folder in self._folders_below():
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise ClusterError(f"the control group {folder} stays: {error}", remedy=f"rmdir {folder}") from error
+        for hierarchy in _hierarchies(self._mount):
+            for parent in list(Path(self.path).parents)[:-1]:
+                with contextlib.suppress(OSError):  # other clusters' groups are in it
+                    (hierarchy / parent).rmdir()
+
+
+def hand_down(folder: Path) -> None:
+    """Let a group of version 2 give its children every controller that it has.
+
+    Raises:
+        OSError: one that a kubelet needs is refused; others may be.
+    """
+    control = folder / "cgroup.subtree_control"
+    given = set(control.read_text().split())
+    for name in (folder / "cgroup.controllers").read_text().split():
+        if name not in given:
+            try:
+                control.write_text(f"+{name}")
+            except OSError:
+                if name in _NEEDED:
+                    raise
 
 
 def remove_tree(folder: Path) -> None:

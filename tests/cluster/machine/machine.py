@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tenacity
+from asyncinotify import Inotify, Mask
 
 from tests.cluster.commands import run
 from tests.cluster.errors import ClusterError
 from tests.cluster.machine import network, services
-from tests.cluster.machine.cgroups import ControlGroup, remove_tree
+from tests.cluster.machine.cgroups import ControlGroup
 from tests.cluster.machine.services import Service
+
+T = TypeVar("T")
 
 _BOOT = Path(__file__).with_name("boot.py")
 _SUPERVISOR = ("/usr/bin/runsvdir", "-P", f"/{services.DIRECTORY}")
-_JOIN_GROUPS = 'for procs in $GROUPS_TO_JOIN; do echo $$ > "$procs" || exit; done; exec "$@"'
+_JOIN = 'for door in {}; do echo $$ > "$door" || exit; done'
+_LAUNCH = f"""
+{_JOIN.format("$GROUP")}
+unshare --cgroup sh -c '{_JOIN.format("$LEAF")}; exec "$@"' enter "$@" &
+"""
+"""The control group namespace begins in the group itself, also where its processes belong into a leaf of it."""
+_BOOTS_WITHIN = 30
 
 
 @dataclass(frozen=True)
@@ -94,45 +104,41 @@ class Machine:
         Raises:
             ClusterError: its init did not come up.
         """
-        self._prepare(specification)
+        await asyncio.to_thread(self._prepare, specification)
         boot_log = self.logs / "boot.log"
-        with boot_log.open("wb") as log:
-            launcher = await asyncio.create_subprocess_exec(
-                *("sh", "-c", _JOIN_GROUPS, "join"),
-                *("nsenter", f"--net={network.NAMESPACES / specification.namespace}"),
-                *("unshare", "--pid", "--fork", "--mount", "--uts", "--ipc", "--cgroup", "--propagation", "private"),
-                *("python3", "-I", str(_BOOT), str(self.state / "boot.json")),
-                env={
-                    "PATH": os.environ["PATH"],
-                    "GROUPS_TO_JOIN": " ".join(str(folder / "cgroup.procs") for folder in self.group.folders()),
-                },
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
         try:
-            await self._wait_for_supervisor(launcher, boot_log)
+            with boot_log.open("wb") as log:
+                launcher = await asyncio.create_subprocess_exec(
+                    *("sh", "-c", _LAUNCH, "launch"),
+                    *("nsenter", f"--net={network.NAMESPACES / specification.namespace}"),
+                    *("unshare", "--pid", "--fork", "--mount", "--uts", "--ipc", "--propagation", "private"),
+                    *(sys.executable, "-I", str(_BOOT), str(self.state / "boot.json")),
+                    env={
+                        "PATH": os.environ["PATH"],
+                        "GROUP": " ".join(map(str, self.group.doors())),
+                        "LEAF": " ".join(map(str, self.group.leaf_doors())),
+                    },
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+                await launcher.wait()
+            pid = await self._supervised(specification, boot_log)
+            (self.state / "init.pid").write_text(str(pid))
         except BaseException:
             self.kill()
-            await launcher.wait()
             raise
 
     def _prepare(self, specification: Specification) -> None:
         self.group.create()
         self.upper.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
-        for service in specification.services:
-            folder = self.upper / services.DIRECTORY / service.name
-            remove_tree(folder / "supervise")  # of an earlier boot
-            services.write(self.upper, service)
-            services.forget_deaths(self.logs, service.name)
+        services.prepare(self.upper, self.logs, specification.services)
         for path, text in specification.files.items():
             target = self.upper / path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
-            if text.startswith("#!"):
-                target.chmod(0o755)
         binds = (*specification.binds, Bind(self.logs, services.LOGS))
         (self.state / "boot.json").write_text(
             json.dumps(
@@ -148,40 +154,43 @@ class Machine:
             )
         )
 
-    async def _wait_for_supervisor(self, launcher: asyncio.subprocess.Process, boot_log: Path) -> None:
+    async def _supervised(self, specification: Specification, boot_log: Path) -> int:
+        """Wait until its init supervises all services, and return its number on this host."""
         async for attempt in tenacity.AsyncRetrying(
-            wait=tenacity.wait_fixed(0.02), stop=tenacity.stop_after_delay(20), reraise=True
+            wait=tenacity.wait_fixed(0.02),
+            stop=tenacity.stop_after_delay(_BOOTS_WITHIN),
+            retry=tenacity.retry_if_exception_type(_StillBootingError),
+            retry_error_callback=lambda _: None,
         ):
             with attempt:
-                if launcher.returncode is not None:
-                    break
-                self._pid = self._find_init(launcher.pid)
-        if launcher.returncode is not None:
-            last = boot_log.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
-            raise ClusterError(f"{self.name} did not boot: {last}", log=boot_log, remedy="see its log")
-        (self.state / "init.pid").write_text(str(self._pid))
-
-    def _find_init(self, launcher: int) -> int:
-        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-        for child in children:
-            if Path(f"/proc/{child}/comm").read_text().strip() == "tini":
-                return int(child)
-        raise ClusterError(f"{self.name} has no init yet", remedy="wait")
+                first = [pid for pid in self.group.processes() if _number_in_namespace(pid) == 1]
+                if first and services.have_started(self.upper, specification.services):
+                    return first[0]
+                if not self.group.processes():
+                    raise ClusterError(
+                        f"{self.name} did not boot: {services.last_words(boot_log)}",
+                        log=boot_log,
+                        remedy="see its log",
+                    )
+                raise _StillBootingError
+        raise ClusterError(
+            f"{self.name} did not boot within {_BOOTS_WITHIN} s",
+            log=boot_log,
+            remedy="see its log, and whether the machine is overloaded",
+        )
 
     def pid(self) -> int | None:
         """Its first process as this host numbers it; None when it is off."""
         try:
             pid = int((self.state / "init.pid").read_text())
-            status = Path(f"/proc/{pid}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
+        except FileNotFoundError:
             return None
-        return pid if pid in self.group.processes() and "\nNSpid:" in status else None
+        return pid if self.group.holds(pid) else None
 
     def kill(self) -> None:
         """A power cut: nothing gets to say a word."""
         if (pid := self.pid()) is not None:
-            self.group.thaw()
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # its whole PID namespace dies with it
         self.group.end()
         (self.state / "init.pid").unlink(missing_ok=True)
 
@@ -222,8 +231,9 @@ class Machine:
         await self.run("sv", "-w", "30", "down", f"/{services.DIRECTORY}/{name}")
 
     async def restart_service(self, name: str) -> None:
-        await self.run("sv", "-w", "30", "restart", f"/{services.DIRECTORY}/{name}")
-        services.forget_deaths(self.logs, name)
+        """Stop it and start it again; its wanted end counts for no death."""
+        await self.stop_service(name)
+        await self.start_service(name)
 
     def check_alive(self, names: Iterable[str]) -> None:
         """Whether none of these services has died.
@@ -232,16 +242,35 @@ class Machine:
             ClusterError: one has; its log's last line tells why.
         """
         for name in names:
-            if services.deaths(self.logs, name):
-                lines = self.log(name).read_text(errors="replace").strip().splitlines()
-                said = next((line for line in reversed(lines) if not line.startswith("ended with status")), "nothing")
+            if services.has_died(self.logs, name):
+                log = self.log(name)
                 raise ClusterError(
-                    f"{name} on {self.name} died while starting: {said}", log=self.log(name), remedy="see its log"
+                    f"{name} on {self.name} has died: {services.last_words(log)}", log=log, remedy="see its log"
                 )
 
-    def forget(self) -> None:
-        """Delete all that it wrote, but its logs."""
-        shutil.rmtree(self.state, ignore_errors=False)
+    async def while_alive(self, names: Sequence[str], work: Coroutine[Any, Any, T]) -> T:
+        """Do work that these services are needed for; the death of one ends it at once.
+
+        Raises:
+            ClusterError: one has died.
+        """
+        with Inotify() as deaths:
+            deaths.add_watch(self.logs / services.DEATHS, Mask.CREATE)
+            working = asyncio.create_task(work, name="work that needs services")
+            dying = asyncio.create_task(self._death(deaths, names), name=f"deaths on {self.name}")
+            try:
+                await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+                self.check_alive(names)
+                return working.result()
+            finally:
+                working.cancel()
+                dying.cancel()
+                await asyncio.gather(working, dying, return_exceptions=True)
+
+    async def _death(self, deaths: Inotify, names: Sequence[str]) -> None:
+        self.check_alive(names)
+        async for _ in deaths:
+            self.check_alive(names)
 
 
 _ENVIRONMENT = (
@@ -250,3 +279,17 @@ _ENVIRONMENT = (
     "HOME=/root",
     "LC_ALL=C.UTF-8",
 )
+
+
+class _StillBootingError(Exception):
+    pass
+
+
+def _number_in_namespace(pid: int) -> int | None:
+    """What a process is called in its innermost PID namespace; None when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
+    return int(numbers[-1]) if len(numbers) > 1 else None
