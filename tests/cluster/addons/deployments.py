@@ -51,11 +51,10 @@ def is_available(deployment: Object) -> bool:
 async def _guard(cluster: Cluster, api: Api, namespace: str) -> None:
     async with aclosing(api.watch("v1", "Pod", namespace)) as events:
         async for event in events:
-            if trouble := trouble_of(event.object):
-                name = event.object["metadata"]["name"]
-                raise ClusterError(
-                    f"{namespace}/{name} {trouble}", log=_log(cluster, event.object), remedy="see the pod's log"
-                )
+            for pod in event.object["items"] if event.type == "LIST" else [event.object]:
+                if trouble := trouble_of(pod):
+                    name = pod["metadata"]["name"]
+                    raise ClusterError(f"{namespace}/{name} {trouble}", log=_log(cluster, pod), remedy="see its log")
 
 
 def trouble_of(pod: Object) -> str | None:
