@@ -13,7 +13,7 @@ from pathlib import Path
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 from tests.cluster import lifetime, preflight
 from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import WaitedInVainError, has_condition, wait_for
+from tests.cluster.api.waiting import wait_for
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cache import cache_dir
 from tests.cluster.control_plane.control_plane import ControlPlane
@@ -23,7 +23,7 @@ from tests.cluster.kind_config.reading import read
 from tests.cluster.kind_config.shape import ClusterShape, NodeShape
 from tests.cluster.machine import network
 from tests.cluster.nodes.node import Node, Parts
-from tests.cluster.nodes.registration import advertise, register
+from tests.cluster.nodes.registration import register
 from tests.cluster.place import Place, check_name
 from tests.cluster.steps import Steps
 from tests.cluster.together import together
@@ -87,10 +87,10 @@ class Cluster:
         shape = read(kind_config)
         name = check_name(name or shape.name or "test")
         with lifetime.alone(name):
-            preflight.check_machine(len(shape.nodes))
+            preflight.check_machine(shape)
             place = await lifetime.claim(name)
-            preflight.check_networks(place, shape)
             try:
+                preflight.check_networks(place, shape)
                 cluster = cls(place, shape, await _parts(steps))
                 shutil.copy(kind_config, place.root / _KIND_CONFIG)
                 await cluster._start(steps)
@@ -107,7 +107,7 @@ class Cluster:
         await network.create_namespace(place.namespace)
         await network.create_bridge(place.namespace, place.bridge, place.bridge_interface)
         await network.connect_host(place.namespace, place.interface, place.link)
-        await asyncio.to_thread(self.control_plane.prepare)
+        self.control_plane.prepare()
         self._link_programs()
         sandbox = await ensure_sandbox_image(steps)
         await together(
@@ -116,11 +116,11 @@ class Cluster:
         )
         with steps.step(f"{len(self.nodes)} nodes Ready"):
             async with self.api() as api:
-                await together(self._controllers_run(api), *(self._join(api, node) for node in self.nodes.values()))
-        self.control_plane.check()
+                joined = together(self._controllers_run(api), *(self._join(api, node) for node in self.nodes.values()))
+                await self.control_plane.while_alive(joined)
 
     async def _boot(self, node: Node, images: Sequence[Path]) -> None:
-        await asyncio.to_thread(node.prepare, self.control_plane.authority(), self.control_plane.url)
+        node.prepare(self.control_plane.authority(), self.control_plane.url)
         await node.connect()
         await node.boot(self._parts)
         for image in images:
@@ -128,21 +128,12 @@ class Cluster:
 
     async def _controllers_run(self, api: Api) -> None:
         """Wait for what the controllers make first; without it no pod is admitted."""
-        try:
-            await wait_for(api, "v1", "ServiceAccount", "default", lambda _: True, namespace="default", within=30)
-        except WaitedInVainError:
-            self.control_plane.check()
-            raise
+        await wait_for(api, "v1", "ServiceAccount", "default", lambda _: True, namespace="default", within=30)
 
     async def _join(self, api: Api, node: Node) -> None:
         await register(api, node)
         await node.start_kubelet()
-        try:
-            await wait_for(api, "v1", "Node", node.name, has_condition("Ready"), within=60)
-        except WaitedInVainError:
-            node.check()
-            raise
-        await advertise(api, node)
+        await node.while_alive(wait_for(api, "v1", "Node", node.name, node.is_ready, within=60))
 
     def _link_programs(self) -> None:
         folder = self.place.root / "bin"
@@ -153,7 +144,7 @@ class Cluster:
 
     def _save(self) -> None:
         state = {"added": list(self.nodes)[len(self.shape.nodes) :]}
-        (self.place.root / lifetime.STATE).write_text(json.dumps(state))
+        lifetime.mark_up(self.place, json.dumps(state))
 
     # --- found again
 

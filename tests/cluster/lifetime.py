@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import IPv4Network
 from pathlib import Path
+from typing import TextIO
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.machine import network
 from tests.cluster.machine.cgroups import ControlGroup, remove_tree
-from tests.cluster.place import SLOTS, Place, home, link_of
+from tests.cluster.place import HOME_VARIABLE, SLOTS, Place, home, link_of
 
 STATE = "cluster.json"
 """Written last when a cluster comes up: its presence means that it is up."""
@@ -27,22 +31,74 @@ def is_up(name: str) -> bool:
     return (home() / name / STATE).exists()
 
 
+def mark_up(place: Place, state: str) -> None:
+    """Say that a cluster is up, or what has become of it since, whole or not at all."""
+    written = place.root / f"{STATE}.new"
+    written.write_text(state)
+    written.rename(place.root / STATE)
+
+
 @contextmanager
 def alone(name: str) -> Iterator[None]:
-    """Be the only one that brings this cluster up or takes it down.
+    """Be the only one that brings this cluster up or takes it down; SIGTERM ends this program as Ctrl-C does, cleanly.
 
     Raises:
         ClusterError: another process does.
     """
-    home().mkdir(parents=True, exist_ok=True)
-    with (home() / f".{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ClusterError(
-                f"another process brings the cluster {name!r} up or down", remedy="wait for it, or set CLUSTER_NAME"
-            ) from None
+    try:
+        with _locked(f".{name}.lock", waits=False), _clean_end():
+            yield
+    except BlockingIOError:
+        raise ClusterError(
+            f"another process brings the cluster {name!r} up or down", remedy="wait for it, or set CLUSTER_NAME"
+        ) from None
+
+
+@contextmanager
+def _locked(name: str, *, waits: bool) -> Iterator[None]:
+    """Hold a lock that leaves no file behind.
+
+    Raises:
+        BlockingIOError: it is held, and nobody `waits`.
+    """
+    path = home() / name
+    with _open_lock(path) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        if _is_file(lock, path):
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
+    with _locked(name, waits=waits):  # whoever had it has deleted it: it is a new file by now
         yield
+
+
+def _open_lock(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise ClusterError(
+            f"{path.parent}, where clusters live, cannot be written to: {error.strerror}",
+            remedy=f"run it as root, or set {HOME_VARIABLE}",
+        ) from error
+
+
+def _is_file(opened: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _clean_end() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def claim(name: str) -> Place:
@@ -56,17 +112,16 @@ async def claim(name: str) -> Place:
             f"the cluster {name!r} is up already", remedy="run `make cluster-down` first, or set CLUSTER_NAME"
         )
     await remove(_place_of(name))
-    with (home() / ".slots.lock").open("w") as lock:
-        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-        place = Place(name, await _free_slot())
+    routed = await network.routed_networks()
+    with _locked(".slots.lock", waits=True):  # held for a moment only
+        place = Place(name, _free_slot(routed))
         place.root.mkdir()
         (place.root / _SLOT).write_text(str(place.slot))
     return place
 
 
-async def _free_slot() -> int:
-    taken = {int(path.read_text()) for path in home().glob(f"*/{_SLOT}")}
-    routed = await network.routed_networks()
+def _free_slot(routed: Sequence[IPv4Network]) -> int:
+    taken = {_slot_in(path) for path in home().glob(f"*/{_SLOT}")}
     for slot in range(SLOTS):
         link = link_of(slot)
         if slot not in taken and not any(link.overlaps(other) for other in routed if other.prefixlen):
@@ -89,33 +144,31 @@ def place_of_running(name: str) -> Place:
 
 
 def _place_of(name: str) -> Place:
-    slot = home() / name / _SLOT
-    return Place(name, int(slot.read_text()) if slot.exists() else SLOTS)
+    return Place(name, _slot_in(home() / name / _SLOT))
+
+
+def _slot_in(file: Path) -> int:
+    """`SLOTS` where none was claimed: a run may have been killed on its way."""
+    text = file.read_text() if file.exists() else ""
+    return int(text) if text.isdecimal() else SLOTS
 
 
 async def take_down(name: str) -> bool:
     """Remove every process, namespace, mount, control group and file of a cluster; False when there was nothing."""
     place = _place_of(name)
-    found = place.root.exists() or (network.NAMESPACES / place.namespace).exists()
+    found = place.root.exists() or place.logs.exists() or (network.NAMESPACES / place.namespace).exists()
     await remove(place)
     return found
 
 
 async def remove(place: Place, *, keep_logs: bool = False) -> None:
-    """Remove all that bears the cluster's name."""
+    """Remove all that bears the cluster's name; its logs too, unless they shall tell why it did not come up."""
     (place.root / STATE).unlink(missing_ok=True)
     await asyncio.to_thread(ControlGroup(place.group).end)
     for namespace in (*network.namespaces(place.namespace_prefix), place.namespace):
         await network.delete_namespace(namespace)
     if place.slot < SLOTS:
         await network.delete_link(place.interface)
-    if keep_logs and place.logs.exists():
-        kept = home() / f"{place.name}.failed-logs"
-        remove_tree(kept)
-        place.logs.rename(kept)
     await asyncio.to_thread(remove_tree, place.root)
-
-
-def failed_logs(place: Place) -> Path:
-    """Where the logs of a cluster that did not come up are kept."""
-    return home() / f"{place.name}.failed-logs"
+    if not keep_logs:
+        await asyncio.to_thread(remove_tree, place.logs)

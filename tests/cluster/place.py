@@ -66,7 +66,8 @@ class Place:
 
     @property
     def logs(self) -> Path:
-        return self.root / "logs"
+        """Beside the root: those of a cluster that did not come up stay when the rest is removed."""
+        return home() / f"{self.name}.logs"
 
     @property
     def namespace(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Coroutine
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any, TypeVar
 
 import aiohttp
 import tenacity
@@ -18,10 +20,12 @@ from tests.cluster.machine.machine import Bind, Machine, Specification
 from tests.cluster.place import Place
 from tests.cluster.steps import Steps
 
+T = TypeVar("T")
+
 MACHINE = "control-plane.components"
 _START_WITHIN = 60
 _LOOPBACK = IPv4Address("127.0.0.1")
-_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_SERVICES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 class ControlPlane:
@@ -97,8 +101,7 @@ class ControlPlane:
                         Bind(place.pki / name, f"{components.CONFIGURATION}/{name}", read_only=True)
                         for name in kubeconfigs
                     ),
-                    *(Bind(binaries.program(name), f"/usr/local/bin/{name}", read_only=True) for name in _PROGRAMS),
-                    Bind(binaries.program("etcd"), "/usr/local/bin/etcd", read_only=True),
+                    *(Bind(binaries.program(name), f"/usr/local/bin/{name}", read_only=True) for name in _SERVICES),
                 ],
                 files=components.files(),
                 services=components.services(place, self._shape),
@@ -134,13 +137,13 @@ class ControlPlane:
             remedy="see its log, and whether the machine is overloaded",
         )
 
-    def check(self) -> None:
-        """Whether all components run.
+    async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that all components are needed for.
 
         Raises:
             ClusterError: one has died.
         """
-        self.machine.check_alive(["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"])
+        return await self.machine.while_alive(_SERVICES, work)
 
 
 class _NotReadyError(Exception):

@@ -104,7 +104,7 @@ class Machine:
         Raises:
             ClusterError: its init did not come up.
         """
-        await asyncio.to_thread(self._prepare, specification)
+        self._prepare(specification)
         boot_log = self.logs / "boot.log"
         try:
             with boot_log.open("wb") as log:
@@ -178,6 +178,11 @@ class Machine:
             log=boot_log,
             remedy="see its log, and whether the machine is overloaded",
         )
+
+    def pretended(self, path: str) -> str | None:
+        """What its present boot lays over a file of the kernel's; None where nothing lies."""
+        text = json.loads((self.state / "boot.json").read_text())["files"].get(path)
+        return text if isinstance(text, str) else None
 
     def pid(self) -> int | None:
         """Its first process as this host numbers it; None when it is off."""

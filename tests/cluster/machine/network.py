@@ -10,6 +10,7 @@ from tests.cluster.commands import run
 from tests.cluster.errors import ClusterError
 
 NAMESPACES = Path("/run/netns")
+_KINDS_OF_ROUTES = {"local", "broadcast", "anycast", "unreachable", "blackhole", "prohibit", "throw"}
 _REMEDY = "see whether this kernel has veth, bridge and network namespaces, and whether this is root"
 
 
@@ -93,7 +94,7 @@ async def routed_networks() -> list[IPv4Network]:
     found = []
     for line in (await ip("-4", "route", "show", "table", "all")).splitlines():
         words = line.split()
-        target = words[1] if words[0] in {"local", "broadcast", "unreachable", "blackhole"} else words[0]
+        target = words[1] if words[0] in _KINDS_OF_ROUTES else words[0]
         if target not in {"default", "multicast"}:
             found.append(IPv4Network(target, strict=False))
     return found

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tenacity
 import tomli_w
 
+from tests.cluster.api.waiting import has_condition
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.commands import run
 from tests.cluster.control_plane.certificates import Authority
@@ -22,6 +25,8 @@ from tests.cluster.machine.machine import Bind, Machine, Specification
 from tests.cluster.machine.services import Service
 from tests.cluster.nodes import configuration, pretence
 from tests.cluster.place import Place
+
+T = TypeVar("T")
 
 _SERVICES = ("containerd", "kube-proxy", "kubelet")
 _CRIU = "/opt/criu"
@@ -115,14 +120,19 @@ class Node:
 
     async def boot(self, parts: Parts) -> None:
         """Start its machine, and return when containerd answers; what it had on disk before is still there."""
-        for folder in ("containerd", "kubelet"):
-            (self.machine.state / folder).mkdir(parents=True, exist_ok=True)
+        state = self.machine.state
+        devices = state / "kubelet" / pretence.DEVICES
+        for folder in (state / "containerd", devices.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not devices.exists():
+            devices.write_text(pretence.NO_DEVICES)
         await self.machine.start(self._specification(parts))
         await self._containerd_answers()
 
     async def start_kubelet(self) -> None:
         """Let it join the cluster, which must know it by now."""
-        await self.machine.start_service("kubelet")
+        for service in ("kube-proxy", "kubelet"):
+            await self.machine.start_service(service)
 
     def _specification(self, parts: Parts) -> Specification:
         place, state = self._place, self.machine.state
@@ -194,7 +204,9 @@ class Node:
         return [
             Service("containerd", ["/usr/bin/containerd"]),
             Service(
-                "kube-proxy", ["/usr/local/bin/kube-proxy", f"--config={configuration.KUBERNETES}/kube-proxy.yaml"]
+                "kube-proxy",
+                ["/usr/local/bin/kube-proxy", f"--config={configuration.KUBERNETES}/kube-proxy.yaml"],
+                starts_with_machine=False,
             ),
             Service(
                 "kubelet",
@@ -218,13 +230,18 @@ class Node:
             remedy=f"see {self.machine.log('containerd')}",
         )
 
-    def check(self) -> None:
-        """Whether all its services run.
+    async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that all its services are needed for.
 
         Raises:
             ClusterError: one has died.
         """
-        self.machine.check_alive(_SERVICES)
+        return await self.machine.while_alive(_SERVICES, work)
+
+    def is_ready(self, body: Mapping[str, Any]) -> bool:
+        """Whether its Node object says that it is Ready since its present boot."""
+        boot = body.get("status", {}).get("nodeInfo", {}).get("bootID", "")
+        return boot == (self.machine.pretended(pretence.BOOT_ID) or "").strip() and has_condition("Ready")(dict(body))
 
     async def import_image(self, archive: Path) -> None:
         """Lay an image into containerd, unless it is there; it is unpacked when a container first needs it."""

@@ -13,12 +13,18 @@ from pathlib import Path
 
 from tests.cluster.kind_config.shape import Capacity
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+"""A node that was switched on again is told from one that never was off by it."""
+DEVICES = "device-plugins/kubelet_internal_checkpoint"
+"""In the kubelet's folder: without it, whenever it starts, it takes extended resources from its Node as outdated."""
+NO_DEVICES = '{"Data":{},"Checksum":3424162100}'
+"""That file when no device plugin has come yet (kubernetes pkg/kubelet/cm/devicemanager/checkpoint)."""
 _KIB = 1024
 
 
 def files(capacity: Capacity) -> dict[str, str]:
     """Stand-ins for single files, by path."""
-    found = {"/proc/sys/kernel/random/boot_id": f"{uuid.uuid4()}\n"}
+    found = {BOOT_ID: f"{uuid.uuid4()}\n"}
     if capacity.memory is not None:
         found["/proc/meminfo"] = _memory_information(capacity.memory)
     if capacity.cpu is not None:

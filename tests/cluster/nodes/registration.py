@@ -9,8 +9,12 @@ from tests.cluster.nodes.node import Node
 
 
 async def register(api: Api, node: Node) -> None:
-    """Create the Node object with its labels and taints before the kubelet does, which then only adds to it."""
+    """Create the Node object with its labels, taints and extended resources before the kubelet does.
+
+    The kubelet then only adds to it.
+    """
     taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.shape.taints]
+    extended = {name: str(count) for name, count in node.shape.capacity.extended.items()}
     body = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -25,18 +29,11 @@ async def register(api: Api, node: Node) -> None:
             },
         },
         "spec": {"podCIDR": str(node.pod_subnet), "podCIDRs": [str(node.pod_subnet)], "taints": taints},
+        # the kubelet adds what else there is
+        **({"status": {"capacity": extended, "allocatable": extended}} if extended else {}),
     }
     try:
         await api.create(body)
     except ApiException as error:
-        if error.status != 409:
+        if error.status != 409:  # it was killed and is started again
             raise
-
-
-async def advertise(api: Api, node: Node) -> None:
-    """Say what extended resources a node has; a kubelet that registers again has taken them away."""
-    if extended := node.shape.capacity.extended:
-        counts = {name: str(count) for name, count in extended.items()}
-        await api.patch(
-            "v1", "Node", node.name, {"status": {"capacity": counts, "allocatable": counts}}, subresource="status"
-        )
