@@ -17,7 +17,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 """A node that was switched on again is told from one that never was off by it."""
 DEVICES = "device-plugins/kubelet_internal_checkpoint"
 """In the kubelet's folder: without it, whenever it starts, it takes extended resources from its Node as outdated."""
-NO_DEVICES = '{"Data":{},"Checksum":3424162100}'
+NO_DEVICES = '{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{}},"Checksum":2932075448}'
 """That file when no device plugin has come yet (kubernetes pkg/kubelet/cm/devicemanager/checkpoint)."""
 _KIB = 1024
 
