@@ -15,13 +15,14 @@ from tests.cluster.fixtures.session import (
     keep_evidence,
     kind_config,
     kueue,
+    kwok_installed,
     namespace,
     toolbox,
     usable_nodes,
 )
 from tests.cluster.kind_config.reading import read
 
-__all__ = ["api", "audit", "cluster", "evidence", "kueue", "namespace", "toolbox"]
+__all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "toolbox"]
 
 _HERE = Path(__file__).parent
 

@@ -188,14 +188,16 @@ class Api:
     ) -> None:
         """Delete one object, what depends on it in the background; nothing when it is absent."""
         resource = await self.resource(api_version, kind)
-        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if grace is not None:
-            body["gracePeriodSeconds"] = grace
         try:
-            await self.call("DELETE", resource.path(namespace, name), body=body)
+            await self.call("DELETE", resource.path(namespace, name), body=_delete_options(grace))
         except ApiException as error:
             if error.status != 404:
                 raise
+
+    async def delete_all(self, api_version: str, kind: str, namespace: str, *, grace: int | None = None) -> None:
+        """Delete all objects of a kind in a namespace."""
+        resource = await self.resource(api_version, kind)
+        await self.call("DELETE", resource.path(namespace), body=_delete_options(grace))
 
     async def watch(
         self,
@@ -229,6 +231,12 @@ class Api:
                     yield event
             finally:
                 answer.close()
+
+
+def _delete_options(grace: int | None) -> Object:
+    """What depends on it goes in the background; None leaves the object's own grace, in seconds."""
+    options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    return options if grace is None else {**options, "gracePeriodSeconds": grace}
 
 
 async def _lines(content: Any) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -121,6 +122,14 @@ async def wait_for_all(
                     if condition(list(present.values())):
                         return list(present.values())
     except TimeoutError:
-        names = {body["metadata"]["name"]: body.get("status", {}).get("phase") for body in present.values()}
-        raise WaitedInVainError(f"{kind} in {namespace}: not as wanted within {within} s; last: {names}") from None
+        raise WaitedInVainError(
+            f"{kind} in {namespace}: not as wanted within {within} s; last: {_summary(list(present.values()))}"
+        ) from None
     raise AssertionError("a watch never ends")
+
+
+def _summary(bodies: list[Object]) -> str:
+    """How many there are of each phase, and a few by name."""
+    phases = Counter(body.get("status", {}).get("phase", "-") for body in bodies)
+    names = [f"{body['metadata']['name']} {body.get('status', {}).get('phase', '')}".strip() for body in bodies[:5]]
+    return f"{dict(phases)}, such as {', '.join(names)}" if bodies else "none"

@@ -120,6 +120,7 @@ def _api_server(place: Place, shape: ClusterShape) -> dict[str, str]:
         "enable-aggregator-routing": "true",
         "audit-policy-file": f"{CONFIGURATION}/audit-policy.yaml",
         "audit-log-path": f"{LOGS}/{AUDIT_LOG}",
+        "delete-collection-workers": "10",  # a namespace of thousands of pods ends in seconds
         "max-requests-inflight": "1000",
         "max-mutating-requests-inflight": "500",
         **({"runtime-config": runtime_config} if runtime_config else {}),
