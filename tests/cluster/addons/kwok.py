@@ -6,7 +6,6 @@ manifests are used, with a configuration of ours. Its controller is a pod on a r
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from kubernetes_asyncio.client import ApiException
 
 from tests.cluster.addons.deployments import wait_available
 from tests.cluster.api.client import Api, Object
@@ -23,6 +23,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.images.archive import BinaryImage
 from tests.cluster.steps import Steps
+from tests.cluster.together import together
 
 NAMESPACE = "kube-system"
 DEPLOYMENT = "kwok-controller"
@@ -47,7 +48,7 @@ _OPTIONS: Mapping[str, Any] = {
     "nodePort": _PORT,
     # a quarter of it passes between two heartbeats; a node is lost after eight seconds without
     "nodeLeaseDurationSeconds": 20,
-    "nodeLeaseParallelism": 8,
+    "nodeLeaseParallelism": 64,  # on a busy machine an answer takes its time, and heartbeats must not wait for it
     "nodePlayStageParallelism": 16,
     "podPlayStageParallelism": 32,
 }
@@ -172,7 +173,7 @@ async def add_nodes(
         return len(nodes) >= count and wanted <= {node["metadata"]["name"] for node in nodes if ready(node)}
 
     async with cluster.api() as api:
-        await _apply_all(api, bodies)
+        await _create_all(api, bodies)
         try:
             await wait_for_all(api, "v1", "Node", all_ready, selector=selector, within=within)
         except WaitedInVainError as error:
@@ -186,25 +187,25 @@ async def add_nodes(
 async def remove_nodes(cluster: Cluster, names: Sequence[str]) -> None:
     """Take fake nodes out again; their pods are collected by the controllers."""
     async with cluster.api() as api:
-        turns = asyncio.Semaphore(_AT_ONCE)
+        rest = iter(names)
 
-        async def remove(name: str) -> None:
-            async with turns:
+        async def worker() -> None:
+            for name in rest:
                 await api.delete("v1", "Node", name)
 
-        async with asyncio.TaskGroup() as group:
-            for name in names:
-                group.create_task(remove(name))
+        await together(*(worker() for _ in range(_AT_ONCE)))
 
 
-async def _apply_all(api: Api, bodies: Iterator[Object]) -> None:
+async def _create_all(api: Api, bodies: Iterator[Object]) -> None:
     async def worker() -> None:
         for body in bodies:
-            await api.apply(body)
+            try:
+                await api.create(body)
+            except ApiException as error:
+                if error.status != 409:
+                    raise
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(_AT_ONCE):
-            group.create_task(worker())
+    await together(*(worker() for _ in range(_AT_ONCE)))
 
 
 def _node(name: str, capacity: Mapping[str, str], labels: Mapping[str, str], *, taint: bool) -> Object:
@@ -213,7 +214,7 @@ def _node(name: str, capacity: Mapping[str, str], labels: Mapping[str, str], *, 
         "kind": "Node",
         "metadata": {
             "name": name,
-            "annotations": {ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
+            "annotations": {ANNOTATION: "fake"},
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
