@@ -48,8 +48,8 @@ def write(root: Path, service: Service) -> None:
         folder / "run",
         f"exec >>{LOGS}/{service.name}.log 2>&1\n{exports}exec {shlex.join(service.command)}\n",
     )
-    log = f"{LOGS}/{service.name}.log"
-    _script(folder / "finish", f'echo "ended with status $1" | tee -a {LOGS}/{service.name}.deaths >>{log}\n')
+    log, deaths = f"{LOGS}/{service.name}.log", f"{LOGS}/{DEATHS}/{service.name}"
+    _script(folder / "finish", f'echo "ended with status $1" | tee -a {deaths} >>{log}\n')
     if service.starts_with_machine:
         (folder / "down").unlink(missing_ok=True)
     else:
