@@ -10,6 +10,7 @@ STAMP := $(VENV)/.installed-for
 PYTEST_ARGUMENTS ?=
 GO := .cache/go
 KIND_CONFIG ?= kind-configs/two-nodes.yaml
+TESTS ?= tests/e2e
 export KIND_CONFIG CLUSTER_NAME ADDONS KEEP
 export PATH := $(CURDIR)/$(GO)/go/bin:$(PATH)
 
@@ -59,7 +60,7 @@ cluster-logs: venv ## Show the last lines of every component
 
 .PHONY: e2e
 e2e: cluster-packages ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
-	@$(BIN)/pytest tests/e2e $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest $(TESTS) $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules

@@ -12,32 +12,29 @@ from tests.cluster.fixtures.session import (
     audit,
     cluster,
     evidence,
+    is_for,
     keep_evidence,
     kind_config,
     kueue,
     kwok_installed,
     namespace,
     toolbox,
-    usable_nodes,
+    volcano,
 )
 from tests.cluster.kind_config.reading import read
 
-__all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "toolbox"]
+__all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "toolbox", "volcano"]
 
 _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All tests share one loop, as they share the cluster; those that the cluster is too small for are left out."""
-    usable = usable_nodes(read(kind_config()))
-    left_out = []
-    for item in items:
-        if not item.path.is_relative_to(_HERE):
-            continue
+    """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out."""
+    shape = read(kind_config())
+    ours = [item for item in items if item.path.is_relative_to(_HERE)]
+    for item in ours:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-        needed = item.get_closest_marker("nodes")
-        if needed is not None and needed.args[0] > usable:
-            left_out.append(item)
+    left_out = [item for item in ours if not is_for(item, shape)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
