@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 
 _API = "batch.volcano.sh/v1alpha1"
@@ -13,7 +14,10 @@ async def test_gang_runs_to_its_end(namespace: Namespace, toolbox: str, volcano:
     spec = {"schedulerName": "volcano", "minAvailable": 2, "queue": "default", "tasks": [task]}
     await namespace.apply({"apiVersion": _API, "kind": "Job", "metadata": {"name": "gang"}, "spec": spec})
 
-    await namespace.wait(_API, "Job", "gang", lambda body: body["status"]["state"]["phase"] == "Completed")
+    def is_completed(body: Object) -> bool:
+        return bool(body.get("status", {}).get("state", {}).get("phase") == "Completed")
+
+    await namespace.wait(_API, "Job", "gang", is_completed)
 
     workers = await namespace.pods(phase="Succeeded", count=2)
     assert {worker["spec"]["schedulerName"] for worker in workers} == {"volcano"}
