@@ -74,12 +74,9 @@ async def _explained(
     cluster: Cluster, api: Api, namespace: str, failures: BaseExceptionGroup[BaseException]
 ) -> BaseException:
     """The one failure that a person needs."""
-    said, _ = failures.split(ClusterError)
-    if said:
-        return _first(said)
-    late, _ = failures.split(WaitedInVainError)
-    if late is None:
-        return _first(failures)
+    late, others = failures.split(WaitedInVainError)
+    if others or late is None:
+        return _first(others or failures)
     pods = await api.objects("v1", "Pod", namespace)
     states = ", ".join(f"{pod['metadata']['name']} is {_state(pod)}" for pod in pods) or "no pod was created"
     return ClusterError(

@@ -9,15 +9,17 @@ from typing import Any
 from tests.cluster.addons import charts
 from tests.cluster.addons.addon import version_of
 from tests.cluster.addons.deployments import wait_available
-from tests.cluster.addons.webhooks import webhooks_answer
+from tests.cluster.addons.webhooks import certificate_is_mounted, webhooks_answer
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.images.archive import BinaryImage
 from tests.cluster.steps import Steps
+from tests.cluster.together import together
 
 NAMESPACE = "jobset-system"
 DEPLOYMENT = "jobset-controller"
 _CHART = "charts/jobset"
+_SECRET = "jobset-webhook-server-cert"  # noqa: S105 - its name
 _REPOSITORY = "registry.k8s.io/jobset/jobset"
 
 _QUESTION = {
@@ -48,7 +50,10 @@ class JobSet:
         with steps.step("JobSet Available"):
             async with cluster.api() as api:
                 await self.release(binaries).install(cluster, api, binaries)
-                await wait_available(cluster, api, NAMESPACE, [DEPLOYMENT])
+                await together(
+                    certificate_is_mounted(api, NAMESPACE, _SECRET),
+                    wait_available(cluster, api, NAMESPACE, [DEPLOYMENT]),
+                )
                 await webhooks_answer(api, _QUESTION)
 
     def release(self, binaries: Binaries) -> charts.Release:

@@ -12,15 +12,17 @@ import yaml
 from tests.cluster.addons import charts
 from tests.cluster.addons.addon import version_of
 from tests.cluster.addons.deployments import wait_available
-from tests.cluster.addons.webhooks import webhooks_answer
+from tests.cluster.addons.webhooks import certificate_is_mounted, webhooks_answer
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.images.archive import BinaryImage
 from tests.cluster.kind_config.merge_patch import merge
 from tests.cluster.steps import Steps
+from tests.cluster.together import together
 
 NAMESPACE = "kueue-system"
 DEPLOYMENT = "kueue-controller-manager"
+_SECRET = "kueue-webhook-server-cert"  # noqa: S105 - its name
 _REPOSITORY = "registry.k8s.io/kueue/kueue"
 
 _VALUES: Mapping[str, Any] = {
@@ -67,7 +69,10 @@ class Kueue:
         with steps.step("Kueue Available"):
             async with cluster.api() as api:
                 await self.release(binaries).install(cluster, api, binaries)
-                await wait_available(cluster, api, NAMESPACE, [DEPLOYMENT])
+                await together(
+                    certificate_is_mounted(api, NAMESPACE, _SECRET),
+                    wait_available(cluster, api, NAMESPACE, [DEPLOYMENT]),
+                )
                 await webhooks_answer(api, _QUESTION)
 
     def release(self, binaries: Binaries) -> charts.Release:
