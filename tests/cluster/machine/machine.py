@@ -250,7 +250,9 @@ class Machine:
             if services.has_died(self.logs, name):
                 log = self.log(name)
                 raise ClusterError(
-                    f"{name} on {self.name} has died: {services.last_words(log)}", log=log, remedy="see its log"
+                    f"{name} on {self.name} has died: {services.last_words(log)}",
+                    log=log,
+                    remedy="correct what the kind config says of it, or see its log",
                 )
 
     async def while_alive(self, names: Sequence[str], work: Coroutine[Any, Any, T]) -> T:
