@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cedana_sched.local.quantities import parse_memory
 from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
@@ -37,7 +38,7 @@ async def test_nodes_have_the_capacity_that_they_pretend(cluster: Cluster, api: 
         if wanted.cpu is not None:
             assert capacity["cpu"] == str(wanted.cpu)
         if wanted.memory is not None:
-            assert capacity["memory"] == f"{wanted.memory >> 10}Ki"
+            assert parse_memory("capacity", capacity["memory"]) == wanted.memory
         assert {resource: str(count) for resource, count in wanted.extended.items()}.items() <= capacity.items()
 
 

@@ -23,14 +23,15 @@ AUDIT_POLICY: Mapping[str, Any] = {
     "omitManagedFields": True,
     "rules": [
         {"level": "None", "verbs": ["get", "list", "watch"]},
-        # a node's heartbeat, and questions that are asked by POST, change nothing
+        # a node's heartbeat, what is said of things, and questions that are asked by POST, change nothing
         {"level": "None", "resources": [{"group": "coordination.k8s.io"}], "namespaces": ["kube-node-lease"]},
+        {"level": "None", "resources": [{"group": "", "resources": ["events"]}, {"group": "events.k8s.io"}]},
         {"level": "None", "resources": [{"group": "authentication.k8s.io"}, {"group": "authorization.k8s.io"}]},
         {"level": "Metadata", "resources": [{"group": "", "resources": ["secrets"]}]},
         {"level": "Request"},
     ],
 }
-"""Every write with its body, but what Secrets hold: tests prove by it who did what when."""
+"""Every write with its body, but Events, and what Secrets hold: tests prove by it who did what when."""
 
 
 def api_server_port(shape: ClusterShape) -> int:
@@ -61,7 +62,11 @@ def services(place: Place, shape: ClusterShape) -> list[Service]:
     """Etcd and the API server start at once, the others when the API server is ready."""
     return [
         Service("etcd", [f"{_BIN}/etcd", *_flags(_etcd())]),
-        Service("kube-apiserver", [f"{_BIN}/kube-apiserver", *_flags(_api_server(place, shape))]),
+        Service(
+            "kube-apiserver",
+            [f"{_BIN}/kube-apiserver", *_flags(_api_server(place, shape))],
+            {"GOGC": "300"},  # memory for time: with thousands of pods a sixth of its time went into collecting
+        ),
         Service(
             "kube-controller-manager",
             [f"{_BIN}/kube-controller-manager", *_flags(_controller_manager(shape))],

@@ -1,9 +1,13 @@
-"""Thousands: fake nodes and pods beside the real ones."""
+"""Thousands: fake nodes and pods beside the real ones.
+
+Runs before Kueue is installed, whose webhooks are asked about every pod.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from tests.cluster.addons import kwok
@@ -30,6 +34,7 @@ def _replica_set(name: str) -> Object:
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
 
 
+@pytest.mark.any_shape
 async def test_thousands_of_pods_run_on_hundreds_of_nodes(namespace: Namespace, fake_nodes: list[str]) -> None:
     api, wanted = namespace.api, _SETS * _PODS_OF_A_SET
 
