@@ -169,7 +169,7 @@ class ControlGroup:
             ClusterError: a process survives its SIGKILL for 10 s, or a group cannot be removed.
         """
         if any(folder.exists() for folder in self.folders()):
-            self._kill()
+            self._kill(set())
             self._remove()
 
     @tenacity.retry(
@@ -178,8 +178,11 @@ class ControlGroup:
         retry=tenacity.retry_if_exception_type(ClusterError),
         reraise=True,
     )
-    def _kill(self) -> None:
+    def _kill(self, seen: set[int]) -> None:
+        """Until none is left, and none of those `seen` is on its way out, which the group does not list any more."""
         left = self.processes() - {os.getpid()}
+        seen |= left
+        left |= {pid for pid in seen if self.holds(pid) and _runs(pid)}
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -215,6 +218,15 @@ class ControlGroup:
             for parent in list(Path(self.path).parents)[:-1]:
                 with contextlib.suppress(OSError):  # other clusters' groups are in it
                     (hierarchy / parent).rmdir()
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is more than an entry that its parent has not taken note of."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def hand_down(folder: Path) -> None:
