@@ -42,13 +42,17 @@ def check_machine(shape: ClusterShape) -> None:
 def _check_root() -> None:
     if os.geteuid() != 0:
         raise ClusterError("a cluster makes namespaces, mounts and control groups", remedy="run it as root")
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    effective = int(found[1], 16) if found else 0
+    effective = _effective_capabilities()
     if missing := [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]:
         raise ClusterError(
             f"root has no {', '.join(missing)} here",
             remedy="run it outside of this container, or give the container these capabilities",
         )
+
+
+def _effective_capabilities() -> int:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1], 16) if found else 0
 
 
 def _check_programs() -> None:
