@@ -13,21 +13,23 @@ from pathlib import Path
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 from tests.cluster import lifetime, preflight
 from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import wait_for
+from tests.cluster.api.waiting import WaitedInVainError, wait_for
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cache import cache_dir
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.debian import node_root
+from tests.cluster.errors import ClusterError
 from tests.cluster.images.sandbox import ensure_sandbox_image
 from tests.cluster.kind_config.reading import read
 from tests.cluster.kind_config.shape import ClusterShape, NodeShape
 from tests.cluster.machine import network
 from tests.cluster.nodes.node import Node, Parts
-from tests.cluster.nodes.registration import register
+from tests.cluster.nodes.registration import register, why_not_ready
 from tests.cluster.place import Place, check_name
 from tests.cluster.steps import Steps
 from tests.cluster.together import together
 
+_READY_WITHIN = 60
 _KIND_CONFIG = "kind-config.yaml"
 
 
@@ -128,12 +130,27 @@ class Cluster:
 
     async def _controllers_run(self, api: Api) -> None:
         """Wait for what the controllers make first; without it no pod is admitted."""
-        await wait_for(api, "v1", "ServiceAccount", "default", lambda _: True, namespace="default", within=30)
+        try:
+            await wait_for(api, "v1", "ServiceAccount", "default", lambda _: True, namespace="default", within=30)
+        except WaitedInVainError as error:
+            raise ClusterError(
+                "the controllers made no ServiceAccount within 30 s",
+                log=self.control_plane.machine.log("kube-controller-manager"),
+                remedy="see its log, and whether the machine is overloaded",
+            ) from error
 
     async def _join(self, api: Api, node: Node) -> None:
         await register(api, node)
         await node.start_kubelet()
-        await node.while_alive(wait_for(api, "v1", "Node", node.name, node.is_ready, within=60))
+        try:
+            await node.while_alive(wait_for(api, "v1", "Node", node.name, node.is_ready, within=_READY_WITHIN))
+        except WaitedInVainError as error:
+            said = why_not_ready(await api.get("v1", "Node", node.name))
+            raise ClusterError(
+                f"{node.name} is not Ready after {_READY_WITHIN} s: {said}",
+                log=node.machine.log("kubelet"),
+                remedy="see its log, and whether the machine is overloaded",
+            ) from error
 
     def _link_programs(self) -> None:
         folder = self.place.root / "bin"

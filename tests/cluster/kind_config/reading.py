@@ -158,7 +158,7 @@ def _node(
         labels=labels,
         taints=taints,
         mounts=tuple(
-            Mount(Path(mount.host_path).absolute(), mount.container_path, mount.read_only, mount.propagation)
+            Mount(Path(mount.host_path).absolute(), mount.container_path, mount.read_only)
             for mount in node.extra_mounts
         ),
         kubelet_configuration=kubelet_configuration,

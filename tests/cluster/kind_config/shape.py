@@ -10,17 +10,15 @@ from typing import Any, Literal
 
 Role = Literal["control-plane", "worker"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-Propagation = Literal["None", "HostToContainer", "Bidirectional"]
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A file or folder of this machine that a node sees; `propagation` is Kubernetes' word for later mounts below."""
+    """A file or folder of this machine that a node sees, with what is mounted below it when the node boots."""
 
     host_path: Path
     container_path: str
     read_only: bool
-    propagation: Propagation = "None"
 
 
 @dataclass(frozen=True)

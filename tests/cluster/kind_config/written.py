@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from tests.cluster.kind_config.labels_and_taints import checked_labels
 from tests.cluster.kind_config.refusal import refused
-from tests.cluster.kind_config.shape import Propagation, Role
+from tests.cluster.kind_config.shape import Role
 
 _IMAGE = re.compile(r"kindest/node:v1\.36\.\d+(@sha256:[0-9a-f]{64})?")
 
@@ -66,7 +66,12 @@ class Mount(_Written):
     container_path: Annotated[str, _matching(re.compile("/.*"), "is not absolute", "begin it with a slash")]
     read_only: bool = False
     selinux_relabel: Annotated[bool, _only(False, remedy="leave it out: the nodes run without SELinux")] = False
-    propagation: Propagation = "None"
+    propagation: Annotated[
+        Literal["None", "HostToContainer", "Bidirectional"],
+        _only(
+            "None", remedy="leave it out: a node sees what is mounted when it boots, and this host none of its mounts"
+        ),
+    ] = "None"
 
 
 class Node(_Written):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kubernetes_asyncio.client import ApiException
 
-from tests.cluster.api.client import Api
+from tests.cluster.api.client import Api, Object
 from tests.cluster.nodes.node import Node
 
 
@@ -37,3 +37,9 @@ async def register(api: Api, node: Node) -> None:
     except ApiException as error:
         if error.status != 409:  # it was killed and is started again
             raise
+
+
+def why_not_ready(body: Object) -> str:
+    """What a Node object says itself."""
+    conditions = body.get("status", {}).get("conditions", ())
+    return next((condition["message"] for condition in conditions if condition["type"] == "Ready"), "it said nothing")

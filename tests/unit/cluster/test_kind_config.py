@@ -116,11 +116,11 @@ nodes:
     containerPath: /other-files
     readOnly: true
     selinuxRelabel: false
-    propagation: HostToContainer
+    propagation: None
 """).nodes
     assert node.mounts == (
-        Mount(Path("/path/to/my/files"), "/files", read_only=False, propagation="None"),
-        Mount(Path.cwd() / "other-files", "/other-files", read_only=True, propagation="HostToContainer"),
+        Mount(Path("/path/to/my/files"), "/files", read_only=False),
+        Mount(Path.cwd() / "other-files", "/other-files", read_only=True),
     )
 
 

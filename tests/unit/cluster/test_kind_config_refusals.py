@@ -72,6 +72,8 @@ def test_fields_of_kind(text: str, field: str, value: object) -> None:
     ("mount", "field", "value"),
     [
         ("hostPath: /a, containerPath: /b, propagation: Shared", ".propagation", "Shared"),
+        ("hostPath: /a, containerPath: /b, propagation: HostToContainer", ".propagation", "HostToContainer"),
+        ("hostPath: /a, containerPath: /b, propagation: Bidirectional", ".propagation", "Bidirectional"),
         ("hostPath: /a, containerPath: /b, selinuxRelabel: true", ".selinuxRelabel", "true"),
         ("hostPath: /a, containerPath: /b, readonly: true", ".readonly", "true"),
         ("hostPath: /a, containerPath: b", ".containerPath", "b"),
