@@ -33,17 +33,20 @@ async def run(
         log: takes both outputs instead (the returned text is empty then); named in the error.
 
     Raises:
-        ClusterError: it ended with another status than 0; the error holds the last line it printed.
+        ClusterError: it is not there, or ended with another status than 0; the error holds the last line it printed.
     """
-    process = await asyncio.create_subprocess_exec(
-        *map(str, command),
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE if log is None else asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *map(str, command),
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE if log is None else asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise ClusterError(f"{what}: there is no {error.filename}", remedy="install it") from error
     try:
         out, err = await process.communicate(stdin)
     except asyncio.CancelledError:
