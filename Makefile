@@ -60,6 +60,7 @@ cluster-logs: venv ## Show the last lines of every component
 
 .PHONY: e2e
 e2e: cluster-packages ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
+	@$(BIN)/python -m tests.cluster prepare
 	@$(BIN)/pytest $(TESTS) $(PYTEST_ARGUMENTS)
 
 .PHONY: lint

@@ -1,30 +1,25 @@
-"""`make cluster-up`, `cluster-down` and `cluster-logs`."""
+"""`make cluster-up`, `cluster-down` and `cluster-logs`; `prepare` builds all that e2e tests need, without a cluster."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
-from pathlib import Path
 
-from tests.cluster import lifetime
-from tests.cluster.bring_up import bring_up
+from tests.cluster import lifetime, settings
+from tests.cluster.addons.catalog import ADDONS
+from tests.cluster.bring_up import bring_up, prepare
 from tests.cluster.errors import ClusterError
-from tests.cluster.place import check_name
 from tests.cluster.steps import Steps
-
-_DEFAULT_KIND_CONFIG = "kind-configs/two-nodes.yaml"
 
 
 def main(arguments: list[str]) -> int:
     """Do what the arguments say; the exit status of the program."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("command", choices=["up", "down", "logs"])
+    parser.add_argument("command", choices=list(_COMMANDS))
     command = parser.parse_args(arguments).command
-    name = os.environ.get("CLUSTER_NAME") or None
     try:
-        asyncio.run({"up": _up, "down": _down, "logs": _logs}[command](name))
+        asyncio.run(_COMMANDS[command]())
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
@@ -34,28 +29,33 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-async def _up(name: str | None) -> None:
-    kind_config = Path(os.environ.get("KIND_CONFIG") or _DEFAULT_KIND_CONFIG)
-    addons = os.environ.get("ADDONS", "").split()
-    cluster = await bring_up(kind_config, name, addons, Steps())
-    named = f" CLUSTER_NAME={name}" if name else ""
-    print(f"kubectl: export KUBECONFIG={cluster.kubeconfig} PATH={cluster.place.root / 'bin'}:$PATH")
-    print(f"logs:    {cluster.place.logs} (make cluster-logs{named})")
-    print(f"down:    make cluster-down{named}")
+async def _prepare() -> None:
+    await prepare(list(ADDONS), Steps())
 
 
-async def _down(name: str | None) -> None:
-    name = check_name(name or "test")
+async def _up() -> None:
+    cluster = await bring_up(settings.kind_config(), settings.cluster_name(), settings.addons(), Steps())
+    place = cluster.place
+    print(f"kubectl: export KUBECONFIG={cluster.kubeconfig} PATH={place.root / 'bin'}:$PATH")
+    print(f"logs:    {place.logs} (make cluster-logs CLUSTER_NAME={place.name})")
+    print(f"down:    make cluster-down CLUSTER_NAME={place.name}")
+
+
+async def _down() -> None:
+    name = settings.cluster_name()
     with lifetime.alone(name):
         found = await lifetime.take_down(name)
     print(f"the cluster {name!r} is {'down' if found else 'not up'}", file=sys.stderr)
 
 
-async def _logs(name: str | None) -> None:
-    place = lifetime.place_of_running(check_name(name or "test"))
+async def _logs() -> None:
+    place = lifetime.place_of_running(settings.cluster_name())
     for log in sorted(place.logs.glob("*/*.log")):
         print(f"== {log}")
         sys.stdout.writelines(log.read_text(errors="replace").splitlines(keepends=True)[-40:])
+
+
+_COMMANDS = {"prepare": _prepare, "up": _up, "down": _down, "logs": _logs}
 
 
 if __name__ == "__main__":

@@ -5,20 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster.addons.catalog import chosen, install
-from tests.cluster.cluster import Cluster
+from tests.cluster import preflight
+from tests.cluster.addons import catalog
+from tests.cluster.cluster import Cluster, ensure_parts
+from tests.cluster.images.buildah import ensure_image
+from tests.cluster.images.catalog import find_images
+from tests.cluster.images.sandbox import ensure_sandbox_image
+from tests.cluster.kind_config.reading import read
 from tests.cluster.steps import Steps
 
 
-async def bring_up(kind_config: Path, name: str | None, addons: Sequence[str], steps: Steps) -> Cluster:
+async def bring_up(kind_config: Path, name: str, addons: Sequence[str], steps: Steps) -> Cluster:
     """Bring up a cluster with DNS and these add-ons; see `Cluster.up`.
 
     Raises:
         ClusterError: something is missing or failed; nothing half-started is left.
     """
-    wanted = chosen(["coredns", *addons])
+    wanted = catalog.chosen(["coredns", *addons])
+    preflight.check_machine(read(kind_config))
+    await catalog.prepare(wanted, steps)  # what cannot be built is known before anything is started
 
     async def add(cluster: Cluster) -> None:
-        await install(cluster, wanted, steps)
+        await catalog.install(cluster, wanted, steps)
 
     return await Cluster.up(kind_config, name, steps, then=add)
+
+
+async def prepare(addons: Sequence[str], steps: Steps) -> None:
+    """Build all that clusters with these add-ons, and the tests on them, are made from.
+
+    Raises:
+        ClusterError: something cannot be built.
+    """
+    await ensure_parts(steps)
+    await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
+    await ensure_sandbox_image(steps)
+    for image in find_images().values():
+        with steps.step(f"Image {image.tag}"):
+            await ensure_image(steps, image)

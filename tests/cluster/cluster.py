@@ -25,7 +25,7 @@ from tests.cluster.kind_config.shape import ClusterShape, NodeShape
 from tests.cluster.machine import network
 from tests.cluster.nodes.node import Node, Parts
 from tests.cluster.nodes.registration import register, why_not_ready
-from tests.cluster.place import Place, check_name
+from tests.cluster.place import Place
 from tests.cluster.steps import Steps
 from tests.cluster.together import together
 
@@ -71,7 +71,7 @@ class Cluster:
     async def up(
         cls,
         kind_config: Path,
-        name: str | None,
+        name: str,
         steps: Steps,
         then: Callable[[Cluster], Awaitable[None]] | None = None,
     ) -> Cluster:
@@ -79,7 +79,7 @@ class Cluster:
 
         Args:
             kind_config: a file of kind's format.
-            name: of the cluster; without one, the file's `name`, or "test".
+            name: of the cluster.
             steps: told of the progress.
             then: what is done before the cluster counts as up, such as installing add-ons.
 
@@ -87,13 +87,12 @@ class Cluster:
             ClusterError: something is missing or failed; nothing half-started is left.
         """
         shape = read(kind_config)
-        name = check_name(name or shape.name or "test")
         with lifetime.alone(name):
             preflight.check_machine(shape)
             place = await lifetime.claim(name)
             try:
                 preflight.check_networks(place, shape)
-                cluster = cls(place, shape, await _parts(steps))
+                cluster = cls(place, shape, await ensure_parts(steps))
                 shutil.copy(kind_config, place.root / _KIND_CONFIG)
                 await cluster._start(steps)
                 if then is not None:
@@ -174,7 +173,7 @@ class Cluster:
         """
         place = lifetime.place_of_running(name)
         saved = json.loads((place.root / lifetime.STATE).read_text())
-        cluster = cls(place, read(place.root / _KIND_CONFIG), await _parts(steps))
+        cluster = cls(place, read(place.root / _KIND_CONFIG), await ensure_parts(steps))
         for added in saved["added"]:
             suffix = added.removeprefix(f"{name}-")
             cluster._add(replace(cluster._template(), name_suffix=suffix))
@@ -214,7 +213,7 @@ class Cluster:
         await together(*(node.import_image(archive) for node in self.nodes.values() for archive in archives))
 
 
-async def _parts(steps: Steps) -> Parts:
+async def ensure_parts(steps: Steps) -> Parts:
     """Whatever all machines are made from, built where it is missing."""
     toolchain, binaries, root = await together(
         asyncio.to_thread(ensure_toolchain, None, steps.say),

@@ -6,7 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Protocol
+
+
+class _Output(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> None: ...
 
 
 class Steps:
@@ -16,7 +22,7 @@ class Steps:
         out: where the lines go.
     """
 
-    def __init__(self, out: TextIO | None = None) -> None:
+    def __init__(self, out: _Output | None = None) -> None:
         self._out = out or sys.stderr
         self._began = time.monotonic()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import settings
 from tests.cluster.fixtures.session import (
     api,
     audit,
@@ -14,23 +15,23 @@ from tests.cluster.fixtures.session import (
     evidence,
     is_for,
     keep_evidence,
-    kind_config,
     kueue,
     kwok_installed,
     namespace,
+    steps,
     toolbox,
     volcano,
 )
 from tests.cluster.kind_config.reading import read
 
-__all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "toolbox", "volcano"]
+__all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "steps", "toolbox", "volcano"]
 
 _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out."""
-    shape = read(kind_config())
+    shape = read(settings.kind_config())
     ours = [item for item in items if item.path.is_relative_to(_HERE)]
     for item in ours:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)

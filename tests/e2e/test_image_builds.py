@@ -50,6 +50,7 @@ def read(archive: tarfile.TarFile, name: str) -> bytes:
     return file.read()
 
 
+@pytest.mark.any_shape
 async def test_packages_and_wheels_are_found_and_their_settings_stay_out(image: Image) -> None:
     archive = await ensure_image(Steps(), image)
     try:
@@ -64,6 +65,7 @@ async def test_packages_and_wheels_are_found_and_their_settings_stay_out(image: 
     assert all(files[name] == b"" for name in ("etc/hostname", "etc/hosts", "etc/resolv.conf"))
 
 
+@pytest.mark.any_shape
 async def test_a_failing_line_is_named_with_the_file_and_the_log(image: Image) -> None:
     image.containerfile.write_text("FROM debian:trixie-slim\nRUN echo a riddle; exit 7\n")
     with pytest.raises(ClusterError, match=r"exit status 7") as caught:
