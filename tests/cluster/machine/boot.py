@@ -105,9 +105,9 @@ def kernel_file_systems() -> None:
     control_groups(Path("/sys/fs/cgroup"))
 
 
-def control_groups(target: Path) -> None:
+def control_groups(target: Path, memberships: Path = Path("/proc/self/cgroup")) -> None:
     """Every hierarchy, mounted from inside the machine's cgroup namespace: the machine's group is their root."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    lines = memberships.read_text().splitlines()
     hierarchies = [line.split(":", 2)[1] for line in lines]
     if hierarchies == [""]:
         mount("cgroup2", target, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)

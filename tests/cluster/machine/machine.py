@@ -102,8 +102,10 @@ class Machine:
         """Boot it; what it wrote earlier is still there.
 
         Raises:
-            ClusterError: its init did not come up.
+            ClusterError: its init did not come up, or it is on.
         """
+        if self.pid() is not None:
+            raise ClusterError(f"{self.name} is on", remedy="kill it first")
         self._prepare(specification)
         boot_log = self.logs / "boot.log"
         try:
@@ -131,6 +133,7 @@ class Machine:
             raise
 
     def _prepare(self, specification: Specification) -> None:
+        self.group.end()  # of a machine whose init has died
         self.group.create()
         self.upper.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
