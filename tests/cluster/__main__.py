@@ -49,8 +49,8 @@ async def _down() -> None:
 
 
 async def _logs() -> None:
-    place = lifetime.place_of_running(settings.cluster_name())
-    for log in sorted(place.logs.glob("*/*.log")):
+    folder = lifetime.logs_of(settings.cluster_name())
+    for log in sorted(folder.glob("*/*.log")):
         print(f"== {log}")
         sys.stdout.writelines(log.read_text(errors="replace").splitlines(keepends=True)[-40:])
 

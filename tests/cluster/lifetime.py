@@ -132,6 +132,18 @@ def _free_slot(routed: Sequence[IPv4Network]) -> int:
     )
 
 
+def logs_of(name: str) -> Path:
+    """The logs of a cluster that is up, or of one that did not come up.
+
+    Raises:
+        ClusterError: there are none.
+    """
+    logs = _place_of(name).logs
+    if not logs.exists():
+        raise ClusterError(f"the cluster {name!r} has no logs in {logs}", remedy="run `make cluster-up`")
+    return logs
+
+
 def place_of_running(name: str) -> Place:
     """The place of a cluster that is up.
 

@@ -23,6 +23,8 @@ from tests.cluster.machine import cgroups
 from tests.cluster.place import home
 from tests.cluster.steps import Steps
 
+pytestmark = pytest.mark.any_shape
+
 _HEADER = "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\n"
 _CAPABLE = """\
 nodes:

@@ -142,6 +142,8 @@ class Machine:
             target = self.upper / path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
+            if text.startswith("#!"):
+                target.chmod(0o755)
         binds = (*specification.binds, Bind(self.logs, services.LOGS))
         (self.state / "boot.json").write_text(
             json.dumps(
