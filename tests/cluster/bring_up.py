@@ -13,10 +13,11 @@ from tests.cluster.images.catalog import find_images
 from tests.cluster.images.sandbox import ensure_sandbox_image
 from tests.cluster.kind_config.reading import read
 from tests.cluster.steps import Steps
+from tests.cluster.together import together
 
 
 async def bring_up(kind_config: Path, name: str, addons: Sequence[str], steps: Steps) -> Cluster:
-    """Bring up a cluster with DNS and these add-ons; see `Cluster.up`.
+    """Bring up a cluster with DNS, these add-ons, and the images of all Containerfiles; see `Cluster.up`.
 
     Raises:
         ClusterError: something is missing or failed; nothing half-started is left.
@@ -26,7 +27,7 @@ async def bring_up(kind_config: Path, name: str, addons: Sequence[str], steps: S
     await catalog.prepare(wanted, steps)  # what cannot be built is known before anything is started
 
     async def add(cluster: Cluster) -> None:
-        await catalog.install(cluster, wanted, steps)
+        await together(catalog.install(cluster, wanted, steps), lay_images(cluster, steps))
 
     return await Cluster.up(kind_config, name, steps, then=add)
 
@@ -40,6 +41,19 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     await ensure_parts(steps)
     await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
     await ensure_sandbox_image(steps)
-    for image in find_images().values():
-        with steps.step(f"Image {image.tag}"):
-            await ensure_image(steps, image)
+    await _archives(steps)
+
+
+async def lay_images(cluster: Cluster, steps: Steps) -> None:
+    """Lay the images of all Containerfiles into all nodes, built anew where their inputs have changed.
+
+    Raises:
+        ClusterError: one cannot be built.
+    """
+    archives = await _archives(steps)
+    with steps.step(f"{len(archives)} images of Containerfiles on {len(cluster.nodes)} nodes"):
+        await cluster.import_images(archives)
+
+
+async def _archives(steps: Steps) -> list[Path]:
+    return [await ensure_image(steps, image) for image in find_images().values()]
