@@ -40,9 +40,10 @@ def mark_up(place: Place, state: str) -> None:
 
 @contextmanager
 def alone(name: str) -> Iterator[None]:
-    """Be the only one that brings this cluster up or takes it down; SIGTERM ends this program as Ctrl-C does, cleanly.
+    """Be the only one that brings this cluster up or takes it down; SIGTERM cancels the task that does.
 
     Raises:
+        KeyboardInterrupt: SIGTERM came.
         ClusterError: another process does.
     """
     try:
@@ -94,11 +95,26 @@ def _is_file(opened: TextIO, path: Path) -> bool:
 
 @contextmanager
 def _clean_end() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    """Be cancelled by SIGTERM; not by way of Ctrl-C, which what a shell runs in the background ignores."""
+    under_way = asyncio.current_task()
+    assert under_way is not None, "a cluster is changed within a task"
+    loop = asyncio.get_running_loop()
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        under_way.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
         yield
+    except asyncio.CancelledError:
+        if terminated:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def claim(name: str) -> Place:

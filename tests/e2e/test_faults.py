@@ -98,7 +98,7 @@ async def _coming_up(name: str, kind_file: Path) -> AsyncIterator[asyncio.subpro
     """A program that brings a cluster up and has got as far as booting its machines."""
     kind_file.write_text(_HEADER)
     program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.cluster", "up"),
+        *("env", "--default-signal=INT", sys.executable, "-m", "tests.cluster", "up"),  # ignored in the background
         env={**os.environ, "CLUSTER_NAME": name, "KIND_CONFIG": str(kind_file)},
         stderr=asyncio.subprocess.PIPE,
     )

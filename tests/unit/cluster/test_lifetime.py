@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -108,7 +109,7 @@ async def test_logs_stay_where_they_are_when_a_cluster_did_not_come_up(home: Pat
     assert not await lifetime.take_down("unit-mine")
 
 
-def test_two_do_not_change_one_cluster_at_once_and_the_lock_leaves_no_file(home: Path) -> None:
+async def test_two_do_not_change_one_cluster_at_once_and_the_lock_leaves_no_file(home: Path) -> None:
     with (
         lifetime.alone("unit-mine"),
         lifetime.alone("other"),
@@ -121,7 +122,7 @@ def test_two_do_not_change_one_cluster_at_once_and_the_lock_leaves_no_file(home:
     assert list(home.iterdir()) == []
 
 
-def test_home_that_cannot_be_written_is_one_sentence(home: Path) -> None:
+async def test_home_that_cannot_be_written_is_one_sentence(home: Path) -> None:
     home.write_text("in the way")
     with (
         pytest.raises(ClusterError, match=r"where clusters live, cannot be written to: .*; run it as root, or set"),
@@ -130,11 +131,26 @@ def test_home_that_cannot_be_written_is_one_sentence(home: Path) -> None:
         pass
 
 
-def test_sigterm_is_ctrl_c_while_a_cluster_changes(home: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), lifetime.alone("unit-mine"):
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
+def test_sigterm_is_a_clean_end_while_a_cluster_changes(home: Path, ctrl_c: signal.Handlers) -> None:
+    cleared: list[str] = []
+
+    async def change() -> None:
+        with lifetime.alone("unit-mine"):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.to_thread(cleared.append, "what was half-started")
+
+    before, sigterm = signal.signal(signal.SIGINT, ctrl_c), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(change())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert cleared == ["what was half-started"]
+    assert signal.getsignal(signal.SIGTERM) is sigterm
     assert list(home.iterdir()) == []
 
 
