@@ -55,6 +55,7 @@ async def _first_process(node: Node, container_id: str) -> str:
     return found[container_id.removeprefix("containerd://")]
 
 
+@pytest.mark.any_shape
 async def test_containers_outlive_restarts_of_what_started_them(
     namespace: Namespace, node: Node, sleeper: Object, toolbox: str
 ) -> None:
@@ -73,6 +74,7 @@ async def test_containers_outlive_restarts_of_what_started_them(
     assert await _first_process(node, after["containerID"]) == first_process
 
 
+@pytest.mark.any_shape
 async def test_cut_node_is_lost_until_it_rejoins(namespace: Namespace, node: Node, sleeper: Object) -> None:
     await namespace.apply(sleeper)
     before = _container(await namespace.ready("sleeper"))
@@ -84,6 +86,7 @@ async def test_cut_node_is_lost_until_it_rejoins(namespace: Namespace, node: Nod
     assert _container(await namespace.ready("sleeper"))["containerID"] == before["containerID"]
 
 
+@pytest.mark.any_shape
 async def test_paused_node_is_lost_until_it_goes_on(namespace: Namespace, node: Node, sleeper: Object) -> None:
     await namespace.apply(sleeper)
     before = _container(await namespace.ready("sleeper"))
@@ -98,6 +101,7 @@ async def test_paused_node_is_lost_until_it_goes_on(namespace: Namespace, node: 
     assert _container(await namespace.ready("sleeper"))["containerID"] == before["containerID"]
 
 
+@pytest.mark.any_shape
 async def test_killed_node_is_lost_and_comes_back_with_its_pods(
     namespace: Namespace, node: Node, sleeper: Object
 ) -> None:
