@@ -1,0 +1,74 @@
+"""What the API server answers when it says no, as errors of ours.
+
+ApiError
+├── ApiUnavailableError   not reachable, overloaded, too many requests: the same call may work later
+├── AbsentError           404
+├── AlreadyExistsError    409 of a create
+├── ConflictError         409 of a write whose precondition does not hold any more
+├── GoneError             410: a watch must begin anew
+└── RefusedByServerError  400, 401, 403, 422 and admission webhooks: a person must act
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The API server's `Status` object, as far as we read it."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+
+
+class ApiError(CedanaSchedError):
+    """`status` is the HTTP status, 0 when there was no answer; `reason` the API server's own word for it."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
+        self.reason = reason
+
+
+class ApiUnavailableError(ApiError, RetryableError):
+    """Unreachable or overloaded: the same call may succeed later."""
+
+
+class AbsentError(ApiError):
+    """There is no such object, or the kind is not served."""
+
+
+class AlreadyExistsError(ApiError):
+    """An object of this name is there already."""
+
+
+class ConflictError(ApiError):
+    """The object has changed, or is another one, since it was read."""
+
+
+class GoneError(ApiError):
+    """The API server has forgotten that version: list again."""
+
+
+class RefusedByServerError(ApiError):
+    """Not allowed, or not valid."""
+
+
+def error_of(call: str, status: int, body: bytes) -> ApiError:
+    """The error that an answer stands for; `call` says what was asked, as `PATCH /api/v1/...`."""
+    try:
+        said = msgspec.json.decode(body, type=Status)
+    except msgspec.DecodeError:  # a proxy's page, an answer cut short
+        said = Status(body[:200].decode(errors="replace"))
+    kind: type[ApiError] = RefusedByServerError
+    remedy = "see the message; rights are in the chart's RBAC"
+    if status == 429 or status >= 500:
+        kind, remedy = ApiUnavailableError, "it is tried again"
+    elif status == 409 and said.reason == "AlreadyExists":
+        kind, remedy = AlreadyExistsError, ""
+    elif status in {404, 409, 410}:
+        kind, remedy = {404: AbsentError, 409: ConflictError, 410: GoneError}[status], ""
+    return kind(f"{call}: {status} {said.message or said.reason}", status=status, reason=said.reason, remedy=remedy)

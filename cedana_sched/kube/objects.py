@@ -1,0 +1,129 @@
+"""Kubernetes' own kinds as far as we read them; msgspec skips everything else.
+
+Times stay the strings that the API server writes (RFC 3339), because they are mostly compared for being the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Kube(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class OwnerReference(_Kube, frozen=True):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class Metadata(_Kube, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+
+    @property
+    def owner(self) -> OwnerReference | None:
+        """The object that controls this one."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class Condition(_Kube, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class EnvVar(_Kube, frozen=True):
+    name: str
+    value: str = ""
+
+
+class Container(_Kube, frozen=True):
+    name: str
+    image: str = ""
+    env: tuple[EnvVar, ...] = ()
+    restart_policy: str | None = None
+
+
+class SchedulingGate(_Kube, frozen=True):
+    name: str
+
+
+class Volume(_Kube, frozen=True):
+    name: str
+    empty_dir: dict[str, Any] | None = None
+
+
+class PodSpec(_Kube, frozen=True):
+    node_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    runtime_class_name: str | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class ContainerStatus(_Kube, frozen=True):
+    name: str
+    container_id: str | None = msgspec.field(default=None, name="containerID")
+    restart_count: int = 0
+    state: dict[str, dict[str, Any]] = {}
+
+    @property
+    def running(self) -> bool:
+        return "running" in self.state
+
+
+class PodStatus(_Kube, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    start_time: str | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class Pod(_Kube, frozen=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def finished(self) -> bool:
+        """Whether its containers have ended for good."""
+        return self.status.phase in {"Succeeded", "Failed"}
+
+
+class NodeStatus(_Kube, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    node_info: dict[str, Any] = {}
+
+
+class Node(_Kube, frozen=True):
+    metadata: Metadata
+    status: NodeStatus = NodeStatus()
+
+
+class PartialObject(_Kube, frozen=True):
+    """Any object, of which only the metadata matters."""
+
+    metadata: Metadata

@@ -1,0 +1,66 @@
+"""Where the API server keeps the kinds that we read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cedana_sched.model.objects.names import API_VERSION
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One kind: `group_version` as in `apiVersion`, `plural` as in a URL."""
+
+    group_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL's path of the collection, or of one object.
+
+        Raises:
+            ValueError: a namespace is given for a kind without namespaces, or a name without the namespace it needs.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.kind} has no namespaces")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name} needs a namespace")
+        base = "/apis/" if "/" in self.group_version else "/api/"
+        parts = [f"{base}{self.group_version}"]
+        parts += ["namespaces", namespace] if namespace else []
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+    def reference(self, name: str, namespace: str | None = None, uid: str = "") -> dict[str, str]:
+        """An ObjectReference, as Events carry it."""
+        reference = {"apiVersion": self.group_version, "kind": self.kind, "name": name}
+        return reference | {key: value for key, value in {"namespace": namespace, "uid": uid}.items() if value}
+
+
+PODS = Resource("v1", "Pod", "pods")
+NODES = Resource("v1", "Node", "nodes", namespaced=False)
+NAMESPACES = Resource("v1", "Namespace", "namespaces", namespaced=False)
+CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+SECRETS = Resource("v1", "Secret", "secrets")
+EVENTS = Resource("v1", "Event", "events")
+LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+JOBS = Resource("batch/v1", "Job", "jobs")
+MUTATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io/v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io/v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    namespaced=False,
+)
+
+CHECKPOINTS = Resource(API_VERSION, "Checkpoint", "checkpoints")
+PREEMPTION_HOLDS = Resource(API_VERSION, "PreemptionHold", "preemptionholds")
+RESTORES = Resource(API_VERSION, "Restore", "restores")
+CHECKPOINT_POLICIES = Resource(API_VERSION, "CheckpointPolicy", "checkpointpolicies", namespaced=False)
+CHECKPOINT_STORAGES = Resource(API_VERSION, "CheckpointStorage", "checkpointstorages", namespaced=False)

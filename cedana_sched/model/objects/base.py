@@ -1,0 +1,60 @@
+"""What all kinds have in common."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+
+class Written(BaseModel):
+    """What people write: a field that we do not know is an error. Names are camelCase, as in Kubernetes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class Reported(BaseModel):
+    """What we write for people to read: fields of a newer version are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values as they stand in the object; what is not known is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def _micro_time(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+MicroTime = Annotated[
+    datetime,
+    AfterValidator(_utc),
+    PlainSerializer(_micro_time, return_type=str, when_used="json"),
+    Field(json_schema_extra={"format": "date-time"}),
+]
+"""A moment, to the microsecond, as in Kubernetes' own `MicroTime`."""
+
+
+def moment(seconds: float) -> datetime:
+    """Seconds since the epoch as a moment."""
+    return datetime.fromtimestamp(seconds, tz=UTC)
+
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class Condition(Reported):
+    """metav1.Condition: what holds, since when, why in one word, and what is awaited in a sentence."""
+
+    type: Annotated[str, Field(max_length=316)]
+    status: ConditionStatus
+    reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    message: Annotated[str, Field(max_length=32768)] = ""
+    last_transition_time: MicroTime

@@ -1,0 +1,98 @@
+"""`Checkpoint`: one generation of one pod, in the making or made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.records import CheckpointStep, Phase
+
+
+class IdentitySpec(Written):
+    """The name under which snapshots are found again; the namespace is the object's own."""
+
+    id: Annotated[str, Field(min_length=1, max_length=63)]
+    index: Annotated[int, Field(ge=0)] = 0
+    container: str = "main"
+
+
+class PodSpec(Written):
+    """One incarnation of a workload. Its uid is never used twice."""
+
+    name: str
+    uid: str
+    node_name: str
+
+
+class CheckpointSpec(Written):
+    """What is to be saved, by when, and what happens to the pod then."""
+
+    identity: IdentitySpec
+    pod: PodSpec
+    adapter: str
+    """Which scheduler's preemption it is; `kubectl` for one that a person asked for."""
+    hold: str
+    """The preemption it belongs to: the uid that Events, logs and the PreemptionHold share."""
+    reason: str
+    after: After = After.STOP
+    gang: str | None = None
+    """Members of one gang freeze together, and fail together."""
+    policy: CheckpointPolicy = CheckpointPolicy()
+    deadline: MicroTime
+    attempt: Annotated[int, Field(ge=1)] = 1
+    created_at: MicroTime
+    workload_started_at: MicroTime | None = None
+
+
+class OrderStatus(Reported):
+    """What the node's agent is told to do. A higher number is another order, or the same one again."""
+
+    number: Annotated[int, Field(ge=1)]
+    order: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
+class AnswerStatus(Reported):
+    """What the agent says of the order of that number."""
+
+    number: Annotated[int, Field(ge=1)]
+    outcome: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
+class TransferStatus(Reported):
+    """Bytes, as far as they are known: read = zero + reused + new, of which `stored` is what the store took."""
+
+    read_bytes: int = 0
+    zero_bytes: int = 0
+    reused_bytes: int = 0
+    stored_bytes: int = 0
+
+
+class CheckpointStatus(Reported):
+    """How far it is. `phase` has the values of KEP-5823's `PodCheckpoint`, `step` is finer."""
+
+    phase: Phase = Phase.PENDING
+    step: CheckpointStep = CheckpointStep.WAITING
+    generation: int | None = None
+    """Of the snapshot that it made."""
+    transfer: TransferStatus = TransferStatus()
+    size: str | None = None
+    """What the store took, for people: `3.1Gi`."""
+    frozen_at: MicroTime | None = None
+    committed_at: MicroTime | None = None
+    finished_at: MicroTime | None = None
+    message: str | None = None
+    """Why it failed."""
+    verdict: Verdict | None = None
+    not_before: MicroTime | None = None
+    called_off: bool = False
+    gone: bool = False
+    unconfirmed: bool = False
+    claimed_by: str | None = None
+    """The pod that continues from it, or did."""
+    conditions: tuple[Condition, ...] = ()
+    order: OrderStatus | None = None
+    answer: AnswerStatus | None = None

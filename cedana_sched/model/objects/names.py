@@ -1,0 +1,48 @@
+"""Every name that we put on somebody else's object, and the group of our own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "sched.cedana.ai"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "cedana"
+
+ADMISSION_CHECK_CONTROLLER: Final = f"{GROUP}/checkpoint-restore"
+"""`controllerName` of the AdmissionCheck with which an admin opts a ClusterQueue in."""
+
+# What opts a pod in; written by people, by an adapter into a pod template, or by the pod webhook.
+ID: Final = f"{GROUP}/id"
+"""Annotation of a pod or pod template: the identity's id. The environment variable wins over it."""
+INDEX: Final = f"{GROUP}/index"
+"""Annotation of a pod: the replica's number."""
+POLICY: Final = f"{GROUP}/policy"
+"""Annotation of a pod or pod template: name of the CheckpointPolicy."""
+
+# What the pod webhook writes.
+PROTECTED: Final = f"{GROUP}/protected"
+"""Label of every pod whose preemption is made harmless; its value is `true`."""
+RESTORES: Final = f"{GROUP}/restores"
+"""Annotation of a pod that shall continue from a snapshot: it has the sidecar and our runtime class."""
+HOLD_TOKEN: Final = f"{GROUP}/hold-token"
+"""Annotation of a pod: the secret part of its preStop path, so that nobody else can end its hold."""
+RESTORE_GATE: Final = f"{GROUP}/restore"
+"""Scheduling gate of a pod whose snapshot is in flight."""
+RUNTIME_CLASS: Final = "cedana"
+RESTORE_CONTAINER: Final = "cedana-restore"
+"""Name of the injected init container."""
+RESTORE_VOLUME: Final = "cedana-restore"
+"""Name of the injected emptyDir by which the agent talks to that container."""
+
+# What the coordinator and the adapters write.
+RELEASED: Final = f"{GROUP}/released"
+"""Annotation of a held object: name of the PreemptionHold that is over, so that the next attempt goes through."""
+
+# What the agent writes on its node.
+NODE_READY: Final = f"{GROUP}/ready"
+"""Label of a node on which workloads can be dumped and continued; its value is `true`."""
+NODE_CPU: Final = f"{GROUP}/cpu"
+"""Label of a node: digest of its CPU's features; nodes of equal value can continue each other's snapshots."""
+NODE_FACTS: Final = f"{GROUP}/facts"
+"""Annotation of a node: its `Compatibility` as JSON."""

@@ -1,0 +1,49 @@
+"""`Restore`: one return of a pod, from a snapshot, or cold and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
+from cedana_sched.model.objects.checkpoint import AnswerStatus, IdentitySpec, OrderStatus, PodSpec
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.records import RestoreStep
+
+
+class SnapshotName(Written):
+    """A committed generation of an identity of the same namespace."""
+
+    id: str
+    index: Annotated[int, Field(ge=0)] = 0
+    container: str = "main"
+    generation: Annotated[int, Field(ge=1)]
+
+
+class RestoreSpec(Written):
+    """Who returns as whom."""
+
+    identity: IdentitySpec
+    pod: PodSpec
+    adapter: str
+    policy: CheckpointPolicy = CheckpointPolicy()
+    wanted: SnapshotName | None = None
+    """The very snapshot that a person asked for; the newest one where it is absent."""
+    created_at: MicroTime
+
+
+class RestoreStatus(Reported):
+    """How far it is."""
+
+    step: RestoreStep = RestoreStep.WAITING
+    deadline: MicroTime
+    snapshot: SnapshotName | None = None
+    """The snapshot that it claims."""
+    cold: bool = False
+    message: str | None = None
+    running_at: MicroTime | None = None
+    finished_at: MicroTime | None = None
+    conditions: tuple[Condition, ...] = ()
+    order: OrderStatus | None = None
+    answer: AnswerStatus | None = None
