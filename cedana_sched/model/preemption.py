@@ -47,6 +47,8 @@ class Signal(msgspec.Struct, frozen=True):
     `uid` is the same for every report of the same preemption, also after a restart of the adapter, so that
     repeated signals are harmless. All victims are released together, when the last of them is settled.
     `not_after` is a deadline that comes from outside (a pod's deletion, a node's end), if there is one.
+    `together` names what several signals have in common, one preemptor for instance: their victims too are released
+    together, unless the deadline of one comes first.
     """
 
     uid: str
@@ -57,6 +59,7 @@ class Signal(msgspec.Struct, frozen=True):
     preemptor: str | None = None
     not_after: float | None = None
     after: After = After.STOP
+    together: str | None = None
 
 
 class Verdict(StrEnum):

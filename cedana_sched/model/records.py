@@ -136,6 +136,8 @@ class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     deadline: float
     checkpoints: tuple[str, ...]
     """The latest attempt for each victim."""
+    together: str | None = None
+    """Holds of one adapter and of equal value are released together."""
     released_at: float | None = None
     verdicts: dict[str, Verdict] = {}
     """By workload uid, from the moment the release is decided."""

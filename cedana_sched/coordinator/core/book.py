@@ -20,6 +20,7 @@ from cedana_sched.model.records import (
     TERMINAL_RESTORE_STEPS,
     Checkpoint,
     CheckpointStep,
+    HoldStep,
     PreemptionHold,
     Record,
     Restore,
@@ -36,6 +37,10 @@ def set_key(checkpoint: Checkpoint) -> str:
     if checkpoint.gang is None:
         return checkpoint.uid
     return f"{checkpoint.signal_uid}/{checkpoint.gang}/{checkpoint.attempt}"
+
+
+def _together_key(hold: PreemptionHold) -> tuple[str, str | None]:
+    return hold.adapter, hold.together
 
 
 def holds_identity(restore: Restore) -> bool:
@@ -68,6 +73,7 @@ class Book:
         self._by_signal: dict[str, list[str]] = {}
         self._restores_by_identity: dict[Identity, list[str]] = {}
         self._restore_of: dict[str, str] = {}
+        self._together: dict[tuple[str, str | None], list[str]] = {}
         self._changed: dict[str, Record] = {}
         self._forgotten: dict[str, Record] = {}
         self._history: dict[str, deque[str]] = {}
@@ -106,6 +112,11 @@ class Book:
                 return checkpoint
         return None
 
+    def companions(self, hold: PreemptionHold) -> list[PreemptionHold]:
+        """The holds that still hold and are released together, itself among them if it does, oldest first."""
+        uids = self._together.get(_together_key(hold), ()) if hold.together is not None else (hold.uid,)
+        return [one for uid in uids if (one := self.holds[uid]).step is HoldStep.HOLDING]
+
     def records(self) -> Iterator[Record]:
         """Everything that is remembered."""
         yield from self.checkpoints.values()
@@ -142,6 +153,8 @@ class Book:
             self._restore_of[record.workload.uid] = record.uid
         else:
             self.holds[record.uid] = record
+            if record.together is not None:
+                self._together.setdefault(_together_key(record), []).append(record.uid)
         self.touched[record.uid] = None
 
     def move_checkpoint(self, record: Checkpoint, cause: Cause, now: float, **changes: Any) -> Checkpoint | None:
@@ -202,6 +215,8 @@ class Book:
             del self._restore_of[record.workload.uid]
         else:
             del self.holds[uid]
+            if record.together is not None:
+                _drop(self._together, _together_key(record), uid)
         self._history.pop(uid, None)
         self._changed.pop(uid, None)
         self.touched.pop(uid, None)

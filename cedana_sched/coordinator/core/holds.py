@@ -47,6 +47,7 @@ class Holds:
             created_at=self._desk.now,
             deadline=deadline,
             checkpoints=uids,
+            together=signal.together,
         )
         self._book.add(hold, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
         self._desk.out.append(PlaceHold(signal.adapter, signal))
@@ -87,11 +88,13 @@ class Holds:
         self._desk.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
 
     def draw(self, hold: PreemptionHold) -> None:
-        """Release it once all its checkpoints are settled."""
+        """Release it once all its checkpoints are settled, and those of its companions."""
         if hold.step is HoldStep.HOLDING:
-            checkpoints = self._book.checkpoints
-            if all(checkpoints[uid].settled for uid in hold.checkpoints):
-                self._release(hold, Cause.SETTLED)
+            companions = self._book.companions(hold)
+            if all(map(self._is_settled, companions)):
+                for companion in companions:
+                    self._release(companion, Cause.SETTLED)
+                    self.arm(self._book.holds[companion.uid])
         self.arm(self._book.holds[hold.uid])
 
     def due(self, hold: PreemptionHold) -> None:
@@ -102,6 +105,8 @@ class Holds:
                 if not checkpoint.settled:
                     self._checkpoints.due(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
+            for companion in self._book.companions(hold):
+                self.draw(companion)  # this one is not waited for any more
         elif (at := self._forget_at(hold)) is not None and self._desk.now >= at:
             self._book.forget(hold)
 
@@ -112,6 +117,9 @@ class Holds:
         else:
             at = self._forget_at(hold)
         self._desk.deadlines.set(hold.uid, at)
+
+    def _is_settled(self, hold: PreemptionHold) -> bool:
+        return all(self._book.checkpoints[uid].settled for uid in hold.checkpoints)
 
     def _forget_at(self, hold: PreemptionHold) -> float | None:
         if hold.released_at is None:

@@ -111,10 +111,11 @@ class Told:
         after: After = After.STOP,
         not_after: float | None = None,
         observed_at: float | None = None,
+        together: str | None = None,
     ) -> Told:
         observed = self.now if observed_at is None else observed_at
         chosen = victims or (victim(),)
-        signal = Signal(uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after)
+        signal = Signal(uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after, together)
         return self.report(Preempted(signal))
 
     def cancel(self, uid: str = "s1") -> Told:
@@ -159,6 +160,10 @@ class Told:
         """The one release, as plain words; empty when nothing was released."""
         releases = self.releases()
         return {uid: str(verdict) for uid, verdict in releases[-1].verdicts.items()} if releases else {}
+
+    def released(self) -> list[str]:
+        """The uids of the signals that were released."""
+        return [release.signal_uid for release in self.releases()]
 
     def tells(self) -> list[str]:
         return [instruction.kind for instruction in self.said if isinstance(instruction, Tell)]

@@ -120,6 +120,7 @@ class SimulatedScheduler:
             observed_at=self.now,
             not_after=self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None,
             after=after,
+            together=self.rng.choice((None, None, "one preemptor", "another")),
         )
         self.reports.append(Preempted(signal))
         if after is After.STOP:

@@ -138,6 +138,35 @@ def test_a_freeze_that_was_obeyed_too_late_is_undone() -> None:
     assert told.frozen().orders() == ["Resume s1.w1.1"]
 
 
+def _two_of_one_preemptor() -> Told:
+    told = Told().running("w1").running("w2", RANK0)
+    told.preempt(victim("w1"), uid="s1", together="ml/urgent")
+    return told.preempt(victim("w2", RANK0), uid="s2", together="ml/urgent").frozen("s1.w1.1", "s2.w2.1")
+
+
+def test_signals_that_belong_together_are_released_together() -> None:
+    told = _two_of_one_preemptor().committed("s1.w1.1").killed("s1.w1.1")
+    assert told.released() == []
+    told.restart()
+    assert told.released() == []
+    told.committed("s2.w2.1", identity=RANK0).killed("s2.w2.1")
+    assert sorted(told.released()) == ["s1", "s2"]
+
+
+def test_who_is_not_of_the_same_preemptor_is_not_waited_for() -> None:
+    told = _two_of_one_preemptor().running("w3", Identity("bio", "other"))
+    told.preempt(victim("w3", Identity("bio", "other")), uid="s3", together="ml/patient").frozen("s3.w3.1")
+    told.committed("s3.w3.1", identity=Identity("bio", "other")).killed("s3.w3.1")
+    assert told.released() == ["s3"]
+
+
+def test_the_deadline_of_one_ends_the_wait_of_its_companions() -> None:
+    told = _two_of_one_preemptor().committed("s1.w1.1").killed("s1.w1.1")
+    told.tell(HoldPlaced("s2", until=1010.0)).after(10)
+    assert told.released() == ["s2", "s1"]
+    assert told.verdicts() == {"w1": "Committed"}
+
+
 # -- deadlines
 
 
