@@ -87,9 +87,10 @@ $(BIN)/uv:
 
 .PHONY: lock
 lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
-	@for kind in runtime dev; do \
+	@for kind in runtime cluster dev; do \
+	    case $$kind in runtime) extras= ;; cluster) extras="--extra cluster" ;; dev) extras=--all-extras ;; esac; \
 	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-	        --no-header --no-annotate $$([ $$kind = dev ] && echo --all-extras) -o requirements/$$kind.txt; \
+	        --no-header --no-annotate $$extras -o requirements/$$kind.txt; \
 	done
 	@$(BIN)/uv pip compile requirements/go.in --quiet --universal --generate-hashes --no-header --no-annotate \
 	    -o requirements/go.txt

@@ -54,14 +54,15 @@ def complaints(path: Path, text: str) -> Iterator[str]:
 def unpinned() -> Iterator[str]:
     """Dependencies that pyproject.toml names and the requirements files do not pin."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {"runtime": project["dependencies"], "dev": project["optional-dependencies"]["dev"]}
+    extras = project["optional-dependencies"]
+    wanted = {"runtime": project["dependencies"], "cluster": extras["cluster"], "dev": extras["dev"]}
     for kind, dependencies in wanted.items():
         pinned = set(
             re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements" / f"{kind}.txt").read_text(), re.MULTILINE)
         )
         for dependency in dependencies:
             name = re.split(r"[^A-Za-z0-9_.-]", dependency)[0]
-            if re.sub(r"[-_.]+", "-", name).lower() not in pinned:
+            if name != project["name"] and re.sub(r"[-_.]+", "-", name).lower() not in pinned:
                 yield f"requirements/{kind}.txt: {name} is not pinned: run 'make lock'"
 
 

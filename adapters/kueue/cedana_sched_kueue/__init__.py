@@ -1,0 +1,1 @@
+"""Kueue: its preemptions as signals, its suspension as the hold, its AdmissionCheck as the way back."""

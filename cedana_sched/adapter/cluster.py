@@ -1,0 +1,48 @@
+"""What an adapter for a scheduler on Kubernetes is given, and what it must do beside the contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+from cedana_sched.adapter.contract import Adapter
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.policy import CheckpointPolicy
+
+
+class Policies(Protocol):
+    """The CheckpointPolicies of the cluster."""
+
+    def named(self, name: str | None) -> CheckpointPolicy:
+        """The policy of that name; without one, or when it does not exist, the one called `default`, else our own."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClusterAccess:
+    """What the coordinator shares with its adapters."""
+
+    api: Api
+    events: EventRecorder
+    pods: Mirror[Pod]
+    """Every protected pod of the cluster (label `names.PROTECTED`)."""
+    policies: Policies
+    namespace: str
+    """Of our own components."""
+
+
+@runtime_checkable
+class ClusterAdapter(Adapter, Protocol):
+    """An adapter that the coordinator of a cluster can load."""
+
+    @classmethod
+    def connect(cls, cluster: ClusterAccess) -> Self:
+        """Make it; nothing is asked of the API server yet."""
+        ...
+
+    async def run(self) -> None:
+        """Keep its watches, for ever; the coordinator runs it as a task beside `reports`."""
+        ...

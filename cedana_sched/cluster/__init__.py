@@ -1,0 +1,1 @@
+"""The suite as it runs in a Kubernetes cluster: one coordinator, and an agent on each node."""

@@ -1,0 +1,1 @@
+"""The agent of one node of a cluster: CRI containers instead of local jobs, orders from objects."""
