@@ -31,6 +31,16 @@ class WorkloadRef(msgspec.Struct, frozen=True, order=True):
     node: str
 
 
+class HeldObject(msgspec.Struct, frozen=True):
+    """The object by which a scheduler evicts, and whose change is held: a Job that is to be suspended, say."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
 class Victim(msgspec.Struct, frozen=True):
     """One workload that must go. Members of one `gang` are frozen together and fail together."""
 
@@ -48,7 +58,8 @@ class Signal(msgspec.Struct, frozen=True):
     repeated signals are harmless. All victims are released together, when the last of them is settled.
     `not_after` is a deadline that comes from outside (a pod's deletion, a node's end), if there is one.
     `together` names what several signals have in common, one preemptor for instance: their victims too are released
-    together, unless the deadline of one comes first.
+    together, unless the deadline of one comes first. `held` is the object whose change an admission webhook refuses
+    until the release.
     """
 
     uid: str
@@ -60,6 +71,7 @@ class Signal(msgspec.Struct, frozen=True):
     not_after: float | None = None
     after: After = After.STOP
     together: str | None = None
+    held: HeldObject | None = None
 
 
 class Verdict(StrEnum):

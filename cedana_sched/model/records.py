@@ -13,7 +13,7 @@ import msgspec
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, Verdict, WorkloadRef
+from cedana_sched.model.preemption import After, HeldObject, Verdict, WorkloadRef
 
 
 class Phase(StrEnum):
@@ -138,6 +138,9 @@ class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The latest attempt for each victim."""
     together: str | None = None
     """Holds of one adapter and of equal value are released together."""
+    namespace: str = ""
+    """Of the held object, else of the victims."""
+    held: HeldObject | None = None
     released_at: float | None = None
     verdicts: dict[str, Verdict] = {}
     """By workload uid, from the moment the release is decided."""

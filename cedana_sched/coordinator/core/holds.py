@@ -48,6 +48,8 @@ class Holds:
             deadline=deadline,
             checkpoints=uids,
             together=signal.together,
+            namespace=_namespace_of(signal),
+            held=signal.held,
         )
         self._book.add(hold, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
         self._desk.out.append(PlaceHold(signal.adapter, signal))
@@ -134,3 +136,9 @@ class Holds:
         if released is not None:
             words.of_release(self._desk, released, deadline=cause is Cause.DEADLINE)
             self.release_again(released)
+
+
+def _namespace_of(signal: Signal) -> str:
+    if signal.held is not None:
+        return signal.held.namespace
+    return signal.victims[0].workload.namespace if signal.victims else ""

@@ -8,7 +8,7 @@ from cedana_sched.model.records import HoldStep
 
 
 class HeldObject(Written):
-    """The object whose eviction is held: a Job, say."""
+    """The object by which the scheduler evicts, and whose change the webhook refuses: a Job, say."""
 
     api_version: str
     kind: str
