@@ -9,20 +9,22 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from pydantic.alias_generators import to_camel
 
 
-class Written(BaseModel):
+class _Model(BaseModel):
+    def to_json(self) -> dict[str, Any]:
+        """Plain values as they stand in the object; what is not known is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Written(_Model):
     """What people write: a field that we do not know is an error. Names are camelCase, as in Kubernetes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
-class Reported(BaseModel):
+class Reported(_Model):
     """What we write for people to read: fields of a newer version are passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values as they stand in the object; what is not known is left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _utc(time: datetime) -> datetime:

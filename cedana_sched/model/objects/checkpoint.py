@@ -28,9 +28,20 @@ class PodSpec(Written):
     node_name: str
 
 
-class CheckpointSpec(Written):
-    """What is to be saved, by when, and what happens to the pod then."""
+class SnapshotName(Written):
+    """A committed generation of an identity of the same namespace."""
 
+    id: str
+    index: Annotated[int, Field(ge=0)] = 0
+    container: str = "main"
+    generation: Annotated[int, Field(ge=1)]
+
+
+class CheckpointSpec(Written):
+    """What is to be saved, and what happens to the pod then."""
+
+    uid: str
+    """Its name in logs and in the store's manifests."""
     identity: IdentitySpec
     pod: PodSpec
     adapter: str
@@ -42,7 +53,6 @@ class CheckpointSpec(Written):
     gang: str | None = None
     """Members of one gang freeze together, and fail together."""
     policy: CheckpointPolicy = CheckpointPolicy()
-    deadline: MicroTime
     attempt: Annotated[int, Field(ge=1)] = 1
     created_at: MicroTime
     workload_started_at: MicroTime | None = None
@@ -76,11 +86,13 @@ class CheckpointStatus(Reported):
 
     phase: Phase = Phase.PENDING
     step: CheckpointStep = CheckpointStep.WAITING
-    generation: int | None = None
-    """Of the snapshot that it made."""
+    deadline: MicroTime
+    """When the eviction proceeds, committed or not."""
+    snapshot: SnapshotName | None = None
+    """What it made."""
     transfer: TransferStatus = TransferStatus()
     size: str | None = None
-    """What the store took, for people: `3.1Gi`."""
+    """What was read, for people: `3.1 GiB`."""
     frozen_at: MicroTime | None = None
     committed_at: MicroTime | None = None
     finished_at: MicroTime | None = None

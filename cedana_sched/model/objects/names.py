@@ -36,6 +36,10 @@ RESTORE_VOLUME: Final = "cedana-restore"
 """Name of the injected emptyDir by which the agent talks to that container."""
 
 # What the coordinator and the adapters write.
+NODE: Final = f"{GROUP}/node"
+"""Label of a Checkpoint or Restore: the node whose agent it is addressed to."""
+SETTLED: Final = f"{GROUP}/settled"
+"""Label of a Checkpoint or Restore to which nothing more happens; its value is `true`."""
 RELEASED: Final = f"{GROUP}/released"
 """Annotation of a held object: name of the PreemptionHold that is over, so that the next attempt goes through."""
 

@@ -7,7 +7,7 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 
 
-class HeldObject(Written):
+class HeldObjectSpec(Written):
     """The object by which the scheduler evicts, and whose change the webhook refuses: a Job, say."""
 
     api_version: str
@@ -17,27 +17,24 @@ class HeldObject(Written):
 
 
 class PreemptionHoldSpec(Written):
-    """Who waits for whom, and until when at the latest."""
+    """Who waits for whom, and why."""
 
     uid: str
     """The preemption's name in Events and logs."""
     adapter: str
-    held: HeldObject | None = None
+    held: HeldObjectSpec | None = None
     preemptor: str | None = None
     reason: str
     together: str | None = None
     """Holds of equal value are released together."""
     created_at: MicroTime
-    deadline: MicroTime
 
 
 class VictimStatus(Reported):
     """What becomes of one victim."""
 
     pod_uid: str
-    checkpoint: str
-    """Name of the Checkpoint of its latest attempt."""
-    verdict: Verdict | None = None
+    verdict: Verdict
     reason: str | None = None
 
 
@@ -45,8 +42,11 @@ class PreemptionHoldStatus(Reported):
     """How far it is."""
 
     step: HoldStep = HoldStep.HOLDING
-    deadline: MicroTime | None = None
-    """When it is earlier than the spec's, because the scheduler does not wait so long."""
+    deadline: MicroTime
+    """When it ends at the latest."""
+    checkpoints: tuple[str, ...] = ()
+    """Uids of the Checkpoints that it waits for: for each victim the latest attempt."""
     victims: tuple[VictimStatus, ...] = ()
+    """From the moment the release is decided."""
     released_at: MicroTime | None = None
     conditions: tuple[Condition, ...] = ()

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
-from cedana_sched.model.objects.checkpoint import AnswerStatus, IdentitySpec, OrderStatus, PodSpec
+from cedana_sched.model.objects.checkpoint import AnswerStatus, IdentitySpec, OrderStatus, PodSpec, SnapshotName
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import RestoreStep
-
-
-class SnapshotName(Written):
-    """A committed generation of an identity of the same namespace."""
-
-    id: str
-    index: Annotated[int, Field(ge=0)] = 0
-    container: str = "main"
-    generation: Annotated[int, Field(ge=1)]
 
 
 class RestoreSpec(Written):
     """Who returns as whom."""
 
+    uid: str
+    """Its name in logs."""
     identity: IdentitySpec
     pod: PodSpec
     adapter: str

@@ -1,0 +1,83 @@
+"""Conditions: what holds of an object, since when, and in words what is awaited."""
+
+from __future__ import annotations
+
+from cedana_sched.model.objects.base import Condition, moment
+from cedana_sched.model.records import (
+    Checkpoint,
+    CheckpointStep,
+    HoldStep,
+    PreemptionHold,
+    Restore,
+    RestoreStep,
+)
+
+_AWAITS = {
+    CheckpointStep.WAITING: "waits until another checkpoint or restore of the pod has ended",
+    CheckpointStep.FREEZING: "the node was told to freeze the pod",
+    CheckpointStep.FROZEN: "frozen; waits for the rest of its gang",
+    CheckpointStep.DUMPING: "its state is streamed to the store",
+    CheckpointStep.COMMITTED: "committed; waits for the rest of its gang",
+    CheckpointStep.KILLING: "committed; the node was told to end the pod with its eviction",
+    CheckpointStep.RESUMING: "committed; the node was told to let the pod run on",
+    CheckpointStep.ABORTING: "the node was told to undo it and to let the pod run on",
+    CheckpointStep.READY: "can be restored",
+}
+_COMES_BACK = {
+    RestoreStep.WAITING: "waits for its snapshot, or for another pod that still runs as it",
+    RestoreStep.STAGING: "its snapshot is fetched and verified on the node",
+    RestoreStep.RESTORING: "the node continues the processes",
+    RestoreStep.STARTING_COLD: "the node starts it from the beginning",
+    RestoreStep.GIVING_UP: "it cannot be continued, and its policy forbids a cold start",
+    RestoreStep.RUNNING: "runs",
+    RestoreStep.FAILED: "did not come back",
+    RestoreStep.ENDED: "has ended",
+}
+
+
+def of_checkpoint(record: Checkpoint) -> tuple[Condition, ...]:
+    """`Frozen`, `Committed` and `Ready`."""
+    is_over = record.settled
+    waiting = record.failure or _AWAITS.get(record.step, "")
+    why = "Failed" if is_over else "InProgress"
+    return (
+        _condition("Frozen", record.frozen_at, record.created_at, "Frozen", why, waiting),
+        _condition("Committed", record.committed_at, record.created_at, "Committed", why, waiting),
+        _condition(
+            "Ready",
+            record.finished_at if record.step is CheckpointStep.READY else None,
+            record.finished_at or record.created_at,
+            "Ready",
+            str(record.step),
+            waiting,
+        ),
+    )
+
+
+def of_hold(record: PreemptionHold) -> tuple[Condition, ...]:
+    """`Released`."""
+    waiting = {
+        HoldStep.HOLDING: f"waits for {len(record.checkpoints)} checkpoints",
+        HoldStep.RELEASING: "the scheduler is told to go on",
+        HoldStep.RELEASED: "the scheduler goes on",
+    }[record.step]
+    return (_condition("Released", record.released_at, record.created_at, "Released", str(record.step), waiting),)
+
+
+def of_restore(record: Restore) -> tuple[Condition, ...]:
+    """`Running`."""
+    waiting = _COMES_BACK[record.step] + (f": {record.failure}" if record.failure else "")
+    runs = record.running_at if record.step is RestoreStep.RUNNING else None
+    reason = "ColdStarted" if record.cold else "Restored"
+    since = record.finished_at or record.created_at
+    return (_condition("Running", runs, since, reason, str(record.step), waiting),)
+
+
+def _condition(kind: str, true_since: float | None, else_since: float, reason: str, other: str, text: str) -> Condition:
+    return Condition(
+        type=kind,
+        status="False" if true_since is None else "True",
+        reason=other if true_since is None else reason,
+        message=text,
+        last_transition_time=moment(else_since if true_since is None else true_since),
+    )
