@@ -32,6 +32,9 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 
 
+Errand = Send | PlaceHold | ReleaseHold
+
+
 class Errands:
     """Carries out `Send`, `PlaceHold` and `ReleaseHold`; results come back through `post`."""
 
@@ -51,7 +54,7 @@ class Errands:
         self._clock = clock
         self._post = post
 
-    def run(self, errand: Send | PlaceHold | ReleaseHold) -> None:
+    def run(self, errand: Errand) -> None:
         """Start it; an errand that is still under way is not started twice."""
         if isinstance(errand, Send):
             name = f"order {type(errand.order).__name__} {record_of(errand.order)}"

@@ -11,7 +11,7 @@ turn is done; orders, holds and releases then run as owned, named tasks whose re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +19,7 @@ import structlog
 
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.coordinator.core import Core, Event, Instruction, Persist, Reported, Tell, Tick, Timing
-from cedana_sched.coordinator.errands import Errands
+from cedana_sched.coordinator.errands import Errand, Errands
 from cedana_sched.coordinator.ports import Agents, Clock, Journal, Listener
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, IllegalTransitionError, RetryableError
@@ -31,6 +31,8 @@ STOP_SECONDS = 10.0
 """How long `stop` waits for tasks to end after they were cancelled, before it says which ones did not."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+EVENTS_A_TURN = 512
+"""A burst of answers is written down at once, and deadlines are still looked at in between."""
 
 
 class Coordinator:
@@ -132,22 +134,39 @@ class Coordinator:
                 await self._take(await self._queue.get(), errands)
 
     async def _take(self, event: Event, errands: Errands) -> None:
-        """One turn: event in, instructions out and done."""
-        try:
-            instructions = self._core.handle(event, self._clock.now())
-        except IllegalTransitionError as error:
-            log.exception("event refused", refused=repr(event)[:500], history=error.evidence)
-            instructions = self._core.handle(Tick(), self._clock.now())
+        """One turn: this event and what has come meanwhile in, instructions out and done, with one write for all."""
+        instructions = list(self._handle(event))
+        for _ in range(min(self._queue.qsize(), EVENTS_A_TURN - 1)):
+            instructions += self._handle(self._queue.get_nowait())
         await self._carry_out(instructions, errands)
 
-    async def _carry_out(self, instructions: tuple[Instruction, ...], errands: Errands) -> None:
+    def _handle(self, event: Event) -> tuple[Instruction, ...]:
+        try:
+            return self._core.handle(event, self._clock.now())
+        except IllegalTransitionError as error:
+            log.exception("event refused", refused=repr(event)[:500], history=error.evidence)
+            return self._core.handle(Tick(), self._clock.now())
+
+    async def _carry_out(self, instructions: Iterable[Instruction], errands: Errands) -> None:
+        others: list[Tell | Errand] = []
+        records: dict[str, Record] = {}
+        forgotten: dict[str, Record] = {}
         for instruction in instructions:
-            if isinstance(instruction, Persist):
-                await self._save(instruction)
-            elif isinstance(instruction, Tell):
-                self._told(instruction)
+            if not isinstance(instruction, Persist):
+                others.append(instruction)
+                continue
+            for record in instruction.forget:
+                records.pop(record.uid, None)
+            records |= {record.uid: record for record in instruction.records}
+            forgotten = {uid: one for uid, one in forgotten.items() if uid not in records}
+            forgotten |= {record.uid: record for record in instruction.forget}
+        if records or forgotten:
+            await self._save(Persist(tuple(records.values()), tuple(forgotten.values())))
+        for other in others:
+            if isinstance(other, Tell):
+                self._told(other)
             else:
-                errands.run(instruction)
+                errands.run(other)
         self._set_alarm()
 
     async def _save(self, persist: Persist) -> None:

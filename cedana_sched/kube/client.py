@@ -24,6 +24,7 @@ from cedana_sched.model.errors import UsageError
 FIELD_MANAGER: Final = "cedana-sched"
 REQUEST_SECONDS = 30.0
 CONNECTIONS = 200
+PAGE_SIZE = 500
 
 Object = dict[str, Any]
 """A Kubernetes object as its JSON says it."""
@@ -35,9 +36,14 @@ _MERGE = "application/merge-patch+json"
 _JSON = "application/json-patch+json"
 
 
-class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] = []
 
 
 class Api:
@@ -128,11 +134,19 @@ class Api:
         except AbsentError:
             return
 
-    async def pages(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, decode: msgspec.json.Decoder[T]
-    ) -> T:
-        """One answer to a list request, as `decode` reads it."""
-        return decode.decode(await self._call("GET", resource.path(namespace), query=query))
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
+    ) -> tuple[tuple[T, ...], str]:
+        """All objects of a kind, everywhere or in one namespace, and the version at which a watch may begin."""
+        found: list[T] = []
+        asked = {"limit": str(PAGE_SIZE), **(query or {})}
+        item = msgspec.json.Decoder(into)
+        while True:
+            page = msgspec.json.decode(await self._call("GET", resource.path(namespace), query=asked), type=_Page)
+            found += map(item.decode, page.items)
+            if not page.metadata.continue_:
+                return tuple(found), page.metadata.resource_version
+            asked["continue"] = page.metadata.continue_
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float

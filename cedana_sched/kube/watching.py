@@ -13,14 +13,13 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from cedana_sched.kube.client import Api, ListMeta
+from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, GoneError, error_of
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import Resource
 
 log = structlog.get_logger(__name__)
 
-PAGE_SIZE = 500
 WATCH_SECONDS = 300
 """The API server ends a watch after this long; bookmarks come about once a minute, so that silence is a fault."""
 SILENT_SECONDS = 90.0
@@ -64,11 +63,6 @@ class _Line(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _Page(msgspec.Struct):
-    metadata: ListMeta
-    items: list[msgspec.Raw] = []
-
-
 class Watch(Generic[T]):
     """What becomes of the objects of one kind that the selectors match, everywhere or in one namespace."""
 
@@ -86,16 +80,16 @@ class Watch(Generic[T]):
         self.resource = resource
         self._namespace = namespace
         self._query = {name: value for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+        self._into = into
         self._object = msgspec.json.Decoder(into)
         self._line = msgspec.json.Decoder(_Line)
-        self._page = msgspec.json.Decoder(_Page)
 
     async def changes(self) -> AsyncGenerator[Change[T], None]:
         """First `Listed`, then what changes; another `Listed` when changes may have been missed. Never ends."""
         pauses = _pauses()
         while True:
             try:
-                objects, version = await self._list()
+                objects, version = await self._list_all()
                 yield Listed(objects)
                 pauses = _pauses()
                 async for change in self._follow(version):
@@ -107,15 +101,8 @@ class Watch(Generic[T]):
                 log.warning("watch broken", kind=self.resource.kind, problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
 
-    async def _list(self) -> tuple[tuple[T, ...], str]:
-        objects: list[T] = []
-        query: dict[str, str] = {**self._query, "limit": str(PAGE_SIZE)}
-        while True:
-            page = await self._api.pages(self.resource, self._namespace, query, decode=self._page)
-            objects += map(self._object.decode, page.items)
-            if not page.metadata.continue_:
-                return tuple(objects), page.metadata.resource_version
-            query["continue"] = page.metadata.continue_
+    async def _list_all(self) -> tuple[tuple[T, ...], str]:
+        return await self._api.list_all(self.resource, self._namespace, self._query, into=self._into)
 
     async def _follow(self, version: str) -> AsyncGenerator[Change[T], None]:
         """Changes since `version`; a watch that the API server ends in good order goes on where it was."""
