@@ -71,6 +71,7 @@ lint: venv ## Check format, style, types, import rules and the house's own rules
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
 	@$(BIN)/python tools/check_house.py
 	@$(BIN)/python tools/write_docs.py --check
+	@$(BIN)/python tools/write_crds.py --check
 	@echo "lint: format, style, types, import rules and house rules hold"
 
 .PHONY: format
@@ -96,8 +97,9 @@ lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
 	    -o requirements/go.txt
 
 .PHONY: docs
-docs: venv ## Write the parts of docs/ that are made from the code
+docs: venv ## Write what is made from the code: parts of docs/, the kinds' definitions
 	@$(BIN)/python tools/write_docs.py
+	@$(BIN)/python tools/write_crds.py
 
 .PHONY: bench
 bench: venv packages go ## Measure against plain CRIU, tar and zstd, side by side
