@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
+from cedana_sched.agent.dumping import WorkloadDump
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.messages import (
     CaptureCommitted,
@@ -30,13 +29,15 @@ from cedana_sched.agent.messages import (
     CaptureProgress,
     CaptureReport,
     CaptureRequest,
+    decode_request,
+    encode,
 )
-from cedana_sched.agent.orphans import await_orphan, lock
+from cedana_sched.agent.orphans import await_orphans, lock
 from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError
 from cedana_sched.model.manifest import SnapshotMetadata, TransferStats
 from cedana_sched.model.records import Transfer
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.dump import LOG_NAME, Dump, DumpRequest
+from cedana_sched.snapshot.dump import LOG_NAME
 from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
@@ -65,7 +66,7 @@ class _Reporter:
 
     def __call__(self, report: CaptureReport) -> None:
         with contextlib.suppress(BrokenPipeError):  # the agent is gone; stdin says so too
-            self._stream.write(msgspec.json.encode(report) + b"\n")
+            self._stream.write(encode(report))
 
 
 def _serve(say: _Reporter) -> int:
@@ -73,7 +74,7 @@ def _serve(say: _Reporter) -> int:
         line = stdin.readline()  # unbuffered: whatever comes after the request is for `_cancelled_by_stdin`
     if not line:
         return 0  # the agent ended before it needed this process
-    request = msgspec.json.decode(line, type=CaptureRequest)
+    request = decode_request(line)
     try:
         with _alone(request):
             report: CaptureReport = capture(request, say)
@@ -93,31 +94,20 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
     """
     cache = Path(request.cache_directory)
     toolchain = ensure_toolchain(cache)
-    if Path(request.work_directory, LOG_NAME).exists():  # of an earlier capture
-        await_orphan(toolchain, Path(request.work_directory), Path(request.freezer))
+    if any((request.criu_directory(tree.name) / LOG_NAME).exists() for tree in request.workload.containers):
+        await_orphans(toolchain, request)  # of an earlier capture
     storage = StorageConfig.load(request.store)
     store = SnapshotStore.open(storage, compression=request.compression, cache_directory=cache)
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
         return CaptureCommitted(committed.ref, _transfer(committed.stats))
-    if not freezer.is_frozen(Path(request.freezer)):
+    if not all(map(freezer.is_frozen, request.workload.freezers)):
         raise NotFrozenError("the workload was let run on since it was frozen", remedy="freeze it and try again")
     with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid) as writer:
-        dump = Dump(toolchain, _dump_request(request), writer)
+        dump = WorkloadDump(toolchain, request, writer)
         with _cancelled_by_stdin(dump), _telling_progress(say, lambda: writer.progress):
-            result = dump.run()
-            metadata = _metadata(request, toolchain, {"dump": result.seconds})
+            metadata = _metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
     return CaptureCommitted(manifest.ref, _transfer(manifest.summary.stats))
-
-
-def _dump_request(request: CaptureRequest) -> DumpRequest:
-    return DumpRequest(
-        root_pid=request.root_pid,
-        workdir=Path(request.work_directory),
-        freeze_cgroup=Path(request.freezer),
-        externals=request.externals,
-        timeout_seconds=request.timeout_seconds,
-    )
 
 
 def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, float]) -> SnapshotMetadata:
@@ -128,7 +118,7 @@ def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, 
         adapter=request.adapter,
         taken_at=request.frozen_at,
         timings=timings,
-        runtime=request.restore_facts,
+        runtime=request.workload.restore_facts,
     )
 
 
@@ -145,7 +135,7 @@ def _alone(request: CaptureRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _cancelled_by_stdin(dump: Dump) -> Iterator[None]:
+def _cancelled_by_stdin(dump: WorkloadDump) -> Iterator[None]:
     done = os.eventfd(0, os.EFD_CLOEXEC)
 
     def listen() -> None:

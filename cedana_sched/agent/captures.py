@@ -11,11 +11,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
 import structlog
 
-from cedana_sched.agent.messages import CaptureFailed, CaptureProgress, CaptureReport, CaptureRequest
-from cedana_sched.agent.orphans import await_captures, await_orphan, prune
+from cedana_sched.agent.messages import (
+    CaptureFailed,
+    CaptureProgress,
+    CaptureReport,
+    CaptureRequest,
+    decode_report,
+    encode,
+)
+from cedana_sched.agent.orphans import await_captures, await_orphans, prune
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
@@ -62,10 +68,10 @@ class Captures:
         self._running[request.checkpoint_uid] = process
         finished = False
         try:
-            _write(process, msgspec.json.encode(request) + b"\n")
+            _write(process, encode(request))
             assert process.stdout is not None  # noqa: S101  # _start asks for the pipe
             async for line in process.stdout:
-                report = msgspec.json.decode(line, type=CaptureReport)
+                report = decode_report(line)
                 finished = not isinstance(report, CaptureProgress)
                 yield report
             status = await process.wait()
@@ -101,8 +107,7 @@ class Captures:
 
     async def _clean_up(self, request: CaptureRequest) -> None:
         """The capture process was killed: its CRIU notices that nobody reads."""
-        work, freezer = Path(request.work_directory), Path(request.freezer)
-        if not await asyncio.to_thread(await_orphan, self._toolchain, work, freezer):
+        if not await asyncio.to_thread(await_orphans, self._toolchain, request):
             log.warning("criu had to be killed", checkpoint=request.checkpoint_uid)
 
 

@@ -61,7 +61,7 @@ class FrozenWorkloads:
             running = await self._runtime.running(workload)
             if running is not None:
                 began = time.time()
-                await asyncio.to_thread(freezer.freeze, running.freezer)
+                await asyncio.to_thread(freezer.freeze_together, running.freezers)
                 self._frozen_by[workload.uid] = checkpoint_uid
                 self._frozen_at.setdefault(checkpoint_uid, began)
             return running
@@ -73,19 +73,18 @@ class FrozenWorkloads:
             if self._frozen_by.get(workload.uid, checkpoint_uid) != checkpoint_uid:
                 return
             if running := await self._runtime.running(workload):
-                await asyncio.to_thread(freezer.thaw, running.freezer)
+                await asyncio.to_thread(freezer.thaw_together, running.freezers)
             self._forget(checkpoint_uid, workload)
 
     async def kill(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
-        """Kill it without letting it execute another instruction.
+        """End it without letting it execute another instruction; see `WorkloadRuntime.end_frozen`.
 
         Raises:
             FreezerError: some process did not go in time.
         """
         self.close(checkpoint_uid)
         async with self._turn(workload):
-            if running := await self._runtime.running(workload):
-                await asyncio.to_thread(freezer.kill, running.freezer)
+            await self._runtime.end_frozen(workload)
             self._forget(checkpoint_uid, workload)
 
     def _turn(self, workload: WorkloadRef) -> asyncio.Lock:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer
 
@@ -15,10 +17,7 @@ class CaptureRequest(msgspec.Struct, frozen=True):
 
     checkpoint_uid: str
     identity: Identity
-    root_pid: int
-    freezer: str
-    externals: tuple[str, ...]
-    restore_facts: dict[str, Any]
+    workload: RunningWorkload
     store: dict[str, Any]
     cache_directory: str
     """Where the toolchain lies that the agent uses."""
@@ -29,6 +28,13 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     adapter: str
     frozen_at: float
     timeout_seconds: float
+    launcher: tuple[str, ...] = ()
+    """The words before CRIU's own, where CRIU must run in other namespaces than the agent."""
+
+    def criu_directory(self, container: str) -> Path:
+        """CRIU's own folder for the dump of one container."""
+        work = Path(self.work_directory)
+        return work / "containers" / container if container else work
 
 
 class CaptureProgress(msgspec.Struct, frozen=True, tag=True):
@@ -46,3 +52,19 @@ class CaptureFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 CaptureReport = CaptureProgress | CaptureCommitted | CaptureFailed
+
+
+def encode(message: CaptureRequest | CaptureReport) -> bytes:
+    """As one line of JSON."""
+    return msgspec.json.encode(message, enc_hook=str) + b"\n"
+
+
+def decode_request(line: bytes) -> CaptureRequest:
+    """What `encode` wrote."""
+    return msgspec.json.decode(line, type=CaptureRequest, dec_hook=lambda _, value: Path(value))
+
+
+def decode_report(line: bytes) -> CaptureReport:
+    """What `encode` wrote."""
+    report: CaptureReport = msgspec.json.decode(line, type=CaptureReport)
+    return report

@@ -46,7 +46,20 @@ class NodeAgent:
         toolchain: Toolchain,
         cache_directory: Path,
         state_directory: Path,
+        launcher: tuple[str, ...] = (),
     ) -> None:
+        """An agent that is at home in `state_directory`.
+
+        Args:
+            runtime: what runs the workloads.
+            storage: where snapshots lie.
+            toolchain: the CRIU of `cache_directory`.
+            cache_directory: where the toolchain and the store's own copies lie.
+            state_directory: CRIU's logs and staged snapshots; with a `launcher` the same path for CRIU and the agent.
+            launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
+                `nsenter --mount=/proc/1/ns/mnt --`.
+        """
+        self._launcher = launcher
         self._runtime = runtime
         self._storage = storage
         self._store = SnapshotStore.open(storage, cache_directory=cache_directory)
@@ -136,7 +149,9 @@ class NodeAgent:
         running = await self._runtime.running(workload)
         if running is None:
             return None
-        found = await asyncio.to_thread(lambda: find_obstacles(freezer.members(running.freezer)))
+        found = await asyncio.to_thread(
+            lambda: find_obstacles(pid for cgroup in running.freezers for pid in freezer.members(cgroup))
+        )
         return str(found[0]) if found else None
 
     async def _dump(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
@@ -159,10 +174,7 @@ class NodeAgent:
         return CaptureRequest(
             checkpoint_uid=order.checkpoint_uid,
             identity=order.identity,
-            root_pid=running.root_pid,
-            freezer=str(running.freezer),
-            externals=running.externals,
-            restore_facts=running.restore_facts,
+            workload=running,
             store=self._storage.reveal(),
             cache_directory=str(self._cache_directory),
             work_directory=str(self._work / order.checkpoint_uid),
@@ -171,6 +183,7 @@ class NodeAgent:
             adapter=order.adapter,
             frozen_at=self._frozen.frozen_at(order.checkpoint_uid),
             timeout_seconds=order.timeout_seconds,
+            launcher=self._launcher,
         )
 
     async def _abort(self, order: orders.Abort) -> orders.Outcome:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from cedana_sched.agent.messages import CaptureRequest
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.dump import LOG_NAME
 from cedana_sched.snapshot.freezer import members
@@ -78,19 +79,24 @@ def lock(directory: Path) -> int:
     return descriptor
 
 
-def await_orphan(toolchain: Toolchain, work_directory: Path, freezer: Path) -> bool:
-    """Return when no CRIU works in this dump's directory any more.
+def await_orphans(toolchain: Toolchain, request: CaptureRequest) -> bool:
+    """Return when no CRIU works for this request any more.
 
     Returns:
-        True if it ended by itself, or was not there; False if it had to be killed, and its traces removed.
+        True if all ended by themselves, or there were none; False if one had to be killed, and its traces removed.
     """
-    orphans = [process for process in psutil.process_iter() if str(work_directory) in _words(process)]
-    _, alive = psutil.wait_procs(orphans, timeout=PATIENCE_SECONDS)
+    directories = {str(request.criu_directory(tree.name)): tree for tree in request.workload.containers}
+    orphans = {
+        process: directory
+        for process in psutil.process_iter()
+        for directory in directories.keys() & set(_words(process))
+    }
+    _, alive = psutil.wait_procs(list(orphans), timeout=PATIENCE_SECONDS)
     for process in alive:
         process.kill()
     psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
-    if alive:
-        undo_killed_dump(toolchain, members(freezer), work_directory / LOG_NAME)
+    for directory in {orphans[process] for process in alive}:
+        undo_killed_dump(toolchain, members(directories[directory].freezer), Path(directory, LOG_NAME))
     return not alive
 
 

@@ -10,30 +10,70 @@ import msgspec
 from cedana_sched.model.preemption import WorkloadRef
 
 
-class RunningWorkload(msgspec.Struct, frozen=True):
-    """A workload as CRIU must see it."""
+class RunningContainer(msgspec.Struct, frozen=True):
+    """One process tree of a workload as CRIU must see it: a container of a pod, or the whole of a local job."""
 
     root_pid: int
     """The first process of the tree, in the agent's PID namespace."""
     freezer: Path
-    """Directory of the cgroup (v1 freezer hierarchy or v2) that holds every process of the workload."""
+    """Directory of the cgroup (v1 freezer hierarchy or v2) that holds every process of the tree, and no other."""
+    name: str = ""
+    """The folder of its streams in the snapshot; empty where a workload is one tree, whose streams lie at the top."""
     externals: tuple[str, ...] = ()
     """CRIU's `--external` items: mounts and namespaces that the new incarnation brings along."""
+    root: Path = Path("/")
+    """Where the tree's root filesystem is mounted, as CRIU sees it (`--root`)."""
+    changes: Path | None = None
+    """The upper directory of an overlay root: travels as `rootfs.tar`. None where the files stay where they are."""
+    notes: dict[str, str] = {}
+    """Small texts that become streams beside CRIU's images, by name: what the restoring runtime reads there."""
+    ext_unix_sk: bool = False
+    """Whether unix sockets may be connected to processes outside the tree; restored, they are connected to nothing."""
+    manage_cgroups: str = "ignore"
+    """CRIU's mode of writing down the tree's cgroups."""
+    saves_shared_memory: bool = True
+    """Whether the tree's /dev/shm is its own, and so part of CRIU's images."""
+
+
+class RunningWorkload(msgspec.Struct, frozen=True):
+    """A workload's processes. Its containers are frozen together, and become one snapshot or none."""
+
+    containers: tuple[RunningContainer, ...]
+    volumes: dict[str, Path] = {}
+    """Folders that die with the workload, by name: each travels as `volumes/NAME.tar`."""
     restore_facts: dict[str, Any] = {}
     """What the runtime wants back in `continue_from`, as JSON values; it travels in the manifest."""
     restored: bool = False
     """Whether it was continued from a snapshot."""
+
+    @property
+    def freezers(self) -> tuple[Path, ...]:
+        return tuple(container.freezer for container in self.containers)
 
 
 class WorkloadRuntime(Protocol):
     """Every call is idempotent: the state that it asks for may be there already, after a restart of the agent."""
 
     async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
-        """Where its processes are; None when it has none (any more)."""
+        """Where its processes are; None when it has none (any more), or `end_frozen` was called for it."""
+        ...
+
+    async def end_frozen(self, workload: WorkloadRef) -> None:
+        """End a frozen workload whose snapshot is committed: none of its processes executes another instruction.
+
+        It may return while they are still there, frozen, when their owner must say first that they may go (a pod is
+        deleted): the runtime kills them then. Whoever asks for them meanwhile is told that there are none.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
         ...
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         """Continue the processes in `images` as this workload.
+
+        `images` holds the snapshot's streams as files, those of a container in a folder of its name. It is removed
+        when the call has returned, so whatever is still needed must have been taken or moved by then.
 
         Raises:
             RetryableError: it was interrupted, and the same call may succeed later; nothing of them runs.

@@ -82,7 +82,12 @@ class DumpRequest(msgspec.Struct, frozen=True):
     manage_cgroups: str = "ignore"
     network_lock: str = "nftables"
     """How CRIU keeps the packets of established connections away during the dump; `skip` for none."""
+    saves_shared_memory: bool = True
+    """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `remaps`)."""
     timeout_seconds: float = 600.0
+    launcher: tuple[str, ...] = ()
+    """The words before CRIU's own, like `nsenter --mount=/proc/1/ns/mnt --`: `workdir` and `/run/cedana-sched` must
+    have the same paths where it leads, and the other paths in this request are those of there."""
 
 
 class DumpResult(msgspec.Struct, frozen=True):
@@ -147,7 +152,9 @@ class Dump:
                 self._clean_up(status)
             raise self._error(status) from self._receiver.failure
         try:
-            remaps.refuse_lost_names(self._toolchain, self._receiver.kept)
+            remaps.refuse_lost_names(
+                self._toolchain, self._receiver.kept, saves_shared_memory=self._request.saves_shared_memory
+            )
         except SnapshotError:
             self._clean_up(status)
             raise
@@ -161,7 +168,7 @@ class Dump:
     def _start_criu(self, output: BinaryIO) -> subprocess.Popen[bytes]:
         try:
             criu = subprocess.Popen(
-                [self._toolchain.criu, *self._arguments()],
+                [*self._request.launcher, self._toolchain.criu, *self._arguments()],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment(),
                 start_new_session=True,
             )  # fmt: skip

@@ -20,6 +20,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from cedana_sched.model.errors import SnapshotError
@@ -52,29 +53,42 @@ def members(cgroup: Path) -> list[int]:
 
 
 def freeze(cgroup: Path, timeout_seconds: float = 10.0) -> None:
-    """Freeze the cgroup and return when nothing in it runs any more, and nothing waits in vfork (see `vfork`).
+    """As `freeze_together`, for one."""
+    freeze_together((cgroup,), timeout_seconds)
+
+
+def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> None:
+    """Freeze cgroups and return when nothing in them runs any more, and nothing waits in vfork (see `vfork`).
+
+    All are asked before any is waited for: those that talk to one another stop at nearly the same moment.
 
     Raises:
-        FreezerError: it did not freeze in time; it is thawed again.
+        FreezerError: one did not freeze in time; all are thawed again.
+        FileNotFoundError: one is gone; the others are thawed again.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
-        frozen = _freeze_v2(cgroup, deadline) if _is_v2(cgroup) else _freeze_v1(cgroup, deadline)
-        held = held_by_vfork(members(cgroup)) if frozen else []
-        if frozen and not held:
+        try:
+            late = _freeze_all(cgroups, deadline)
+            held = [] if late else held_by_vfork([pid for cgroup in cgroups for pid in members(cgroup)])
+        except BaseException:
+            thaw_together(cgroups)
+            raise
+        if not late and not held:
             return
-        thaw(cgroup)
-        if not frozen:
+        thaw_together(cgroups)
+        if late:
             remedy = "one of them is held in the kernel (state D: storage that does not answer?); try again later"
         elif time.monotonic() > deadline:
             remedy = f"process {held[0]} has started another by vfork, which does not go on to its program"
         else:
             time.sleep(_VFORK_SECONDS)  # nothing tells when the child has reached its program
             continue
+        places = ", ".join(map(str, late or cgroups))
         raise FreezerError(
-            f"the processes in {cgroup} did not freeze within {timeout_seconds:g} s; they run on",
+            f"the processes in {places} did not freeze within {timeout_seconds:g} s; they run on",
             remedy=remedy,
-            evidence=tuple(_describe(pid) for pid in members(cgroup)),
+            evidence=tuple(_describe(pid) for cgroup in late or cgroups for pid in members(cgroup)),
         )
 
 
@@ -94,6 +108,12 @@ def thaw(cgroup: Path) -> None:
             _write(cgroup / "cgroup.freeze", "0")
         else:
             _write(cgroup / "freezer.state", "THAWED")
+
+
+def thaw_together(cgroups: Sequence[Path]) -> None:
+    """Let all of them run on."""
+    for cgroup in cgroups:
+        thaw(cgroup)
 
 
 def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
@@ -121,6 +141,17 @@ def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
                 evidence=tuple(_describe(pid) for pid in pids),
             )
         _await_exit(pids, deadline)
+
+
+def _freeze_all(cgroups: Sequence[Path], deadline: float) -> list[Path]:
+    """Freeze all; returns those that did not freeze in time."""
+    for cgroup in cgroups:
+        request_freeze(cgroup)
+    return [
+        cgroup
+        for cgroup in cgroups
+        if not (_freeze_v2(cgroup, deadline) if _is_v2(cgroup) else _freeze_v1(cgroup, deadline))
+    ]
 
 
 def _freeze_v2(cgroup: Path, deadline: float) -> bool:

@@ -23,8 +23,10 @@ _LINKED = "LINKED"
 _SAVED_WITH_NAMES = "/dev/shm/"  # noqa: S108
 
 
-def refuse_lost_names(toolchain: Toolchain, kept: Mapping[str, bytes | bytearray]) -> None:
-    """Look through the images that were kept.
+def refuse_lost_names(
+    toolchain: Toolchain, kept: Mapping[str, bytes | bytearray], *, saves_shared_memory: bool = True
+) -> None:
+    """Look through the images that were kept. A /dev/shm that comes from outside is not saved by CRIU.
 
     Raises:
         DumpError: a file is open that the restore would not find.
@@ -37,7 +39,8 @@ def refuse_lost_names(toolchain: Toolchain, kept: Mapping[str, bytes | bytearray
     for remap in images.entries("remap-fpath.img"):
         if remap.get("remap_type", _LINKED) != _LINKED:
             continue
-        if not names.get(remap["remap_id"], "").startswith(_SAVED_WITH_NAMES):
+        saved = saves_shared_memory and names.get(remap["remap_id"], "").startswith(_SAVED_WITH_NAMES)
+        if not saved:
             raise DumpError(
                 f"a file is open under a name that was deleted, while it has another: {names.get(remap['orig_id'])}",
                 remedy="let the program close it, or open it by the name that stays",

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.local.runs.cgroups import RunCgroup, Usage
 from cedana_sched.local.runs.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
@@ -29,6 +29,7 @@ from cedana_sched.local.runs.supervision import SupervisedRun
 from cedana_sched.local.runs.supervisors import SupervisorError, Supervisors
 from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreRequest
@@ -116,13 +117,22 @@ class LocalRuntime:
             return None
         if not run.state.init.alive():
             return None
-        return RunningWorkload(
+        tree = RunningContainer(
             root_pid=run.state.init.pid,
             freezer=run.group.freezer,
             externals=Externals(run.spec.mounts).items(),
-            restore_facts={"mounts": list(run.spec.mounts)},
-            restored=run.spec.restores,
         )
+        return RunningWorkload((tree,), restore_facts={"mounts": list(run.spec.mounts)}, restored=run.spec.restores)
+
+    async def end_frozen(self, workload: WorkloadRef) -> None:
+        """Kill its processes now.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        if running := await self.running(workload):
+            for cgroup in running.freezers:
+                await asyncio.to_thread(freezer.kill, cgroup)
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""

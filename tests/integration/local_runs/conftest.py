@@ -93,13 +93,13 @@ class Lab:
         """Freeze and dump a run; returns its images and restore facts. It stays frozen."""
         running = await self.runtime.running(workload)
         assert running is not None
-        await asyncio.to_thread(freezer.freeze, running.freezer)
+        await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
         images = self.state / "images" / workload.uid
         request = DumpRequest(
-            root_pid=running.root_pid,
+            root_pid=running.containers[0].root_pid,
             workdir=self.state / "d" / workload.uid,
-            freeze_cgroup=running.freezer,
-            externals=running.externals,
+            freeze_cgroup=running.containers[0].freezer,
+            externals=running.containers[0].externals,
         )
         await asyncio.to_thread(Dump(self.toolchain, request, FolderSink(images)).run)
         return images, running.restore_facts

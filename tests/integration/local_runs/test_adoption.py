@@ -92,10 +92,10 @@ async def test_frozen_run_whose_supervisor_is_killed_is_ended(lab: Lab) -> None:
     await lab.printed("ice", 2)
     running = await lab.runtime.running(workload)
     assert running is not None
-    await asyncio.to_thread(freezer.freeze, running.freezer)
+    await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     state_of(lab, "ice").shim.send(signal.SIGKILL)
     assert (await lab.end_of("ice")).lost
-    assert not running.freezer.exists()
+    assert not running.containers[0].freezer.exists()
 
 
 async def test_frozen_run_is_killed_after_a_restart_of_the_engine(lab: Lab) -> None:
@@ -103,9 +103,9 @@ async def test_frozen_run_is_killed_after_a_restart_of_the_engine(lab: Lab) -> N
     await lab.runtime.start_cold(workload, None)
     running = await lab.runtime.running(workload)
     assert running is not None
-    await asyncio.to_thread(freezer.freeze, running.freezer)
+    await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     await lab.restart()
-    assert freezer.is_frozen(running.freezer)
+    assert freezer.is_frozen(running.containers[0].freezer)
     await lab.runtime.kill("thaw")
     assert (await lab.end_of("thaw")).signal == "SIGKILL"
 

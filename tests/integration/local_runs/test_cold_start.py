@@ -119,7 +119,7 @@ async def test_frozen_job_can_be_killed_and_executes_nothing_more(lab: Lab) -> N
     await lab.printed("frozen", 10)
     running = await lab.runtime.running(workload)
     assert running is not None
-    await asyncio.to_thread(freezer.freeze, running.freezer)
+    await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     size = lab.out("frozen").stat().st_size
     await lab.runtime.kill("frozen")
     assert (await lab.end_of("frozen")).signal == "SIGKILL"
@@ -138,9 +138,9 @@ async def test_running_names_the_first_process_and_its_mounts(lab: Lab) -> None:
     await lab.runtime.start_cold(workload, None)
     running = await lab.runtime.running(workload)
     assert running is not None
-    assert ProcessId.of(running.root_pid).alive()
-    assert "mnt[/dev]:/dev" in running.externals
-    assert str(running.root_pid) in (running.freezer / "cgroup.procs").read_text().split()
+    assert ProcessId.of(running.containers[0].root_pid).alive()
+    assert "mnt[/dev]:/dev" in running.containers[0].externals
+    assert str(running.containers[0].root_pid) in (running.containers[0].freezer / "cgroup.procs").read_text().split()
     await lab.runtime.kill("where")
     assert await lab.runtime.running(workload) is None
 

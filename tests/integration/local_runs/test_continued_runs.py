@@ -46,10 +46,10 @@ async def test_continued_run_has_its_limits_and_its_groups(lab: Lab) -> None:
     run = await lab.next_generation(run, "limits-1")
     running = await lab.runtime.running(run)
     assert running is not None
-    assert running.freezer.name == "limits-1"
+    assert running.containers[0].freezer.name == "limits-1"
     group = lab.runtime.group_of(run.uid)
     assert group is not None
-    assert group.members() >= {running.root_pid}
+    assert group.members() >= {running.containers[0].root_pid}
     texts = [
         path.read_text()
         for d in group.paths
@@ -108,7 +108,7 @@ async def test_older_snapshot_rewinds_the_output(lab: Lab) -> None:
     images, facts = await lab.dump(run)
     running = await lab.runtime.running(run)
     assert running is not None
-    freezer.thaw(running.freezer)
+    freezer.thaw(running.containers[0].freezer)
     await lab.printed(run.uid, len(lab.lines(run.uid)) + 50)
     await lab.runtime.kill(run.uid)
     successor = lab.again("rewind-1", run)

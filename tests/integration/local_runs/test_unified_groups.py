@@ -55,6 +55,6 @@ async def test_frozen_run_is_killed(unified: Lab) -> None:
     await unified.runtime.start_cold(run, None)
     running = await unified.runtime.running(run)
     assert running is not None
-    freezer.freeze(running.freezer)
+    freezer.freeze(running.containers[0].freezer)
     await unified.runtime.kill("frozen")
     assert (await unified.end_of("frozen")).signal == "SIGKILL"

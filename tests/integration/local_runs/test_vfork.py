@@ -46,10 +46,10 @@ async def test_freeze_waits_for_the_exec(lab: Lab, tmp_path: Path) -> None:
     running = await lab.runtime.running(workload)
     assert running is not None
     began = time.monotonic()
-    await asyncio.to_thread(freezer.freeze, running.freezer)
+    await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     assert time.monotonic() - began > 0.1
-    assert freezer.is_frozen(running.freezer)
-    assert held_by_vfork(freezer.members(running.freezer)) == []
+    assert freezer.is_frozen(running.containers[0].freezer)
+    assert held_by_vfork(freezer.members(running.containers[0].freezer)) == []
 
 
 async def test_freeze_gives_up_on_an_exec_that_never_comes(lab: Lab, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ async def test_freeze_gives_up_on_an_exec_that_never_comes(lab: Lab, tmp_path: P
     running = await lab.runtime.running(workload)
     assert running is not None
     with pytest.raises(FreezerError) as caught:
-        await asyncio.to_thread(freezer.freeze, running.freezer, 0.2)
+        await asyncio.to_thread(freezer.freeze, running.containers[0].freezer, 0.2)
     assert "vfork" in caught.value.remedy
-    assert not freezer.is_frozen(running.freezer)
+    assert not freezer.is_frozen(running.containers[0].freezer)
 
 
 @pytest.mark.criu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.preemption import WorkloadRef
 
 WORKLOAD = WorkloadRef(uid="w1", namespace="default", name="sim", node="here")
@@ -28,7 +28,11 @@ class FakeRuntime:
         return (self.freezer / "freezer.state").read_text()
 
     async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
-        return RunningWorkload(1, self.freezer, restored=self.restored) if self.runs else None
+        tree = RunningContainer(1, self.freezer)
+        return RunningWorkload((tree,), restored=self.restored) if self.runs else None
+
+    async def end_frozen(self, workload: WorkloadRef) -> None:
+        self.runs = False
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         if self.continuing:
