@@ -113,6 +113,17 @@ class Pod(_Kube, frozen=True):
         return self.status.phase in {"Succeeded", "Failed"}
 
 
+class Taint(_Kube, frozen=True):
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(_Kube, frozen=True):
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+
+
 class NodeStatus(_Kube, frozen=True):
     conditions: tuple[Condition, ...] = ()
     node_info: dict[str, Any] = {}
@@ -120,6 +131,7 @@ class NodeStatus(_Kube, frozen=True):
 
 class Node(_Kube, frozen=True):
     metadata: Metadata
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 

@@ -81,4 +81,6 @@ class Desk:
     ) -> None:
         """Tell whoever listens; see `Tell`."""
         severity = Severity.WARNING if warning else Severity.NORMAL
-        self.out.append(Tell(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid))
+        hold = self.book.holds.get(signal_uid) if signal_uid is not None else None
+        held = hold.held if hold is not None else None
+        self.out.append(Tell(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid, held))

@@ -8,7 +8,7 @@ import msgspec
 
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Order
-from cedana_sched.model.preemption import Release, Signal, WorkloadRef
+from cedana_sched.model.preemption import HeldObject, Release, Signal, WorkloadRef
 from cedana_sched.model.records import Record
 
 
@@ -57,6 +57,8 @@ class Tell(msgspec.Struct, frozen=True):
     workload: WorkloadRef | None = None
     signal_uid: str | None = None
     """The preemption that it belongs to: one id across all components' logs."""
+    held: HeldObject | None = None
+    """The object by which that preemption evicts: its owner looks there first."""
 
 
 Instruction = Persist | Send | PlaceHold | ReleaseHold | Tell

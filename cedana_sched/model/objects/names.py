@@ -17,6 +17,8 @@ ID: Final = f"{GROUP}/id"
 """Annotation of a pod or pod template: the identity's id. The environment variable wins over it."""
 INDEX: Final = f"{GROUP}/index"
 """Annotation of a pod: the replica's number."""
+WANTED: Final = f"{GROUP}/snapshot"
+"""Annotation of a pod or pod template: the very snapshot to continue from, as `id[/index]@generation`."""
 POLICY: Final = f"{GROUP}/policy"
 """Annotation of a pod or pod template: name of the CheckpointPolicy."""
 

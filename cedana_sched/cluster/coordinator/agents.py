@@ -1,0 +1,148 @@
+"""The agents of all nodes, reached through objects: an order is written into one, its answer is read from there.
+
+Nothing is lost when either side restarts: the order stands in the object until it is answered or replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import structlog
+
+from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.coordinator.core import AgentRestarted, NodeLost
+from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.resources import CHECKPOINTS, NODES, RESTORES
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model import codec
+from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.objects import names
+from cedana_sched.model.orders import Dump, Order, Outcome, Progress
+from cedana_sched.model.records import Transfer
+
+log = structlog.get_logger(__name__)
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+"""Taint by which an admin says that a node is gone for good."""
+
+
+class OrderGivenUpError(RetryableError):
+    """Another order for the same object was given, or the object is gone."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    number: int
+    outcome: msgspec.Raw
+
+
+class _Transfer(msgspec.Struct, frozen=True, rename="camel"):
+    read_bytes: int = 0
+    zero_bytes: int = 0
+    reused_bytes: int = 0
+    stored_bytes: int = 0
+
+
+class _Status(msgspec.Struct, frozen=True):
+    answer: _Answer | None = None
+    transfer: _Transfer = _Transfer()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class OrderObject(msgspec.Struct, frozen=True):
+    """A Checkpoint or Restore, as far as orders and answers go."""
+
+    metadata: Metadata
+    spec: _Spec
+    status: _Status = _Status()
+
+
+class ObjectAgents:
+    """Implements `coordinator.ports.Agents`. Run `run` as a task."""
+
+    def __init__(self, api: Api, projection: Projection) -> None:
+        self._projection = projection
+        pending = f"{names.SETTLED}!=true"
+        self._mirrors = [
+            Mirror(Watch(api, resource, OrderObject, labels=pending)) for resource in (CHECKPOINTS, RESTORES)
+        ]
+        self._nodes = Mirror(Watch(api, NODES, Node))
+        self._waiting: dict[str, Callable[[OrderObject | None], None]] = {}
+        for mirror in self._mirrors:
+            mirror.subscribe(self._heard)
+
+    async def run(self) -> None:
+        """Keep the watches, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for mirror in self._mirrors:
+                group.create_task(mirror.run())
+            group.create_task(self._nodes.run())
+
+    async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
+        """See `coordinator.ports.Agents`."""
+        del node  # the object is addressed to it
+        uid = record_of(order)
+        try:
+            number = self._projection.order(uid, order)
+        except KeyError:
+            raise OrderGivenUpError(f"{uid} is forgotten", remedy="nothing is to be done") from None
+        told: asyncio.Queue[OrderObject | None] = asyncio.Queue()
+        if overtaken := self._waiting.get(uid):
+            overtaken(None)
+        self._waiting[uid] = told.put_nowait
+        try:
+            last = Transfer()
+            while (seen := await told.get()) is not None:
+                if isinstance(order, Dump) and (transfer := _transfer(seen)) != last:
+                    last = transfer
+                    yield Progress(uid, transfer)
+                answer = seen.status.answer
+                if answer is not None and answer.number >= number:
+                    if answer.number > number:
+                        break
+                    yield codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union of structs
+                    return
+            raise OrderGivenUpError(f"{type(order).__name__} of {uid} was overtaken", remedy="nothing is to be done")
+        finally:
+            if self._waiting.get(uid) == told.put_nowait:
+                del self._waiting[uid]
+
+    def _heard(self, before: OrderObject | None, now: OrderObject | None) -> None:
+        known = now or before
+        if known is not None and (sink := self._waiting.get(known.spec.uid)):
+            sink(now)
+
+    async def changes(self) -> AsyncIterator[AgentRestarted | NodeLost]:
+        """Nodes that are gone for good: deleted, or tainted as out of service.
+
+        An agent that restarts finds its orders in the objects, so that nobody needs to repeat them.
+        """
+        lost: asyncio.Queue[str] = asyncio.Queue()
+
+        def heard(before: Node | None, now: Node | None) -> None:
+            if now is None and before is not None:
+                lost.put_nowait(before.metadata.name)
+            elif now is not None and _is_out_of_service(now) and (before is None or not _is_out_of_service(before)):
+                lost.put_nowait(now.metadata.name)
+
+        self._nodes.subscribe(heard)
+        try:
+            while True:
+                yield NodeLost(await lost.get())
+        finally:
+            self._nodes.unsubscribe(heard)
+
+
+def _transfer(seen: OrderObject) -> Transfer:
+    told = seen.status.transfer
+    return Transfer(told.read_bytes, told.zero_bytes, told.reused_bytes, told.stored_bytes)
+
+
+def _is_out_of_service(node: Node) -> bool:
+    return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)

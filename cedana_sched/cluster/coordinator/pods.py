@@ -1,0 +1,71 @@
+"""Starts and ends of protected pods: the same for every scheduler, and so no scheduler's adapter's business."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import ClassVar
+
+from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Release
+
+
+class PodReports:
+    """Implements `adapter.contract.Adapter`: it reports, and has nothing to release."""
+
+    name: ClassVar[str] = "pods"
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._cluster = cluster
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """What is pending, then what happens: a pod that shall continue got its node; a protected pod is gone."""
+        queue: asyncio.Queue[Report] = asyncio.Queue()
+
+        def heard(before: Pod | None, now: Pod | None) -> None:
+            for report in self._of_change(before, now):
+                queue.put_nowait(report)
+
+        await self._cluster.pods.synced.wait()
+        self._cluster.pods.subscribe(heard)
+        try:
+            for pod in self._cluster.pods:
+                heard(None, pod)
+            while True:
+                yield await queue.get()
+        finally:
+            self._cluster.pods.unsubscribe(heard)
+
+    async def release(self, release: Release) -> None:
+        """No eviction is ever held in the name of a pod's start."""
+
+    def _of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
+        if now is None:
+            return [Ended(before.metadata.uid, "the pod was deleted")] if before is not None else []
+        if now.finished:
+            was_running = before is None or not before.finished
+            return [Ended(now.metadata.uid, f"the pod has {now.status.phase.lower()}")] if was_running else []
+        is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
+        if not is_bound or names.RESTORES not in now.metadata.annotations:
+            return []
+        return [self._starting(now)]
+
+    def _starting(self, pod: Pod) -> Starting:
+        annotations = pod.metadata.annotations
+        return Starting(
+            workload_of(pod),
+            identity_of(pod),
+            self._cluster.policies.named(annotations.get(names.POLICY)),
+            _wanted(pod),
+        )
+
+
+def _wanted(pod: Pod) -> SnapshotRef | None:
+    """The very snapshot that a person asked for."""
+    asked = pod.metadata.annotations.get(names.WANTED)
+    return None if asked is None else SnapshotRef.parse(f"{pod.metadata.namespace}/{asked}")

@@ -1,0 +1,45 @@
+"""The CheckpointPolicies of the cluster, as they are now."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+from pydantic import ValidationError
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.policy import CheckpointPolicy
+
+log = structlog.get_logger(__name__)
+
+DEFAULT = "default"
+
+
+class _PolicyObject(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: Object = {}
+
+
+class ClusterPolicies:
+    """Implements `adapter.cluster.Policies`. Run `run` as a task."""
+
+    def __init__(self, api: Api) -> None:
+        self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject))
+        self.synced = self._mirror.synced
+
+    async def run(self) -> None:
+        await self._mirror.run()
+
+    def named(self, name: str | None) -> CheckpointPolicy:
+        """See `adapter.cluster.Policies`."""
+        for candidate in (name, DEFAULT):
+            found = self._mirror.get(candidate) if candidate else None
+            if found is None:
+                continue
+            try:
+                return CheckpointPolicy.model_validate(found.spec)
+            except ValidationError as error:  # our webhook refuses such a one; it may have been away
+                log.warning("policy cannot be read", policy=candidate, problem=str(error))
+        return CheckpointPolicy()

@@ -1,0 +1,178 @@
+"""The agent's half of orders that travel in objects: it performs every order of its node that is not answered.
+
+An order that a restarted agent finds unanswered is performed again: orders are idempotent. Answers are written until
+the API server takes them, or another order has replaced theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import structlog
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, ApiError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model import codec
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.objects import names
+from cedana_sched.model.orders import Order, Outcome, Progress
+
+log = structlog.get_logger(__name__)
+
+PROGRESS_SECONDS = 1.0
+"""At most so often is the progress of a dump written."""
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 15.0
+
+Perform = Callable[[Order], AsyncIterator[Outcome]]
+
+
+class _Given(msgspec.Struct, frozen=True):
+    number: int
+    order: msgspec.Raw
+
+
+class _Answered(msgspec.Struct, frozen=True):
+    number: int
+
+
+class _Status(msgspec.Struct, frozen=True):
+    order: _Given | None = None
+    answer: _Answered | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class OrderObject(msgspec.Struct, frozen=True):
+    """A Checkpoint or Restore, as far as its order goes."""
+
+    metadata: Metadata
+    spec: _Spec
+    status: _Status = _Status()
+
+
+@dataclass(frozen=True)
+class _Key:
+    resource: Resource
+    namespace: str
+    name: str
+
+
+class OrderFeed:
+    """Performs the orders of one node. Run `run` as a task; leaving it stops what is under way."""
+
+    def __init__(self, api: Api, node: str, perform: Perform) -> None:
+        self._api = api
+        self._perform = perform
+        mine = f"{names.NODE}={node},{names.SETTLED}!=true"
+        self._mirrors = {
+            resource: Mirror(Watch(api, resource, OrderObject, labels=mine)) for resource in (CHECKPOINTS, RESTORES)
+        }
+        self._latest: dict[_Key, int] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Perform orders for ever."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for resource, mirror in self._mirrors.items():
+                mirror.subscribe(partial(self._heard, resource))
+                group.create_task(mirror.run(), name=f"orders in {resource.plural}")
+
+    def restore_uids(self) -> list[str]:
+        """The restores that are addressed to this node and not over."""
+        return [one.spec.uid for one in self._mirrors[RESTORES]]
+
+    async def synced(self) -> None:
+        """Wait until all that is addressed to this node is known."""
+        for mirror in self._mirrors.values():
+            await mirror.synced.wait()
+
+    def _heard(self, resource: Resource, before: OrderObject | None, now: OrderObject | None) -> None:
+        known = now or before
+        if known is None or self._group is None:
+            return
+        key = _Key(resource, known.metadata.namespace, known.metadata.name)
+        if now is None:
+            self._latest.pop(key, None)
+            return
+        given, answered = now.status.order, now.status.answer
+        if given is None or (answered is not None and answered.number >= given.number):
+            return
+        if self._latest.get(key, 0) >= given.number:
+            return  # it is under way
+        self._latest[key] = given.number
+        name = f"{resource.kind} {known.metadata.name} order {given.number}"
+        self._group.create_task(self._obey(key, given), name=name)
+
+    async def _obey(self, key: _Key, given: _Given) -> None:
+        try:
+            order: Order = codec.decode(bytes(given.order), Order)  # type: ignore[arg-type]  # a union of structs
+        except msgspec.ValidationError as error:
+            log.exception("order cannot be read", object=key.name, problem=str(error))
+            return
+        structlog.contextvars.bind_contextvars(object=key.name, order=type(order).__name__)
+        pause = FIRST_PAUSE_SECONDS
+        while self._stands(key, given.number):
+            try:
+                if (outcome := await self._carry_out(key, order)) is not None:
+                    await self._answer(key, given.number, outcome)
+                    return
+            except CedanaSchedError as error:
+                log.warning("order not carried out, trying again", problem=str(error), pause_seconds=pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _carry_out(self, key: _Key, order: Order) -> Outcome | None:
+        """The outcome that is no progress."""
+        loop = asyncio.get_running_loop()
+        told_at = 0.0
+        async for outcome in self._perform(order):
+            if not isinstance(outcome, Progress):
+                return outcome
+            if loop.time() - told_at >= PROGRESS_SECONDS:
+                told_at = loop.time()
+                await self._tell_progress(key, outcome)
+        return None
+
+    async def _tell_progress(self, key: _Key, progress: Progress) -> None:
+        told = progress.transfer
+        transfer: Object = {
+            "readBytes": told.read_bytes,
+            "zeroBytes": told.zero_bytes,
+            "reusedBytes": told.reused_bytes,
+            "storedBytes": told.stored_bytes,
+        }
+        try:
+            await self._patch(key, {"transfer": transfer})
+        except ApiError as error:  # it is only for show
+            log.info("progress not told", problem=error.message)
+
+    async def _answer(self, key: _Key, number: int, outcome: Outcome) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while self._stands(key, number):
+            try:
+                await self._patch(key, {"answer": {"number": number, "outcome": codec.to_builtins(outcome)}})
+            except AbsentError:
+                return
+            except ApiError as error:
+                log.warning("answer not written, trying again", problem=error.message, pause_seconds=pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _patch(self, key: _Key, status: Object) -> None:
+        await self._api.patch(key.resource, key.name, key.namespace, {"status": status}, subresource="status")
+
+    def _stands(self, key: _Key, number: int) -> bool:
+        return self._latest.get(key) == number
