@@ -112,6 +112,10 @@ class Projection:
             tuple(target.record for target in late if target.forgotten),
         )
 
+    async def flushed(self) -> None:
+        """Wait until the objects show everything that was asked for."""
+        await self._queue.join()
+
     async def run(self) -> None:
         """Write for ever."""
         async with asyncio.TaskGroup() as group:
@@ -153,6 +157,7 @@ class Projection:
                     )
                 self._done(target, version)
                 break
+            self._queue.task_done()
 
     def _done(self, target: _Target, version: int) -> None:
         target.written = max(target.written, version)
@@ -160,20 +165,26 @@ class Projection:
             self._targets.pop(target.record.uid, None)
 
     async def _write_one(self, target: _Target) -> None:
-        if target.forgotten:
-            await self._forget(target)
-            return
+        """A snapshot's Checkpoint stays when it is forgotten, as what people see of it; everything else goes."""
+        record = target.record
+        if not target.forgotten:
+            await self._show(target)
+        elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY:
+            await self._show(target)
+            patch: Object = {"metadata": {"labels": {names.SETTLED: "true"}}}
+            await self._api.patch(target.resource, target.name, target.namespace, patch)
+        else:
+            await self._api.delete(target.resource, target.name, target.namespace)
+
+    async def _show(self, target: _Target) -> None:
         body = to_object(target.record, self._system_namespace)
         if not target.exists:
             await self._create(target, body)
+        patch: Object = {"status": self._status(target, body)}
         try:
-            await self._api.patch(
-                target.resource, target.name, target.namespace, {"status": self._status(target, body)},
-                subresource="status",
-            )  # fmt: skip
+            await self._api.patch(target.resource, target.name, target.namespace, patch, subresource="status")
         except AbsentError:  # somebody has deleted it: the record lives on
             target.exists = False
-            await self._create(target, body)
             raise ApiUnavailableError(f"{target.name} was deleted, and is made again") from None
 
     async def _create(self, target: _Target, body: Object) -> None:
@@ -190,15 +201,3 @@ class Projection:
         if target.order is not None:
             status["order"] = {"number": target.order_number, "order": codec.to_builtins(target.order)}
         return status
-
-    async def _forget(self, target: _Target) -> None:
-        """A snapshot's Checkpoint stays, as what people see of it; everything else goes."""
-        record = target.record
-        if isinstance(record, Checkpoint) and record.step is CheckpointStep.READY:
-            patch = {"metadata": {"labels": {names.SETTLED: "true"}}}
-            try:
-                await self._api.patch(target.resource, target.name, target.namespace, patch)
-            except AbsentError:
-                return
-        else:
-            await self._api.delete(target.resource, target.name, target.namespace)

@@ -1,0 +1,202 @@
+"""The journal over objects: whatever was saved is read back, at whatever request the coordinator dies."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from cedana_sched.cluster.coordinator.journal import LOG_NAME, FencedError, ObjectJournal
+from cedana_sched.cluster.coordinator.objects import key_of, to_object
+from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.orders import Freeze
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import After, WorkloadRef
+from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
+from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
+
+SYSTEM = "cedana-system"
+_STEPS = [step for step in CheckpointStep if step is not CheckpointStep.READY]
+
+
+def checkpoint(number: int, step: CheckpointStep = CheckpointStep.WAITING) -> Checkpoint:
+    identity = Identity("bio", "md", number)
+    return Checkpoint(
+        uid=f"s.w{number}.1",
+        signal_uid="s",
+        adapter="kueue",
+        workload=WorkloadRef(f"w{number}", "bio", f"md-{number}", "node-1"),
+        identity=identity,
+        policy=CheckpointPolicy(),
+        gang=None,
+        after=After.STOP,
+        reason="InCohortReclamation",
+        step=step,
+        created_at=1_800_000_000.0,
+        deadline=1_800_000_600.0,
+        snapshot=SnapshotRef(identity, 1) if step is CheckpointStep.READY else None,
+    )
+
+
+class Process:
+    """One coordinator process, as far as its journal goes. `crash` ends it wherever it is."""
+
+    def __init__(self, server: FakeApiServer, name: str) -> None:
+        api = cast("Api", server)
+        self.projection = Projection(api, SYSTEM)
+        self.journal = ObjectJournal(api, SYSTEM, name, self.projection)
+        self._task = asyncio.create_task(self.projection.run())
+
+    async def crash(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def settle(self) -> None:
+        await self.projection.flushed()
+        pending = self.projection.pending()
+        assert not pending.records
+        assert not pending.forgotten
+
+
+async def load(process: Process) -> tuple[Record, ...]:
+    """A coordinator that cannot load ends, and is started again."""
+    for _ in range(3):
+        with suppress(ApiUnavailableError):
+            return await process.journal.load()
+    return await process.journal.load()
+
+
+def by_uid(records: tuple[Record, ...]) -> dict[str, Record]:
+    return {record.uid: record for record in records}
+
+
+@pytest.mark.parametrize("seed", range(150))
+async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) -> None:
+    rng = Random(seed)
+    server = FakeApiServer()
+    saved: dict[str, Record] = {}
+    for life in range(4):
+        process = Process(server, f"process-{life}")
+        assert by_uid(await load(process)) == saved
+        for _ in range(rng.randrange(12)):
+            chosen = rng.sample(range(6), rng.randrange(1, 5))
+            known = [number for number in chosen if f"s.w{number}.1" in saved]
+            forget = tuple(saved[f"s.w{number}.1"] for number in known if rng.random() < 0.2)
+            gone = {record.uid for record in forget}
+            records = tuple(checkpoint(number, rng.choice(_STEPS)) for number in chosen if f"s.w{number}.1" not in gone)
+            if rng.random() < 0.2:
+                server.answers_lost.add(server.requests + rng.randrange(1, 4))
+            for _ in range(3):  # as the shell does: again until it succeeds
+                with suppress(ApiUnavailableError):
+                    await process.journal.save(records, forget)
+                    break
+            else:
+                pytest.fail("the server fails at most twice in a row")
+            saved = {uid: record for uid, record in saved.items() if uid not in gone} | by_uid(records)
+            for _ in range(rng.randrange(8)):
+                await asyncio.sleep(0)
+        if rng.random() < 0.3:
+            await process.settle()
+        await process.crash()
+    last = Process(server, "last")
+    await load(last)
+    await last.settle()
+    await last.crash()
+    shown = {key for key in server.objects if key[0] == "Checkpoint"}
+    assert shown == {("Checkpoint", *key_of(record, SYSTEM)) for record in saved.values()}
+
+
+async def test_who_lost_the_lease_without_noticing_writes_nothing_any_more() -> None:
+    server = FakeApiServer()
+    old, new = Process(server, "old"), Process(server, "new")
+    await old.journal.load()
+    await old.journal.save((checkpoint(1),), ())
+    await new.journal.load()
+    with pytest.raises(FencedError, match=r"another coordinator \(new\) writes the journal"):
+        await old.journal.save((checkpoint(2),), ())
+    await new.journal.save((checkpoint(3),), ())
+    await old.crash()
+    await new.crash()
+    process = Process(server, "third")
+    assert set(by_uid(await process.journal.load())) == {"s.w1.1", "s.w3.1"}
+    await process.crash()
+
+
+async def test_a_write_whose_answer_was_lost_is_no_fence() -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    server.answers_lost.add(server.requests + 1)
+    with pytest.raises(ApiUnavailableError):
+        await process.journal.save((checkpoint(1),), ())
+    await process.journal.save((checkpoint(1), checkpoint(2)), ())
+    await process.crash()
+
+
+async def test_a_damaged_log_leaves_what_the_objects_say() -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    await process.journal.save((checkpoint(1),), ())
+    await process.settle()
+    await process.crash()
+    server.objects["ConfigMap", SYSTEM, LOG_NAME]["binaryData"] = {"entries.json.zst": "!"}
+    again = Process(server, "again")
+    assert set(by_uid(await again.journal.load())) == {"s.w1.1"}
+    await again.crash()
+
+
+async def test_a_step_and_its_order_are_one_request() -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    await process.journal.save((checkpoint(1),), ())
+    await process.settle()
+    before = server.requests
+    freezing = replace(checkpoint(1), step=CheckpointStep.FREEZING)
+    await process.journal.save((freezing,), ())
+    asyncio.get_running_loop().call_soon(
+        process.projection.order, freezing.uid, Freeze(freezing.uid, freezing.workload)
+    )
+    await asyncio.sleep(0)
+    await process.settle()
+    await process.crash()
+    assert server.requests - before == 2, "the log, and the object"
+    status = server.objects["Checkpoint", *key_of(freezing, SYSTEM)]["status"]
+    assert (status["step"], status["order"]["number"]) == ("Freezing", 1)
+    assert status["order"]["order"]["type"] == "Freeze"
+
+
+async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    ready, failed = checkpoint(1, CheckpointStep.READY), checkpoint(2, CheckpointStep.FAILED)
+    await process.journal.save((ready, failed), ())
+    await process.journal.save((), (ready, failed))
+    await process.settle()
+    await process.crash()
+    assert ("Checkpoint", *key_of(ready, SYSTEM)) in server.objects
+    assert ("Checkpoint", *key_of(failed, SYSTEM)) not in server.objects
+    again = Process(server, "again")
+    assert await again.journal.load() == ()
+    await again.crash()
+
+
+async def test_what_others_write_among_our_objects_is_passed_over() -> None:
+    server = FakeApiServer()
+    body = to_object(checkpoint(1), SYSTEM)
+    server.objects["Checkpoint", "bio", "by-hand"] = {**body, "status": {}}
+    await cast("Api", server).patch(CHECKPOINTS, "by-hand", "bio", {"metadata": {"name": "by-hand"}})
+    process = Process(server, "process")
+    assert await process.journal.load() == ()
+    await process.crash()
