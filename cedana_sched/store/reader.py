@@ -20,6 +20,7 @@ from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, Segment, StreamEnt
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError
 from cedana_sched.store.compression import decompress
+from cedana_sched.store.streams import is_stream_name
 
 READ_BYTES = 4 << 20
 GAP_BYTES = 128 << 10
@@ -127,7 +128,7 @@ class SnapshotReader:
         return bytes(data)
 
     def stage(self, directory: Path, progress: Progress | None = None) -> None:
-        """Write every stream as a file of its name into an existing folder. Files are sparse where memory was zero.
+        """Write every stream as a file of its name below an existing folder. Files are sparse where memory was zero.
 
         Raises:
             IntegrityError: a chunk is damaged or missing; the folder then holds a useless part.
@@ -173,7 +174,7 @@ class _Placement:
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
         self._streams = manifest.streams
-        self._paths = [directory / _file_name(stream.name) for stream in manifest.streams]
+        self._paths = [directory / _checked(stream.name) for stream in manifest.streams]
         self._first: dict[int, tuple[int, int]] = {}
         rows = sorted(
             (segment.chunk, number, at, segment.offset, segment.length)
@@ -195,6 +196,7 @@ class _Placement:
 
     def create_files(self) -> None:
         for stream, path in zip(self._streams, self._paths, strict=True):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(descriptor, stream.size_bytes)
@@ -234,8 +236,8 @@ def _write_at(descriptor: int, data: memoryview, position: int) -> None:
         position += written
 
 
-def _file_name(name: str) -> str:
+def _checked(name: str) -> str:
     """A manifest that names a file outside the folder was not written by us."""
-    if not name or "/" in name or "\0" in name or name in {".", ".."}:
-        raise IntegrityError(f"stream {name!r} cannot be a file name", remedy="remove this snapshot")
+    if not is_stream_name(name):
+        raise IntegrityError(f"stream {name!r} cannot be the name of a stream", remedy="remove this snapshot")
     return name

@@ -2,6 +2,9 @@
 
 Streams up to 64 KiB share chunks: a process has hundreds of them, most of a few hundred bytes. Longer ones are taken
 page by page; new pages are packed tight into chunks, so that scattered changes cost what they are, not whole chunks.
+
+A stream's name is the name of the file that it is staged as, or `folder/name`, where a snapshot holds several process
+trees or what belongs to none of them; there are no deeper folders.
 """
 
 from __future__ import annotations
@@ -19,6 +22,12 @@ from cedana_sched.store.pages import KNOWN, NEW, NOWHERE, PAGE_BYTES, ZERO, Know
 
 SMALL_BYTES = 64 << 10
 BATCH_BYTES = 1 << 20
+
+
+def is_stream_name(name: str) -> bool:
+    """Whether a stream may be called so: it must be safe to stage it as a file of that name."""
+    parts = name.split("/")
+    return len(parts) <= 2 and all(part and part not in {".", ".."} and "\0" not in part for part in parts)
 
 
 class Counters:

@@ -35,7 +35,7 @@ from cedana_sched.store.packs import PackWriter
 from cedana_sched.store.page_index import NodeCache, PageIndexWriter
 from cedana_sched.store.pages import Fingerprints, PageClassifier
 from cedana_sched.store.previous import Previous
-from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter
+from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter, is_stream_name
 
 _log = structlog.get_logger(__name__)
 
@@ -99,10 +99,11 @@ class SnapshotWriter:
         """Begin a stream; streams may be open side by side, each written by one thread.
 
         Raises:
-            UsageError: there is one of this name, or it cannot be a file name.
+            UsageError: there is one of this name, or it cannot be the name of a file, or of one in a folder.
         """
-        if not name or "/" in name or "\0" in name or name in {".", ".."}:
-            raise UsageError("stream", name, "cannot be the name of a file", remedy="use a plain file name")
+        if not is_stream_name(name):
+            remedy = "use a plain file name, or folder/name"
+            raise UsageError("stream", name, "cannot be the name of a stream", remedy=remedy)
         with self._lock:
             if name in self._streams:
                 raise UsageError("stream", name, "exists already", remedy="give every stream its own name")

@@ -26,6 +26,9 @@ def test_streams_come_back_byte_for_byte(storage: StorageConfig, tmp_path: Path)
         "zeros.img": bytes(300_000),
         "edge.img": random.Random(2).randbytes(64 << 10),
         "over-the-edge.img": random.Random(3).randbytes((64 << 10) + 1),
+        "side/core-1.img": b"y" * 700,
+        "side/pages-1.img": random.Random(4).randbytes(70_000),
+        "volumes/scratch.tar": b"z",
     }
     store = SnapshotStore.open(storage, pack_bytes=2 << 20)
 
@@ -33,7 +36,8 @@ def test_streams_come_back_byte_for_byte(storage: StorageConfig, tmp_path: Path)
 
     reader = store.open_snapshot(manifest.ref)
     reader.stage(tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == streams
+    files = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert {str(path.relative_to(tmp_path)): path.read_bytes() for path in files} == streams
     assert reader.read("core-1.img") == streams["core-1.img"]
     assert reader.manifest.metadata == metadata(manifest.metadata.checkpoint_uid)
     assert len(manifest.summary.packs) > 1

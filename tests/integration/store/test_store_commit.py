@@ -215,7 +215,7 @@ def test_commit_asks_for_finished_streams_and_the_right_checkpoint(tmp_path: Pat
         stream.close()
         with pytest.raises(UsageError, match="exists already"):
             writer.open_stream("core.img")
-        with pytest.raises(UsageError, match="name of a file"):
+        with pytest.raises(UsageError, match="name of a stream"):
             writer.open_stream("../core.img")
         with pytest.raises(UsageError, match="another checkpoint"):
             writer.commit(metadata("other"))
