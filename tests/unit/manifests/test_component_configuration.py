@@ -1,0 +1,69 @@
+"""Components read the files that the chart writes, and say which field of a wrong one is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedana_sched.cluster.configuration import (
+    AgentConfiguration,
+    CoordinatorConfiguration,
+    load,
+)
+from cedana_sched.model.errors import UsageError
+
+STORAGE = {"s3": {"bucket": "lab", "endpoint": "http://s3.example:7070", "allowHttp": True}}
+
+
+def written(folder: Path, content: dict[str, Any]) -> Path:
+    path = folder / "component.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_file_says_what_differs_from_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, {"namespace": "cedana-system", "storage": STORAGE, "lease": {"renewEvery": 1}})
+    monkeypatch.setenv("CEDANA_SCHED_CONFIGURATION", str(path))
+    configuration = load(CoordinatorConfiguration)
+    assert configuration.storage is not None
+    assert str(configuration.storage) == "s3://lab"
+    assert (configuration.lease.timing().renew_every, configuration.lease.timing().duration) == (1, 15)
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        ({"namespace": "n", "storage": STORAGE, "leases": {}}, "leases"),
+        ({"namespace": "n", "storage": STORAGE, "lease": {"renewEvery": 20}}, "lease"),
+        ({"namespace": "n", "storage": {**STORAGE, "path": "/data"}}, "storage"),
+        ({"namespace": "n", "storage": {"s3": {"bucket": "lab", "endpoint": "http://s3.example"}}}, "storage.s3"),
+        ({"storage": STORAGE}, "namespace"),
+        ({"namespace": "n", "log": {"level": "loud"}}, "log.level"),
+        ({"namespace": "n", "operationsPort": 70_000}, "operationsPort"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, content: dict[str, Any], field: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(CoordinatorConfiguration, written(tmp_path, content))
+    assert caught.value.field == field
+    assert "component.json" in caught.value.remedy
+
+
+def test_an_agent_needs_a_store_and_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="storage"):
+        load(AgentConfiguration, written(tmp_path, {"namespace": "n"}))
+    assert load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE})).hold_port == 10352
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    with pytest.raises(UsageError, match="NODE_NAME"):
+        AgentConfiguration.node_name()
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CEDANA_SCHED_CONFIGURATION", raising=False)
+    with pytest.raises(UsageError, match="names no file"):
+        load(AgentConfiguration)
+    with pytest.raises(UsageError, match=r"absent\.json"):
+        load(AgentConfiguration, tmp_path / "absent.json")
