@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
+from cedana_sched.coordinator.ports import Listener
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.resources import PODS
 
 
-class EventListener:
+class Listeners:
+    """Implements `coordinator.ports.Listener` for several."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def told(self, tell: Tell) -> None:
+        """See `coordinator.ports.Listener`."""
+        for listener in self._listeners:
+            listener.told(tell)
+
+
+class TellEvents:
     """Implements `coordinator.ports.Listener`."""
 
     def __init__(self, events: EventRecorder) -> None:

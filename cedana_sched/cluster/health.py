@@ -1,0 +1,46 @@
+"""The port of a component that says whether it lives and is ready, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+
+Ready = Callable[[], str | None]
+"""What is awaited, in words; None when nothing is."""
+
+
+@asynccontextmanager
+async def serving(
+    port: int,
+    ready: Mapping[str, Ready],
+    registry: CollectorRegistry = REGISTRY,
+    host: str = "0.0.0.0",  # noqa: S104
+) -> AsyncIterator[None]:
+    """Serve `/healthz`, `/readyz` and `/metrics` inside the block.
+
+    `/readyz` is 503 while any of `ready` awaits something, and says what.
+    """
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def is_ready(_: web.Request) -> web.Response:
+        awaited = {name: what for name, ask in ready.items() if (what := ask()) is not None}
+        text = "".join(f"{name}: {what}\n" for name, what in awaited.items()) or "ok\n"
+        return web.Response(text=text, status=503 if awaited else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthy), web.get("/readyz", is_ready), web.get("/metrics", metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield
+    finally:
+        await runner.cleanup()
