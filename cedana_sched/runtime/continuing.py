@@ -1,0 +1,164 @@
+"""`create` of a container that continues: its files are laid, and `runc restore` takes the place of `runc create`.
+
+`runc restore` uses the new pod's bundle: its network, cgroup, mounts and log pipes. It looks for CRIU on PATH, which
+the handler's launcher has set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.kernel import die_with_parent
+from cedana_sched.runtime.layer import LayerError
+from cedana_sched.runtime.plan import ContainerPlan, Result
+from cedana_sched.runtime.rootfs import Rootfs
+
+RESTORED = "cedana-restored"
+"""A file among runc's state of a container that was continued: the `start` that follows has nothing to do."""
+LOG = "restore.log"
+
+_CONFIGURATION = "org.criu.config"
+"""Annotation by which runc passes a configuration file on to CRIU."""
+_TAIL_BYTES = 64 << 10
+_TAIL_LINES = 20
+_HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE|Unable to open .*kdat")
+
+
+def continue_container(
+    runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], *, clean_after_failure: bool
+) -> Result:
+    """Continue a container in place of creating it.
+
+    Args:
+        runc: path of the real runc.
+        call: what the shim asked for.
+        plan: where its images and files are.
+        spec: the bundle's config.json, which is written anew.
+        clean_after_failure: leave the bundle as `create` expects it when the container did not come back.
+    """
+    os.makedirs(plan.work, mode=0o700, exist_ok=True)
+    log = f"{plan.work}/{LOG}"
+    rootfs = Rootfs(_root(call, spec))
+    try:
+        if plan.layer:
+            rootfs.lay(plan.layer)
+    except (OSError, LayerError) as error:
+        why = f"its changed files could not be laid into the container: {error}"
+        return Result(restored=False, why=why + _cleaned(rootfs, wanted=clean_after_failure))
+    _configure_criu(call, plan, spec)
+    said = _size(call.log)
+    status = run(runc, _restore_arguments(call, plan))
+    if status == 0:
+        with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8"):
+            pass
+        return Result(restored=True, log=log)
+    why = _last_error(call.log, said) or f"runc restore ended with status {status}"
+    tail = _tail(log)
+    if clean_after_failure:
+        run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
+        why += _cleaned(rootfs, wanted=True)
+    return Result(restored=False, why=why, log=log if tail else None, tail=tail)
+
+
+def run(program: str, arguments: list[str], *, quiet: bool = False) -> int:
+    """Run a program on this process's own standard streams, which are the container's, or none at all.
+
+    Returns:
+        Its exit status; 128 and the signal's number when one killed it.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            die_with_parent(parent)
+            if quiet:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(nothing, stream)
+            os.execv(program, [program, *arguments])  # noqa: S606 - no shell, on purpose
+        finally:
+            os._exit(127)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _restore_arguments(call: CreateCall, plan: ContainerPlan) -> list[str]:
+    return [
+        *call.global_options, "restore", "--detach", *call.options,
+        "--image-path", plan.images, "--work-path", plan.work,
+        "--manage-cgroups-mode", "ignore", "--file-locks", call.id,
+    ]  # fmt: skip
+
+
+def _configure_criu(call: CreateCall, plan: ContainerPlan, spec: dict[str, Any]) -> None:
+    file = f"{plan.work}/criu.conf"
+    with open(file, "w", encoding="utf-8") as configuration:
+        configuration.write("".join(f"{line}\n" for line in plan.criu))
+    spec.setdefault("annotations", {})[_CONFIGURATION] = file
+    write_specification(call.bundle, spec)
+
+
+def write_specification(bundle: str, spec: dict[str, Any]) -> None:
+    """Put a specification in the place of the bundle's own."""
+    written = f"{bundle}/config.json.new"
+    with open(written, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        json.dump(spec, file)
+    os.replace(written, f"{bundle}/config.json")
+
+
+def _root(call: CreateCall, spec: dict[str, Any]) -> str:
+    return os.path.join(call.bundle, spec.get("root", {}).get("path", "rootfs"))
+
+
+def _cleaned(rootfs: Rootfs, *, wanted: bool) -> str:
+    if not wanted:
+        return ""
+    try:
+        rootfs.clean()
+    except (OSError, LayerError) as error:
+        return f"; the container keeps files of the snapshot: {error}"
+    return ""
+
+
+def _last_error(log: str | None, since: int) -> str | None:
+    """What runc itself complained about last; it writes a JSON object a line."""
+    found = None
+    for line in _lines(log, since):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("level") == "error":
+            found = str(entry.get("msg", "")).strip()
+    return found
+
+
+def _tail(log: str) -> tuple[str, ...]:
+    """The errors of CRIU's log and its last lines, as `explain` wants them."""
+    lines = _lines(log, max(0, _size(log) - _TAIL_BYTES))
+    errors = [line for line in lines if re.search(r"\bError\b", line) and not _HARMLESS.search(line)]
+    rest = [line for line in lines[-4:] if line not in errors]
+    return tuple((errors + rest)[:_TAIL_LINES])
+
+
+def _lines(path: str | None, since: int) -> list[str]:
+    if path is None:
+        return []
+    try:
+        with open(path, "rb") as file:
+            file.seek(since)
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _size(path: str | None) -> int:
+    try:
+        return os.path.getsize(path) if path else 0
+    except OSError:
+        return 0

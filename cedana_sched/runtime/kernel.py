@@ -1,0 +1,65 @@
+"""The Linux calls that the standard library does not offer, for the handler and the restore container.
+
+A refused call raises OSError. The same calls exist for other parts in `snapshot`; the handler's folder on a host holds
+this package alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+from collections.abc import Iterator
+
+IN_MODIFY, IN_MOVED_TO, IN_CREATE = 0x2, 0x80, 0x100
+_IN_ONLYDIR = 0x01000000
+_PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when this process's parent dies; at once, when it is no longer `parent`."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mount(source: str, target: str, fstype: str, flags: int, options: str) -> None:
+    """Mount a filesystem."""
+    result = _libc.mount(
+        os.fsencode(source), os.fsencode(target), fstype.encode(), ctypes.c_ulong(flags), os.fsencode(options)
+    )
+    _check(result, f"mount of {fstype} on {target}")
+
+
+def unmount(target: str) -> None:
+    """Take a mount away; it must not be busy."""
+    _check(_libc.umount2(os.fsencode(target), 0), f"unmount of {target}")
+
+
+def watched(folder: str) -> int:
+    """A descriptor that tells of files that are made, written or moved in a folder, from now on."""
+    descriptor = _check(_libc.inotify_init1(os.O_CLOEXEC), "inotify")
+    events = IN_CREATE | IN_MODIFY | IN_MOVED_TO | _IN_ONLYDIR
+    _check(_libc.inotify_add_watch(descriptor, os.fsencode(folder), events), f"inotify watch of {folder}")
+    return descriptor
+
+
+def changes(descriptor: int) -> Iterator[str]:
+    """Names of files as they change in a watched folder, for ever."""
+    while True:
+        data = os.read(descriptor, 4096)
+        at = 0
+        while at < len(data):
+            (length,) = struct.unpack_from("12xI", data, at)
+            yield data[at + 16 : at + 16 + length].rstrip(b"\0").decode(errors="replace")
+            at += 16 + length
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

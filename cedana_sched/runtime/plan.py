@@ -1,0 +1,147 @@
+"""What is to become of a pod's containers, as the agent leaves it for the handler, and what the handler answers.
+
+Both are files below the folder of one pod, `STATE/pods/UID`:
+
+    plan.json           written by the agent in one step: it is whole or absent
+    results/NAME.json   written by the handler, one for each container that the plan continues, in one step too
+
+A container whose result is there is done with: when the kubelet starts it again later, it is runc's alone. Standard
+library only: the handler runs on the host, where nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+VERSION = 1
+"""Of both files. A handler that does not know a plan's version leaves the pod to runc."""
+
+RESTORE, COLD, FAIL = "restore", "cold", "fail"
+"""The decisions; COLD and FAIL are also what becomes of a container that could not be continued."""
+
+
+class ContainerPlan(NamedTuple):
+    """One container that continues."""
+
+    images: str
+    """Folder of CRIU's images, with runc's `descriptors.json`."""
+    work: str
+    """Folder for CRIU's log; made when it is missing."""
+    layer: str | None = None
+    """Tar of the files that it had changed in its image."""
+    criu: tuple[str, ...] = ()
+    """More options for CRIU, a line each, as in its configuration files."""
+
+
+class Plan(NamedTuple):
+    """What is to become of one pod."""
+
+    decision: str
+    """RESTORE, COLD or FAIL."""
+    why: str = ""
+    fallback: str = COLD
+    """COLD or FAIL: what becomes of a container that could not be continued."""
+    containers: Mapping[str, ContainerPlan] = MappingProxyType({})
+    skip: tuple[str, ...] = ()
+    """Containers that had ended well when the snapshot was taken; they do nothing this time."""
+
+
+class Result(NamedTuple):
+    """What became of one container."""
+
+    restored: bool
+    why: str = ""
+    cold: bool = False
+    """Whether it was started from its beginning instead."""
+    log: str | None = None
+    """CRIU's log, where there is one."""
+    tail: tuple[str, ...] = ()
+    """What CRIU said last."""
+
+
+def pod_folder(state: str, uid: str) -> str:
+    return f"{state}/pods/{uid}"
+
+
+def plan_path(folder: str) -> str:
+    return f"{folder}/plan.json"
+
+
+def results_folder(folder: str) -> str:
+    return f"{folder}/results"
+
+
+def write_plan(folder: str, plan: Plan) -> None:
+    """Lay a plan into a pod's folder, in place of the one that is there."""
+    os.makedirs(results_folder(folder), mode=0o700, exist_ok=True)
+    containers = {name: container._asdict() for name, container in plan.containers.items()}
+    _write(plan_path(folder), plan._asdict() | {"version": VERSION, "containers": containers})
+
+
+def read_plan(folder: str) -> Plan | None:
+    """The plan of a pod; None when there is none, or none that can be read."""
+    content = _read(plan_path(folder))
+    if content is None:
+        return None
+    try:
+        if content["decision"] not in (RESTORE, COLD, FAIL):
+            return None
+        containers = {str(name): _container(entry) for name, entry in content.get("containers", {}).items()}
+        return Plan(
+            decision=content["decision"],
+            why=str(content.get("why", "")),
+            fallback=FAIL if content.get("fallback") == FAIL else COLD,
+            containers=containers,
+            skip=tuple(map(str, content.get("skip", ()))),
+        )
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def write_result(folder: str, container: str, result: Result) -> None:
+    """Tell the agent what became of a container."""
+    os.makedirs(results_folder(folder), mode=0o700, exist_ok=True)
+    _write(f"{results_folder(folder)}/{container}.json", result._asdict() | {"version": VERSION})
+
+
+def read_result(folder: str, container: str) -> Result | None:
+    """What became of a container; None as long as nobody knows."""
+    content = _read(f"{results_folder(folder)}/{container}.json")
+    if content is None:
+        return None
+    return Result(
+        restored=bool(content.get("restored")),
+        why=str(content.get("why", "")),
+        cold=bool(content.get("cold")),
+        log=content.get("log"),
+        tail=tuple(map(str, content.get("tail", ()))),
+    )
+
+
+def _container(entry: dict[str, Any]) -> ContainerPlan:
+    return ContainerPlan(
+        images=str(entry["images"]),
+        work=str(entry["work"]),
+        layer=entry.get("layer"),
+        criu=tuple(map(str, entry.get("criu", ()))),
+    )
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("version") == VERSION else None
+
+
+def _write(path: str, content: dict[str, Any]) -> None:
+    written = f"{path}.new"
+    with open(written, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    os.replace(written, path)

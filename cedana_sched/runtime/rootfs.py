@@ -1,0 +1,108 @@
+"""The files of a container that is being created: its image, and over it what the snapshot had changed.
+
+containerd mounts them before it calls the handler. When the container does not come back and begins anew instead, it
+must not find the snapshot's files: the overlay's upper directory, which was empty when containerd mounted it, is
+emptied again, with the overlay taken away meanwhile, because changing it below a mounted overlay is undefined.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import NamedTuple
+
+from cedana_sched.runtime.kernel import mount, unmount
+from cedana_sched.runtime.layer import LayerError, lay
+
+_FLAGS = {
+    "ro": 0x1,
+    "nosuid": 0x2,
+    "nodev": 0x4,
+    "noexec": 0x8,
+    "noatime": 0x400,
+    "nodiratime": 0x800,
+    "relatime": 1 << 21,
+}
+
+
+class Overlay(NamedTuple):
+    """An overlay as the kernel tells of it."""
+
+    flags: int
+    options: str
+
+    def folder(self, name: str) -> str | None:
+        """The value of `upperdir` or `workdir`."""
+        found = re.search(rf"(?:^|,){name}=((?:[^,\\]|\\.)*)", self.options)
+        return found.group(1) if found else None
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether its lower directories are named from where containerd stood, which nobody knows any more."""
+        lower = self.folder("lowerdir") or ""
+        return not all(layer.startswith("/") for layer in lower.split(":"))
+
+
+class Rootfs:
+    """The root directory of one container that is being created."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._is_laid = False
+
+    def lay(self, layer: str) -> None:
+        """Lay the files of a snapshot over the image's.
+
+        Raises:
+            OSError: the layer or the directory is not there.
+            LayerError: it cannot be laid.
+        """
+        self._is_laid = True
+        lay(layer, self._path)
+
+    def clean(self) -> None:
+        """Take away what was laid; nothing happens if nothing was.
+
+        Raises:
+            OSError: the overlay is in use, or cannot be mounted again.
+            LayerError: its directories are not known, so nothing was done.
+        """
+        if not self._is_laid:
+            return
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+            overlay = find_overlay(table.read(), os.path.realpath(self._path))
+        upper, work = (overlay.folder("upperdir"), overlay.folder("workdir")) if overlay else (None, None)
+        if overlay is None or upper is None or work is None or overlay.is_relative:
+            raise LayerError("its root is no overlay whose directories are known")
+        unmount(self._path)
+        for folder in (upper, work):
+            _empty(folder)
+        mount("overlay", self._path, "overlay", overlay.flags, overlay.options)
+        self._is_laid = False
+
+
+def find_overlay(mountinfo: str, path: str) -> Overlay | None:
+    """The topmost mount at `path`, if it is an overlay (proc_pid_mountinfo(5))."""
+    found = None
+    for line in mountinfo.splitlines():
+        own, _, rest = line.partition(" - ")
+        fields, (fstype, _, options) = own.split(" "), rest.split(" ", 2)
+        if _unescaped(fields[4]) == path:
+            flags = sum(_FLAGS.get(option, 0) for option in fields[5].split(","))
+            kept = [option for option in _unescaped(options).split(",") if option not in ("rw", "ro")]
+            found = Overlay(flags, ",".join(kept)) if fstype == "overlay" else None
+    return found
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), text)
+
+
+def _empty(folder: str) -> None:
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
