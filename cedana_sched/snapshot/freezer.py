@@ -37,10 +37,13 @@ class FreezerError(SnapshotError):
 
 
 def is_frozen(cgroup: Path) -> bool:
-    """True when every process in the cgroup is frozen (also when it has none)."""
-    if _is_v2(cgroup):
-        return _events(cgroup).get("frozen") == "1"
-    return (cgroup / "freezer.state").read_text().strip() == "FROZEN"
+    """True when every process in the cgroup is frozen (also when it has none, or is gone)."""
+    try:
+        if _is_v2(cgroup):
+            return _events(cgroup).get("frozen") == "1"
+        return (cgroup / "freezer.state").read_text().strip() == "FROZEN"
+    except FileNotFoundError:
+        return True
 
 
 def members(cgroup: Path) -> list[int]:

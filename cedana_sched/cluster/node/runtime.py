@@ -1,11 +1,26 @@
-"""Pods as workloads: what the agent asks of a runtime, over the CRI containers of this node."""
+"""Pods as workloads: what the agent asks of a runtime, over the CRI containers of this node.
+
+A pod's uid is the workload's. Its way back leads through the runtime handler, which is `PodReturns`' business; here is
+where its containers are found, and how they end.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
+from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.cluster.node.containers.bundles import Bundles, Container
+from cedana_sched.cluster.node.containers.description import describe, freezer_of
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.volumes import volumes_of
+from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
+
+DOOMED = Path("/run/cedana-sched/doomed")
 
 
 class PodReturns(Protocol):
@@ -16,7 +31,10 @@ class PodReturns(Protocol):
         ...
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
-        """See `WorkloadRuntime.continue_from`; returns when every container of the snapshot runs."""
+        """See `WorkloadRuntime.continue_from`; returns when every container of the snapshot runs.
+
+        `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`.
+        """
         ...
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
@@ -26,3 +44,83 @@ class PodReturns(Protocol):
     async def give_up(self, workload: WorkloadRef, why: str) -> None:
         """See `WorkloadRuntime.give_up`."""
         ...
+
+
+class PodRuntime:
+    """The pods of one node. An async context manager; leaving it leaves the pods as they are.
+
+    Whoever watches this node's pods tells `deleted` of each that has a deletion timestamp, also after a restart, and
+    `gone` of each that is no more; the server of the preStop calls tells `deleted` too, and answers when it returns.
+    """
+
+    def __init__(self, returns: PodReturns, places: Places, doomed: Path = DOOMED) -> None:
+        self._returns = returns
+        self._places = places
+        self._bundles = Bundles(places)
+        self._doomed = DoomedPods(doomed, self._kill)
+        self.deleted = self._doomed.deleted
+        self.gone = self._doomed.gone
+
+    async def __aenter__(self) -> Self:
+        await self._doomed.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._doomed.__aexit__(kind, error, trace)
+
+    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+        """Its running containers; None when there are none, or when it is doomed."""
+        if workload.uid in self._doomed:
+            return None
+        restored = await self._returns.was_restored(workload)
+        return await asyncio.to_thread(self._look, workload.uid, restored=restored)
+
+    async def end_frozen(self, workload: WorkloadRef) -> None:
+        """Kill it when it is deleted; see `DoomedPods`.
+
+        Raises:
+            FreezerError: it is deleted already, and some process did not go in time.
+        """
+        await self._doomed.doom(workload.uid)
+
+    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        """See `PodReturns`."""
+        await self._returns.continue_from(workload, images, restore_facts)
+
+    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+        """See `PodReturns`."""
+        await self._returns.start_cold(workload, why)
+
+    async def give_up(self, workload: WorkloadRef, why: str) -> None:
+        """See `PodReturns`."""
+        await self._returns.give_up(workload, why)
+
+    def _look(self, pod_uid: str, *, restored: bool) -> RunningWorkload | None:
+        found = self._bundles.of_pod(pod_uid)
+        containers = tuple(tree for container in found if (tree := self._describe(container)))
+        if not containers:
+            return None
+        volumes = volumes_of(pod_uid, found, self._places)
+        facts = {"containers": [container.name for container in containers], "volumes": sorted(volumes)}
+        return RunningWorkload(containers, volumes, facts, restored)
+
+    def _describe(self, container: Container) -> RunningContainer | None:
+        try:
+            return describe(container, self._places)
+        except (FileNotFoundError, ProcessLookupError):
+            return None  # it ended meanwhile
+
+    async def _kill(self, pod_uid: str) -> None:
+        """End every process of a pod.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
+        places = [self._places.here(freezer_of(container.state)) for container in found]
+        ends = [asyncio.to_thread(freezer.kill, place) for place in places]
+        for outcome in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome

@@ -1,0 +1,128 @@
+"""The running containers of a pod, found by the annotations that containerd writes into their OCI bundles.
+
+    io.kubernetes.cri.container-type    `container`, or `sandbox` for the pod's own, which is left out
+    io.kubernetes.cri.sandbox-uid       the pod's uid
+    io.kubernetes.cri.container-name    its name in the pod
+
+A container runs while runc has a `state.json` of it whose first process is still the same process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.model.objects.names import RESTORE_CONTAINER
+
+_TYPE, _POD, _NAME = (f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name"))
+
+T = TypeVar("T")
+
+
+class Mount(msgspec.Struct, frozen=True):
+    destination: str
+    type: str = ""
+    source: str = ""
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    type: str
+    path: str = ""
+    """Of a namespace that the container joins; empty where it gets one of its own."""
+
+
+class Linux(msgspec.Struct, frozen=True, rename="camel"):
+    namespaces: tuple[Namespace, ...] = ()
+    masked_paths: tuple[str, ...] = ()
+
+
+class Specification(msgspec.Struct, frozen=True):
+    """What is read of a bundle's `config.json` (OCI runtime specification)."""
+
+    linux: Linux = Linux()
+    mounts: tuple[Mount, ...] = ()
+    annotations: dict[str, str] = {}
+
+
+class State(msgspec.Struct, frozen=True):
+    """What is read of runc's `state.json`."""
+
+    init_process_pid: int
+    init_process_start: int
+    """Field 22 of /proc/PID/stat: clock ticks after the machine's start."""
+    cgroup_paths: dict[str, str]
+    """By controller on cgroup v1; on v2 there is one, under an empty name."""
+    external_descriptors: tuple[str, ...] | None = None
+    """What descriptors 0 to 2 of the first process led to when it was started."""
+
+
+class Container(msgspec.Struct, frozen=True):
+    """A running container of a pod."""
+
+    id: str
+    name: str
+    bundle: Path
+    """On the host."""
+    specification: Specification
+    state: State
+
+    @property
+    def pid(self) -> int:
+        return self.state.init_process_pid
+
+
+class Bundles:
+    """Reads them; what does not change is read once."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._read: dict[str, Specification] = {}
+
+    def of_pod(self, pod_uid: str) -> tuple[Container, ...]:
+        """The running containers of a pod, by name, but our own; blocks for some milliseconds."""
+        found = []
+        for identifier, specification in self._all().items():
+            notes = specification.annotations
+            name = notes.get(_NAME, RESTORE_CONTAINER)
+            if notes.get(_POD) != pod_uid or notes.get(_TYPE) != "container" or name == RESTORE_CONTAINER:
+                continue
+            if state := self._state(identifier):
+                bundle = self._places.bundles / identifier
+                found.append(Container(identifier, name, bundle, specification, state))
+        return tuple(sorted(found, key=lambda container: container.name))
+
+    def _all(self) -> dict[str, Specification]:
+        """A bundle's text is written before its container is made, and never again."""
+        found: dict[str, Specification] = {}
+        directory = self._places.here(self._places.bundles)
+        for path in directory.iterdir() if directory.exists() else ():
+            specification = self._read.get(path.name) or _decode(path / "config.json", Specification)
+            if specification is not None:
+                found[path.name] = specification
+        self._read = found
+        return found
+
+    def _state(self, identifier: str) -> State | None:
+        state = _decode(self._places.here(self._places.states) / identifier / "state.json", State)
+        if state is None or not _is_the_same(state.init_process_pid, state.init_process_start):
+            return None
+        return state
+
+
+def _decode(path: Path, kind: type[T]) -> T | None:
+    """What is in a file; None when it is not there, or is just being written."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _is_the_same(pid: int, start: int) -> bool:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return fields[0] not in {"Z", "X"} and int(fields[19]) == start

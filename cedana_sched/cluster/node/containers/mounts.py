@@ -1,0 +1,56 @@
+"""A container's mounts, from its own mountinfo: its overlay root, and its view of the control groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_LINKS_FOLLOWED = 40  # as the kernel
+
+
+def mount_points(mountinfo: str) -> Iterator[str]:
+    """Every mount point, in the order in which they were mounted."""
+    for line in mountinfo.splitlines():
+        yield _unescape(line.split()[4])
+
+
+def upper_directory(mountinfo: str) -> Path | None:
+    """The upper directory of the overlay that is the root, as the host sees it; None for any other root."""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if before.split()[4] == "/" and kind == "overlay":
+            found = re.search(r"(?:^|,)upperdir=((?:[^,\\]|\\.)+)", options)
+            return Path(_unescape(found.group(1).replace("\\,", ","))) if found else None
+    return None
+
+
+def resolve_inside(root: Path, path: str) -> str:
+    """Where `path` leads when `root` is the root directory: symbolic links are followed, and never out of it.
+
+    What does not exist is taken as it is written.
+    """
+    done = PurePosixPath("/")
+    waiting = [part for part in PurePosixPath(path).parts if part != "/"]
+    links = 0
+    while waiting:
+        part = waiting.pop(0)
+        if part == "..":
+            done = done.parent
+            continue
+        here = root / done.relative_to("/") / part
+        if not here.is_symlink() or links == _LINKS_FOLLOWED:
+            done /= part
+            continue
+        links += 1
+        target = PurePosixPath(here.readlink())
+        if target.is_absolute():
+            done = PurePosixPath("/")
+        waiting = [part for part in target.parts if part != "/"] + waiting
+    return str(done)
+
+
+def _unescape(path: str) -> str:
+    """The kernel writes space, tab, newline and backslash as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), path)

@@ -1,0 +1,27 @@
+"""Where containerd, runc and the kubelet keep their files on the host, and where the agent sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Paths are the host's; `here` turns one into the agent's own.
+
+    An agent in a container that shares the host's PID namespace sees all of the host below `/proc/1/root`. For CRIU,
+    which runs in the host's mount namespace, that path leads to the same files.
+    """
+
+    host_root: Path = Path("/")
+    bundles: Path = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
+    """One folder per container with its OCI bundle, made by containerd's shim."""
+    states: Path = Path("/run/containerd/runc/k8s.io")
+    """One folder per container with runc's `state.json`."""
+    pods: Path = Path("/var/lib/kubelet/pods")
+    """One folder per pod, by its uid, with its volumes."""
+
+    def here(self, path: Path) -> Path:
+        """The agent's path of a file of the host."""
+        return self.host_root / path.relative_to("/")

@@ -1,0 +1,109 @@
+"""Pods that are frozen and committed: killed the moment their deletion is seen, and not before.
+
+A container that dies in a pod which nobody has deleted is a failure, which a Job counts. So a pod that is to end stays
+frozen, and doomed, until its deletion shows (in a watch, or by the kubelet's preStop call). The kubelet alone could not
+end it: SIGTERM does not reach what is frozen. A pod that was released and is not deleted all the same is killed after
+`PATIENCE_SECONDS`.
+
+Who is doomed is written down on the host's /run, so that an agent that is started anew still ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from weakref import WeakValueDictionary
+
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError
+
+PATIENCE_SECONDS = 60.0
+
+log = structlog.get_logger()
+
+
+class DoomedPods:
+    """The doomed pods of one node. An async context manager; leaving it forgets nobody.
+
+    Args:
+        directory: holds an empty file per doomed pod, by its uid.
+        kill: ends every process of a pod; returns when they have gone.
+    """
+
+    def __init__(self, directory: Path, kill: Callable[[str], Awaitable[None]]) -> None:
+        self._directory = directory
+        self._kill = kill
+        self._deleted: set[str] = set()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._timers: dict[str, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in self._directory.iterdir():
+            self._wait_for_deletion(path.name, path.stat().st_mtime)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timers = list(self._timers.values())
+        for timer in timers:
+            timer.cancel()
+        await asyncio.gather(*timers, return_exceptions=True)
+
+    def __contains__(self, pod_uid: str) -> bool:
+        return pod_uid in self._timers
+
+    async def doom(self, pod_uid: str) -> None:
+        """End this frozen pod as soon as it is deleted; at once if that has been seen.
+
+        Raises:
+            FreezerError: it is deleted, and some process did not go in time.
+        """
+        if pod_uid in self._deleted:
+            await self._end(pod_uid)
+        elif pod_uid not in self._timers:
+            (self._directory / pod_uid).touch(mode=0o600)
+            self._wait_for_deletion(pod_uid, time.time())
+
+    async def deleted(self, pod_uid: str) -> None:
+        """The pod has a deletion timestamp. Returns when nothing of it is left, if it is doomed; else at once.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        self._deleted.add(pod_uid)
+        if pod_uid in self._timers:
+            await self._end(pod_uid)
+
+    def gone(self, pod_uid: str) -> None:
+        """The pod is no more: forget it."""
+        self._deleted.discard(pod_uid)
+        if timer := self._timers.pop(pod_uid, None):
+            timer.cancel()
+        (self._directory / pod_uid).unlink(missing_ok=True)
+
+    def _wait_for_deletion(self, pod_uid: str, since: float) -> None:
+        self._timers[pod_uid] = asyncio.create_task(self._insist(pod_uid, since), name=f"doomed pod {pod_uid}")
+
+    async def _insist(self, pod_uid: str, since: float) -> None:
+        await asyncio.sleep(max(0.0, since + PATIENCE_SECONDS - time.time()))
+        log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid, seconds=PATIENCE_SECONDS)
+        try:
+            await self._end(pod_uid)
+        except CedanaSchedError as error:  # it stays doomed: its deletion tries again
+            log.warning("pod does not end", pod=pod_uid, why=str(error))
+
+    async def _end(self, pod_uid: str) -> None:
+        """One at a time: the watch and the kubelet's call come together."""
+        async with self._turns.setdefault(pod_uid, asyncio.Lock()):
+            await self._kill(pod_uid)
+            timer = self._timers.pop(pod_uid, None)
+            if timer is not None and timer is not asyncio.current_task():
+                timer.cancel()
+            (self._directory / pod_uid).unlink(missing_ok=True)
