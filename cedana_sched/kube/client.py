@@ -168,7 +168,7 @@ class Api:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ApiUnavailableError(f"watch of {path} broke off: {error!r}") from error
         finally:
-            answer.close()
+            _abort(answer)
 
     def _typed(self, resource: Resource, body: Object) -> Object:
         return {"apiVersion": resource.group_version, "kind": resource.kind, **body}
@@ -215,3 +215,11 @@ class Api:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ApiUnavailableError(f"{method} {path}: {error!r}", remedy="it is tried again") from error
         return answer
+
+
+def _abort(answer: aiohttp.ClientResponse) -> None:
+    """End a stream at once: a TLS goodbye may outlive the event loop."""
+    connection = answer.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    answer.close()
