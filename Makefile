@@ -93,8 +93,10 @@ lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
 	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-annotate $$extras -o requirements/$$kind.txt; \
 	done
-	@$(BIN)/uv pip compile requirements/go.in --quiet --universal --generate-hashes --no-header --no-annotate \
-	    -o requirements/go.txt
+	@for kind in go build; do \
+	    $(BIN)/uv pip compile requirements/$$kind.in --quiet --universal --generate-hashes --no-header --no-annotate \
+	        -o requirements/$$kind.txt; \
+	done
 
 .PHONY: docs
 docs: venv ## Write what is made from the code: parts of docs/, the kinds' definitions

@@ -1,0 +1,169 @@
+{{/* What objects are called. */}}
+{{- define "cedana.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "cedana.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "cedana.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "cedana.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of every object; (list . component), component may be empty. */}}
+{{- define "cedana.labels" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+app.kubernetes.io/part-of: cedana-sched
+{{ include "cedana.selector" . }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "cedana.selector" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+app.kubernetes.io/name: {{ include "cedana.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- with $component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* An image; (list . "control"). */}}
+{{- define "cedana.image" -}}
+{{- $root := index . 0 -}}
+{{- printf "%s/cedana-sched-%s:%s" $root.Values.image.registry (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) -}}
+{{- end -}}
+
+{{/* The store, as StorageConfig reads it; keys come from the environment. */}}
+{{- define "cedana.storage" -}}
+{{- $s3 := .Values.storage.s3 -}}
+{{- if $s3.bucket -}}
+{{- $location := dict "bucket" $s3.bucket "prefix" $s3.prefix "region" $s3.region "allowHttp" $s3.allowHttp -}}
+{{- with $s3.endpoint }}{{ $_ := set $location "endpoint" . }}{{ end -}}
+{{- dict "s3" $location | toJson -}}
+{{- else -}}
+{{- dict "path" .Values.storage.posix.path | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the store's keys; empty: none. */}}
+{{- define "cedana.storageSecret" -}}
+{{- $s3 := .Values.storage.s3 -}}
+{{- if $s3.bucket -}}
+{{- if $s3.existingSecret -}}{{ $s3.existingSecret }}
+{{- else if $s3.accessKey -}}{{ include "cedana.fullname" . }}-storage
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cedana.storageEnvironment" -}}
+{{- with (include "cedana.storageSecret" .) }}
+{{- $keys := dict "accessKey" "accessKey" "secretKey" "secretKey" }}
+{{- if $.Values.storage.s3.existingSecret }}{{ $keys = $.Values.storage.s3.secretKeys }}{{ end }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: {{ $keys.accessKey }}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: {{ $keys.secretKey }}}
+{{- end }}
+{{- end -}}
+
+{{/* Namespaces that our webhooks never see. */}}
+{{- define "cedana.excludedNamespaces" -}}
+{{- concat (list .Release.Namespace "kube-system" "kube-public" "kube-node-lease" "kueue-system") .Values.excludedNamespaces | uniq | toJson -}}
+{{- end -}}
+
+{{/* What Pod Security calls restricted. */}}
+{{- define "cedana.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "cedana.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Two replicas of a component on two nodes; (list . component). */}}
+{{- define "cedana.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "cedana.selector" . | nindent 12 }}
+{{- end -}}
+
+{{- define "cedana.spread" -}}
+- maxSkew: 1
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- include "cedana.selector" . | nindent 6 }}
+{{- end -}}
+
+{{/* Fields of every pod of ours; (list . values of the component). */}}
+{{- define "cedana.podFields" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 1 -}}
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+nodeSelector: {{- merge (dict "kubernetes.io/os" "linux") $values.nodeSelector | toYaml | nindent 2 }}
+{{- end -}}
+
+{{/* Probes and the port that answers them. */}}
+{{- define "cedana.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: operations}
+  periodSeconds: 1
+  failureThreshold: 120
+readinessProbe:
+  httpGet: {path: /readyz, port: operations}
+  periodSeconds: 2
+livenessProbe:
+  httpGet: {path: /healthz, port: operations}
+  periodSeconds: 10
+  failureThreshold: 6
+{{- end -}}
+
+{{/*
+Annotations of an object of one of our own kinds. Helm refuses objects of kinds that do not exist yet, so the first
+installation writes them afterwards, as a hook; every later one finds the kinds and takes the objects over.
+*/}}
+{{- define "cedana.ownKind" -}}
+meta.helm.sh/release-name: {{ .Release.Name }}
+meta.helm.sh/release-namespace: {{ .Release.Namespace }}
+{{- if not (.Capabilities.APIVersions.Has "sched.cedana.ai/v1alpha1/CheckpointPolicy") }}
+helm.sh/hook: post-install,post-upgrade
+helm.sh/hook-delete-policy: before-hook-creation
+{{- end }}
+{{- end -}}
+
+{{/* What is there only while the release is uninstalled; the weight says in which order. */}}
+{{- define "cedana.uninstallHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
