@@ -17,7 +17,7 @@ from tests.cluster.together import together
 
 
 async def bring_up(kind_config: Path, name: str, addons: Sequence[str], steps: Steps) -> Cluster:
-    """Bring up a cluster with DNS, these add-ons, and the images of all Containerfiles; see `Cluster.up`.
+    """Bring up a cluster with DNS, these add-ons, and the images of the tests; see `Cluster.up`.
 
     Raises:
         ClusterError: something is missing or failed; nothing half-started is left.
@@ -41,19 +41,20 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     await ensure_parts(steps)
     await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
     await ensure_sandbox_image(steps)
-    await _archives(steps)
+    await _archives(steps, product=False)
+    await _archives(steps, product=True)
 
 
-async def lay_images(cluster: Cluster, steps: Steps) -> None:
-    """Lay the images of all Containerfiles into all nodes, built anew where their inputs have changed.
+async def lay_images(cluster: Cluster, steps: Steps, *, product: bool = False) -> None:
+    """Lay the images of the tests into all nodes, or those of the product, built anew where their inputs have changed.
 
     Raises:
         ClusterError: one cannot be built.
     """
-    archives = await _archives(steps)
+    archives = await _archives(steps, product=product)
     with steps.step(f"{len(archives)} images of Containerfiles on {len(cluster.nodes)} nodes"):
         await cluster.import_images(archives)
 
 
-async def _archives(steps: Steps) -> list[Path]:
-    return [await ensure_image(steps, image) for image in find_images().values()]
+async def _archives(steps: Steps, *, product: bool) -> list[Path]:
+    return [await ensure_image(steps, image) for image in find_images().values() if image.is_product is product]

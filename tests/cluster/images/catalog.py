@@ -39,6 +39,11 @@ class Image:
     context: Path
 
     @property
+    def is_product(self) -> bool:
+        """Whether it is shipped; the others are of tests."""
+        return self.tag.startswith(PRODUCT_PREFIX)
+
+    @property
     def ignore_file(self) -> Path | None:
         """The file that says what of the context is not sent; None where there is none."""
         beside = self.containerfile.with_name(f"{self.containerfile.name}.dockerignore")
