@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import tarfile
 from contextlib import suppress
 from typing import BinaryIO, NoReturn
@@ -164,3 +165,16 @@ def _remove(path: str) -> None:
     else:
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def main() -> NoReturn:
+    """`python -m cedana_sched.runtime.layer ARCHIVE ROOT`, for callers with threads, which must not fork themselves."""
+    try:
+        lay(sys.argv[1], sys.argv[2])
+    except (OSError, LayerError) as error:
+        sys.exit(str(error))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from cedana_sched.runtime.continuing import continue_container, run, write_speci
 from cedana_sched.runtime.finished import replace_process
 from cedana_sched.runtime.handler import FAILED, PASS
 from cedana_sched.runtime.kernel import die_with_parent
-from cedana_sched.runtime.plan import COLD, RESTORE, Plan, Result, read_plan, read_result, write_result
+from cedana_sched.runtime.plan import COLD, FAIL, Plan, Result, read_plan, read_result, write_result
 
 _CONTAINER_NAME = "io.kubernetes.cri.container-name"
 _CONTAINER_TYPE = "io.kubernetes.cri.container-type"
@@ -22,7 +22,7 @@ _CONTAINER_TYPE = "io.kubernetes.cri.container-type"
 def create(arguments: list[str], runc: str, folder: str, finished_program: str) -> int:
     """See `handler.handle`. Whatever goes wrong here, a container that may start from its beginning does."""
     plan = read_plan(folder)
-    if plan is None or plan.decision != RESTORE:
+    if plan is None or plan.decision == COLD:
         return PASS
     try:
         call = CreateCall(arguments)
@@ -42,6 +42,9 @@ def create(arguments: list[str], runc: str, folder: str, finished_program: str) 
         return PASS
     if (known := read_result(folder, name)) is not None:
         return _again(known, call)
+    if plan.decision == FAIL:
+        _say(call, plan.why)
+        return FAILED
     return _first(plan, name, call, spec, runc, folder)
 
 

@@ -1,8 +1,9 @@
 """The restore container: waits until the agent has decided what becomes of its pod, and says so in the pod's log.
 
-It is the first init container of a pod that continues from a snapshot; the others wait for its end. The agent writes
-into the folder that they share:
+It is the first init container of a pod that continues from a snapshot; the others wait for its end. It shares a folder
+with the agent:
 
+    waiting     written here: the container runs, so all volumes of the pod are mounted
     progress    lines for people, as they come; printed
     decision    `restore`, `cold` or `fail`, and the reason in the lines after it; written in one step
 
@@ -20,7 +21,7 @@ from typing import NoReturn
 from cedana_sched.runtime.kernel import changes, watched
 
 FOLDER = "/run/cedana-restore"
-PROGRESS, DECISION = "progress", "decision"
+WAITING, PROGRESS, DECISION = "waiting", "progress", "decision"
 _SAID = {"restore": "continuing from the snapshot", "cold": "starting from the beginning", "fail": "not started"}
 _STATUS = {"restore": 0, "cold": 0, "fail": 1}
 
@@ -35,6 +36,8 @@ def wait(folder: str) -> int:
     """Return the status to end with."""
     _say("waiting for the snapshot to be laid on this node")
     descriptor = watched(folder)  # before the first look: nothing is missed
+    with open(f"{folder}/{WAITING}", "w", encoding="utf-8"):
+        pass
     told = _tell_progress(folder, 0)
     status = _decided(folder)
     if status is None:

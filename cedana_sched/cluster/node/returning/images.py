@@ -1,0 +1,53 @@
+"""Staged images, made fit for a new pod before CRIU reads them."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.timers import rearm_expired_timers
+from cedana_sched.snapshot.toolchain import Toolchain
+
+_ESTABLISHED = 1  # linux tcp_states.h
+_LISTENING = 10
+_CLOSED = 7
+
+
+def ready_images(toolchain: Toolchain, images: Path) -> tuple[str, ...]:
+    """Put right what CRIU would bring back wrong; returns the lines that its configuration file needs for the rest.
+
+    A new pod has a new address, so connections to other machines cannot go on: the program finds them closed. Where a
+    container has none but to itself, they stay.
+
+    Raises:
+        SnapshotError: an image cannot be decoded.
+    """
+    images.chmod(0o700)  # they are the memory of processes
+    rearm_expired_timers(toolchain, images)
+    entries = Images(toolchain, folder_reader(images)).entries("files.img")
+    connections = [entry["isk"] for entry in entries if _is_connection(entry.get("isk"))]
+    within = all(_is_loopback(connection) for connection in connections)
+    return ("tcp-established",) if connections and within else ("tcp-close",)
+
+
+def _is_connection(inet: Entry | None) -> bool:
+    return bool(inet) and inet is not None and inet["proto"] == socket.IPPROTO_TCP and _is_open(inet["state"])
+
+
+def _is_open(state: int) -> bool:
+    return state not in (_LISTENING, _CLOSED)
+
+
+def _is_loopback(inet: Entry) -> bool:
+    """Whether both ends are this machine's own; addresses are lists of 32-bit words in network order."""
+    return all(_address(inet["family"], inet[end]).is_loopback for end in ("src_addr", "dst_addr"))
+
+
+def _address(family: int, words: list[int]) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    data = b"".join(word.to_bytes(4, "little") for word in words)
+    if family == socket.AF_INET:
+        return ipaddress.IPv4Address(data[:4])
+    address = ipaddress.IPv6Address(data[:16])
+    return address.ipv4_mapped or address

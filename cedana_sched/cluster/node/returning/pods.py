@@ -1,0 +1,237 @@
+"""Pods that return to this node: continued by the runtime handler, started cold, or given up.
+
+The pod's restore container holds back its other containers until the agent has decided. By then the pod's volumes are
+as they were, and a plan lies in the pod's folder below the state on the host's /run, where the handler reads it
+(`cedana_sched.runtime.plan`). Everything is found there again by an agent that is started anew, at any instant:
+
+    no plan             nothing has been decided; volumes are laid again from the beginning
+    plan                it stands; the restore container is told again, which changes nothing
+    plan and results    so many of its containers have had their turn
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Collection, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.returning.files import until
+from cedana_sched.cluster.node.returning.images import ready_images
+from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.cluster.node.returning.volumes import lay_volume
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
+from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime import plan as plans
+from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result
+from cedana_sched.snapshot.explain import explain_lines
+from cedana_sched.snapshot.toolchain import Toolchain
+
+log = structlog.get_logger(__name__)
+
+LAYER = "rootfs.tar"
+_LOGS = "logs"
+
+
+class PodsOfNode(Protocol):
+    """What the agent's watches know."""
+
+    def pod(self, uid: str) -> Pod | None:
+        """A pod of this node; None when it is not known (any more)."""
+        ...
+
+    async def ended(self, uid: str) -> None:
+        """Return when the pod is deleted, finished, or not known."""
+        ...
+
+    def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
+        """What the policy says about a pod that cannot be continued."""
+        ...
+
+
+class ReturningPods:
+    """Implements `PodReturns`.
+
+    Args:
+        places: of the host.
+        state: our folder on the host's /run, as the agent and the host see it.
+        data: our folder on the host's disk, likewise; logs lie below it.
+        toolchain: decodes images.
+        pods: what the agent's watches know.
+    """
+
+    def __init__(self, places: Places, state: Path, data: Path, toolchain: Toolchain, pods: PodsOfNode) -> None:
+        self._places = places
+        self._state = state
+        self._logs = data / _LOGS
+        self._toolchain = toolchain
+        self._pods = pods
+
+    # --- PodReturns
+
+    async def was_restored(self, workload: WorkloadRef) -> bool:
+        """Whether all containers that its plan continues have come back."""
+        folder = self._folder(workload.uid)
+        plan = plans.read_plan(folder)
+        if plan is None or not plan.containers:
+            return False
+        return all(result is not None and result.restored for result in _results(folder, plan).values())
+
+    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        """Continue a pod; returns when every container of the snapshot runs.
+
+        Raises:
+            RestoreError: one of them did not come back, or the pod ended before; `evidence` has CRIU's own words.
+        """
+        await self._unless_ended(workload, self._continue(workload, images, restore_facts))
+
+    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+        """Let a pod begin anew; `why` is in its restore container's log."""
+        await self._end_waiting(workload, COLD, why or "there is no snapshot of it")
+
+    async def give_up(self, workload: WorkloadRef, why: str) -> None:
+        """Fail a pod that waits."""
+        await self._end_waiting(workload, FAIL, why)
+
+    # --- beside it
+
+    async def tell(self, workload: WorkloadRef, line: str) -> None:
+        """Show a line in the log of the pod's restore container, once it runs."""
+        container = RestoreContainer(workload.uid, self._places)
+        await container.waits()
+        await asyncio.to_thread(container.tell, line)
+
+    def forget_all_but(self, pod_uids: Collection[str]) -> None:
+        """Remove what is kept of pods that are no more, but the logs of failures."""
+        for folder in (self._state / "pods").glob("*"):
+            if folder.name not in pod_uids:
+                self._forget(folder)
+
+    def _forget(self, folder: Path) -> None:
+        plan = plans.read_plan(str(folder))
+        results = _results(str(folder), plan).values() if plan else ()
+        if all(result is not None and result.restored for result in results):
+            shutil.rmtree(self._logs / folder.name, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    # --- how
+
+    async def _continue(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        folder = self._folder(workload.uid)
+        container = RestoreContainer(workload.uid, self._places)
+        await container.waits()
+        plan = plans.read_plan(folder)
+        if plan is None:
+            plan = await self._prepare(workload, images, restore_facts)
+            await asyncio.to_thread(plans.write_plan, folder, plan)
+        if plan.decision != RESTORE:
+            raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
+        await asyncio.to_thread(container.decide, RESTORE, plan.why)
+        results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
+        for name, result in results.items():
+            if not result.restored:
+                raise _error(name, result)
+        log.info("pod continued", pod=workload.name, namespace=workload.namespace, containers=sorted(results))
+
+    async def _prepare(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> Plan:
+        """Lay the volumes, and make the plan.
+
+        Raises:
+            RestoreError: the pod is not the one that was frozen.
+        """
+        names: list[str] = restore_facts["containers"]
+        pod = self._pods.pod(workload.uid)
+        if pod is None:
+            raise RestoreError("the pod is not known on this node any more")
+        present = {entry.name for entry in (*pod.spec.containers, *pod.spec.init_containers)}
+        if missing := sorted(set(names) - present):
+            raise RestoreError(
+                f"the pod has no container {', '.join(missing)} any more, which the snapshot continues",
+                remedy="give the pod template the containers that it had, or start it without the snapshot",
+            )
+        for volume in restore_facts.get("volumes", ()):
+            await lay_volume(images / "volumes" / f"{volume}.tar", workload.uid, volume, self._places)
+        containers = {}
+        for name in names:
+            options = await asyncio.to_thread(ready_images, self._toolchain, images / name)
+            layer = images / name / LAYER
+            containers[name] = ContainerPlan(
+                images=str(images / name),
+                work=str(self._logs / workload.uid / name),
+                layer=str(layer) if layer.exists() else None,
+                criu=options,
+            )
+        done = (entry.name for entry in pod.spec.init_containers if entry.name not in {*names, RESTORE_CONTAINER})
+        fails = self._pods.on_restore_failure(workload) is OnRestoreFailure.FAIL
+        return Plan(
+            decision=RESTORE,
+            fallback=FAIL if fails else COLD,
+            containers=containers,
+            skip=tuple(done),
+        )
+
+    async def _end_waiting(self, workload: WorkloadRef, decision: str, why: str) -> None:
+        """Decide for a pod that is not to continue. One that continued, or began anew, is left alone."""
+        pod = self._pods.pod(workload.uid)
+        if pod is None or RESTORES not in pod.metadata.annotations:
+            return  # it has nothing that waits
+        folder = self._folder(workload.uid)
+        plan = plans.read_plan(folder)
+        if plan is not None and plan.decision == RESTORE and _complete(folder, plan) is not None:
+            return
+        planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
+        await asyncio.to_thread(plans.write_plan, folder, Plan(decision, why, containers=planned))
+        await self._unless_ended(workload, self._decide(workload, decision, why))
+
+    async def _decide(self, workload: WorkloadRef, decision: str, why: str) -> None:
+        container = RestoreContainer(workload.uid, self._places)
+        await container.waits()
+        await asyncio.to_thread(container.decide, decision, why)
+
+    async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
+        """Do what needs the pod.
+
+        Raises:
+            RestoreError: it ended before.
+        """
+        doing = asyncio.create_task(work, name=f"return of pod {workload.uid}")
+        ended = asyncio.create_task(self._pods.ended(workload.uid), name=f"end of pod {workload.uid}")
+        try:
+            await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
+            is_done = doing.done()
+        finally:
+            for task in (doing, ended):
+                task.cancel()
+            await asyncio.gather(doing, ended, return_exceptions=True)
+        if not is_done:
+            raise RestoreError("the pod ended before it had come back")
+        doing.result()
+
+    def _folder(self, pod_uid: str) -> str:
+        return plans.pod_folder(str(self._state), pod_uid)
+
+
+def _results(folder: str, plan: Plan) -> dict[str, Result | None]:
+    return {name: plans.read_result(folder, name) for name in plan.containers}
+
+
+def _complete(folder: str, plan: Plan) -> dict[str, Result] | None:
+    """All results, or the one that failed; None while there are more to come."""
+    known = {name: result for name, result in _results(folder, plan).items() if result is not None}
+    if any(not result.restored for result in known.values()) or len(known) == len(plan.containers):
+        return known
+    return None
+
+
+def _error(name: str, result: Result) -> RestoreError:
+    if not result.tail:
+        return RestoreError(f"container {name}: {result.why}", remedy=f"see {result.log}" if result.log else "")
+    found = explain_lines(list(result.tail), 1)
+    return RestoreError(f"container {name}: {found.message}", remedy=found.remedy, evidence=found.evidence)

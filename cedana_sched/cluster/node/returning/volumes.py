@@ -1,0 +1,61 @@
+"""The volumes that died with a pod, filled again for the one that takes its place."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.cluster.node.containers.bundles import Specification
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.runtime.handler import sandbox_uid
+
+_EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108
+
+
+async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> None:
+    """Fill a volume of a pod whose containers do not run yet, by the name under which it travelled.
+
+    Done twice, it is as if done once.
+
+    Raises:
+        RestoreError: the pod has no such volume, or the archive cannot be laid.
+    """
+    folder = await asyncio.to_thread(_folder, pod_uid, name, places)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cedana_sched.runtime.layer", str(archive), str(folder),
+        stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await process.communicate()
+    if process.returncode:
+        words = said.decode(errors="replace").strip()
+        raise RestoreError(f"volume {name} cannot be filled: {words}", evidence=tuple(words.splitlines()))
+
+
+def _folder(pod_uid: str, name: str, places: Places) -> Path:
+    if name == SHARED_MEMORY:
+        return _shared_memory(pod_uid, places)
+    folder = places.here(places.pods) / pod_uid / _EMPTY_DIRS / name
+    if not folder.is_dir():
+        raise RestoreError(
+            f"the pod has no emptyDir volume {name} any more, which the snapshot fills",
+            remedy="give the pod template the volumes that it had, or start it without the snapshot",
+        )
+    return folder
+
+
+def _shared_memory(pod_uid: str, places: Places) -> Path:
+    """The pod's /dev/shm on the host: all its containers have it mounted, and the restore container runs by now."""
+    for path in places.here(places.bundles).glob("*/config.json"):
+        if sandbox_uid(str(path)) != pod_uid:
+            continue
+        specification = msgspec.json.decode(path.read_bytes(), type=Specification)
+        for mount in specification.mounts:
+            if mount.destination == _SHARED_MEMORY and mount.type == "bind":
+                return places.here(Path(mount.source))
+    raise RestoreError("the pod has no shared memory of its own any more, which the snapshot fills")
