@@ -23,6 +23,9 @@ from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api as ProductApi
+from cedana_sched.kube.objects import Node
+from cedana_sched.kube.resources import NODES
+from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects.names import API_VERSION
@@ -108,7 +111,8 @@ async def _background(*work: object) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _coordinating(api: ProductApi, namespace: str, scheduler: _Scheduler) -> AsyncIterator[None]:
     projection = Projection(api, namespace)
-    agents = ObjectAgents(api, projection)
+    nodes = Mirror(Watch(api, NODES, Node))
+    agents = ObjectAgents(api, projection, nodes)
     coordinator = Coordinator(
         journal=ObjectJournal(api, namespace, uuid.uuid4().hex, projection),
         adapters={scheduler.name: scheduler},
@@ -116,7 +120,7 @@ async def _coordinating(api: ProductApi, namespace: str, scheduler: _Scheduler) 
         clock=SystemClock(),
         listener=_Silent(),
     )
-    async with _background(projection.run(), agents.run()), coordinator:
+    async with _background(projection.run(), nodes.run(), agents.run()), coordinator:
         yield
 
 

@@ -16,7 +16,7 @@ from cedana_sched.coordinator.core import AgentRestarted, NodeLost
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, Node
-from cedana_sched.kube.resources import CHECKPOINTS, NODES, RESTORES
+from cedana_sched.kube.resources import CHECKPOINTS, RESTORES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError
@@ -66,13 +66,13 @@ class OrderObject(msgspec.Struct, frozen=True):
 class ObjectAgents:
     """Implements `coordinator.ports.Agents`. Run `run` as a task."""
 
-    def __init__(self, api: Api, projection: Projection) -> None:
+    def __init__(self, api: Api, projection: Projection, nodes: Mirror[Node]) -> None:
         self._projection = projection
         pending = f"{names.SETTLED}!=true"
         self._mirrors = [
             Mirror(Watch(api, resource, OrderObject, labels=pending)) for resource in (CHECKPOINTS, RESTORES)
         ]
-        self._nodes = Mirror(Watch(api, NODES, Node))
+        self._nodes = nodes
         self._waiting: dict[str, Callable[[OrderObject | None], None]] = {}
         for mirror in self._mirrors:
             mirror.subscribe(self._heard)
@@ -82,7 +82,6 @@ class ObjectAgents:
         async with asyncio.TaskGroup() as group:
             for mirror in self._mirrors:
                 group.create_task(mirror.run())
-            group.create_task(self._nodes.run())
 
     async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
         """See `coordinator.ports.Agents`."""

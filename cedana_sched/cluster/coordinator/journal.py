@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -35,6 +36,10 @@ _WRITER = f"{names.GROUP}/writer"
 _ENTRIES = "entries.json.zst"
 
 
+Recorded = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
+"""Hears what was saved and what forgotten, once it is durable; and all that there is when it was loaded."""
+
+
 class Entries(msgspec.Struct, frozen=True):
     """What the objects may not show yet."""
 
@@ -54,11 +59,19 @@ class _Log(msgspec.Struct, frozen=True, rename="camel"):
 class ObjectJournal:
     """Implements `coordinator.ports.Journal`. `writer` is the name of this process, never used twice."""
 
-    def __init__(self, api: Api, namespace: str, writer: str, projection: Projection) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        writer: str,
+        projection: Projection,
+        recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not want to know
+    ) -> None:
         self._api = api
         self._namespace = namespace
         self._writer = writer
         self._projection = projection
+        self._recorded = recorded
         self._version = ""
         self._writes = 0
 
@@ -81,6 +94,7 @@ class ObjectJournal:
             records.pop(record.uid, None)
         records |= {record.uid: record for record in entries.records}
         self._projection.write(entries.records, entries.forgotten)
+        self._recorded(tuple(records.values()), ())
         return tuple(records.values())
 
     def _read(self, kind: str, body: Object) -> Record | None:
@@ -107,6 +121,7 @@ class ObjectJournal:
             )
         )
         self._projection.write(records, forget)
+        self._recorded(records, forget)
 
     async def _take_over(self) -> Entries:
         while True:

@@ -14,6 +14,7 @@ from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
+from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.cluster.coordinator.pods import PodReports
@@ -26,8 +27,8 @@ from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.lease import LeaderElection
-from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.objects import Node, Pod
+from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
 
@@ -49,7 +50,7 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     log.info("coordinator starts", version=__version__, identity=identity)
     metrics = CoordinatorMetrics()
-    async with Api.open() as api, serving(configuration.port, {}):
+    async with Api.open() as api, serving(configuration.operations_port, {}):
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, configuration.lease.timing())
         await election.lead(lambda: _Leader(api, configuration, identity, metrics).run())
 
@@ -62,10 +63,12 @@ class _Leader:
     ) -> None:
         self._metrics = metrics
         self._projection = Projection(api, configuration.namespace)
-        self._journal = ObjectJournal(api, configuration.namespace, identity, self._projection)
-        self._agents = ObjectAgents(api, self._projection)
+        self._nodes = Mirror(Watch(api, NODES, Node))
+        self._agents = ObjectAgents(api, self._projection, self._nodes)
         self._policies = ClusterPolicies(api)
         self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        self._gates = Gates(api, self._pods, self._nodes)
+        self._journal = ObjectJournal(api, configuration.namespace, identity, self._projection, self._gates.recorded)
         self._events = EventRecorder(api, COMPONENT, configuration.namespace)
         self._cluster = ClusterAccess(api, self._events, self._pods, self._policies, configuration.namespace)
         self._adapters = {name: _connected(name, self._cluster) for name in configuration.adapters}
@@ -87,7 +90,9 @@ class _Leader:
                     ("projection", self._projection.run()),
                     ("orders", self._agents.run()),
                     ("policies", self._policies.run()),
+                    ("nodes", self._nodes.run()),
                     ("pods", self._pods.run()),
+                    ("gates", self._gates.run()),
                     ("events", self._events.run()),
                     *((f"adapter {name}", adapter.run()) for name, adapter in self._adapters.items()),
                 )

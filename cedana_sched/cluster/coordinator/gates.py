@@ -1,0 +1,131 @@
+"""Opens the scheduling gate of pods that wait for a snapshot in flight, once it is committed or has failed.
+
+The webhook closes the gate when a pod is created; only the coordinator opens it, and says then which nodes can
+continue the snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection
+
+import structlog
+
+from cedana_sched.adapter.pods import identity_of
+from cedana_sched.coordinator.tasks import pauses
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, ApiError
+from cedana_sched.kube.objects import Node, Pod
+from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Gates:
+    """The gates of all protected pods. Run `run` as a task; `recorded` hears of everything that is saved."""
+
+    def __init__(self, api: Api, pods: Mirror[Pod], nodes: Mirror[Node]) -> None:
+        self._api = api
+        self._pods = pods
+        self._nodes = nodes
+        self._in_flight: defaultdict[Identity, set[str]] = defaultdict(set)
+        self._taken_on: dict[Identity, str] = {}
+        """Node on which the newest snapshot of an identity was taken."""
+        self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._loaded = asyncio.Event()
+
+    def recorded(self, records: Collection[Record], forgotten: Collection[Record] = ()) -> None:
+        """Take note of checkpoints that begin and end; the first call tells all that there is."""
+        self._loaded.set()
+        for record in (*records, *forgotten):
+            if not isinstance(record, Checkpoint):
+                continue
+            flying = self._in_flight[record.identity]
+            if not record.settled:
+                flying.add(record.uid)
+                continue
+            flying.discard(record.uid)
+            if record.step is CheckpointStep.READY:
+                self._taken_on[record.identity] = record.workload.node
+            if not flying:
+                del self._in_flight[record.identity]
+                self._look_at(record.identity)
+
+    async def run(self) -> None:
+        """Open gates, for ever."""
+        await self._loaded.wait()  # before it nobody knows what is in flight
+        self._pods.subscribe(self._heard)
+        try:
+            for pod in self._pods:
+                self._heard(None, pod)
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    namespace, name = await self._queue.get()
+                    group.create_task(self._open(namespace, name), name=f"gate of {namespace}/{name}")
+        finally:
+            self._pods.unsubscribe(self._heard)
+
+    def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        if now is not None and before is None and is_gated(now) and self._is_free(now):
+            self._queue.put_nowait((now.metadata.namespace, now.metadata.name))
+
+    def _look_at(self, identity: Identity) -> None:
+        for pod in self._pods:
+            if is_gated(pod) and _identity(pod) == identity:
+                self._queue.put_nowait((pod.metadata.namespace, pod.metadata.name))
+
+    def _is_free(self, pod: Pod) -> bool:
+        identity = _identity(pod)
+        return identity is None or not self._in_flight.get(identity)
+
+    async def _open(self, namespace: str, name: str) -> None:
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            try:
+                body = await self._api.get(PODS, name, namespace, into=dict)
+                if patch := self._patch(body):
+                    await self._api.patch(PODS, name, namespace, patch)
+            except AbsentError:
+                return
+            except ApiError as error:
+                log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", problem=error.message)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    def _patch(self, body: Object) -> list[Object]:
+        spec: Object = body["spec"]
+        gates = [gate["name"] for gate in spec.get("schedulingGates") or []]
+        if names.RESTORE_GATE not in gates:
+            return []
+        patch: list[Object] = []
+        annotations = body["metadata"].get("annotations") or {}
+        identity = Identity(body["metadata"]["namespace"], annotations[names.ID], int(annotations[names.INDEX]))
+        taken_on = self._taken_on.get(identity)
+        if taken_on and (cpus := cpus_that_can_continue(taken_on, tuple(self._nodes))):
+            require_one_of(spec, names.NODE_CPU, cpus)
+            patch.append({"op": "add", "path": "/spec/affinity", "value": spec["affinity"]})
+        path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}"
+        patch.append({"op": "test", "path": f"{path}/name", "value": names.RESTORE_GATE})
+        return [*patch, {"op": "remove", "path": path}]
+
+
+def is_gated(pod: Pod) -> bool:
+    """Whether our gate keeps it from being scheduled."""
+    return any(gate.name == names.RESTORE_GATE for gate in pod.spec.scheduling_gates)
+
+
+def _identity(pod: Pod) -> Identity | None:
+    try:
+        return identity_of(pod)
+    except (KeyError, ValueError, UsageError):  # somebody else wrote our label: it waits for nothing of ours
+        return None

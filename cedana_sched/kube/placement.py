@@ -1,0 +1,69 @@
+"""Which nodes can continue a snapshot, and how a pod is told to go to no other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.watching import HasMetadata
+from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.objects import names
+
+
+def facts_of(node: Metadata) -> Compatibility | None:
+    """What a node's agent says of it; None when it says nothing, or what a newer agent says."""
+    try:
+        return msgspec.json.decode(node.annotations.get(names.NODE_FACTS, ""), type=Compatibility)
+    except msgspec.DecodeError:
+        return None
+
+
+def cpus_that_can_continue(taken_on: str, nodes: Collection[HasMetadata]) -> tuple[str, ...] | None:
+    """Values of the label `names.NODE_CPU` of nodes that can continue what was frozen on the node of that name.
+
+    Returns:
+        In order; None when that node is gone or has said nothing: then nobody can tell.
+    """
+    needed = next((facts_of(node.metadata) for node in nodes if node.metadata.name == taken_on), None)
+    return None if needed is None else _able(needed, nodes)
+
+
+def _able(needed: Compatibility, nodes: Iterable[HasMetadata]) -> tuple[str, ...]:
+    able = {
+        label
+        for node in nodes
+        if (label := node.metadata.labels.get(names.NODE_CPU))
+        and (facts := facts_of(node.metadata)) is not None
+        and not needed.reasons_against(facts)
+    }
+    return tuple(sorted(able))
+
+
+def require_label(spec: Object, label: str, value: str) -> None:
+    """Have a pod's spec name only nodes with that label."""
+    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), label: value}
+
+
+def require_one_of(spec: Object, label: str, values: Collection[str]) -> None:
+    """Have a pod's spec name only nodes whose label has one of the values; the second time it changes nothing."""
+    requirement = {"key": label, "operator": "In", "values": sorted(values)}
+    affinity = _child(spec, "affinity")
+    required = _child(_child(affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or []
+    if not terms:
+        required["nodeSelectorTerms"] = [{"matchExpressions": [requirement]}]
+    for term in terms:  # a node must match one of the terms: so each of them gets it
+        if term.get("matchExpressions") or term.get("matchFields"):  # an empty term matches nothing, and shall not
+            expressions = term.get("matchExpressions") or []
+            if requirement not in expressions:
+                term["matchExpressions"] = [*expressions, requirement]
+
+
+def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    child: dict[str, Any] = parent.get(key) or {}
+    parent[key] = child
+    return child

@@ -1,0 +1,133 @@
+"""The scheduling gate of a pod opens when its snapshot is committed or has failed, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from cedana_sched.cluster.coordinator.gates import Gates
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model import codec
+from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import CheckpointStep
+from tests.unit.cluster_coordinator.test_object_journal import checkpoint
+
+_OLD_CPU = Compatibility("x86_64", frozenset({"sse2"}), (6, 1))
+_NEW_CPU = Compatibility("x86_64", frozenset({"sse2", "avx512f"}), (6, 1))
+
+
+class _Silent:
+    """A watch that tells nothing; its mirror is filled by hand."""
+
+
+def _mirror(*objects: Any) -> Mirror[Any]:
+    mirror: Mirror[Any] = Mirror(cast("Any", _Silent()))
+    mirror._replace(objects)
+    return mirror
+
+
+def _node(name: str, cpu: str, facts: Compatibility) -> Node:
+    annotations = {names.NODE_FACTS: codec.encode(facts).decode()}
+    return Node(Metadata(name=name, labels={names.NODE_CPU: cpu}, annotations=annotations, resource_version=name))
+
+
+def _gated(index: int) -> Object:
+    metadata = {
+        "name": f"md-{index}-new",
+        "namespace": "bio",
+        "uid": f"new-{index}",
+        "annotations": {names.ID: "md", names.INDEX: str(index)},
+    }
+    gates = [{"name": "somebody/else"}, {"name": names.RESTORE_GATE}]
+    return {"metadata": metadata, "spec": {"schedulingGates": gates}}
+
+
+class _Server:
+    def __init__(self, *pods: Object) -> None:
+        self.pods = {pod["metadata"]["name"]: pod for pod in pods}
+        self.patches: dict[str, list[Object]] = {}
+
+    async def get(self, resource: Any, name: str, namespace: str, *, into: type[Any]) -> Any:
+        return self.pods[name]
+
+    async def patch(self, resource: Any, name: str, namespace: str, patch: list[Object]) -> None:
+        self.patches[name] = patch
+
+    def mirror(self) -> Mirror[Pod]:
+        return _mirror(*(msgspec.convert(pod, Pod) for pod in self.pods.values()))
+
+
+@asynccontextmanager
+async def _opening(gates: Gates) -> AsyncIterator[None]:
+    task = asyncio.create_task(gates.run())
+    try:
+        yield
+        for _ in range(10):
+            await asyncio.sleep(0)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _gates(server: _Server) -> Gates:
+    nodes = _mirror(
+        _node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU)
+    )
+    return Gates(cast("Api", server), server.mirror(), nodes)
+
+
+async def test_gate_opens_when_the_last_checkpoint_of_the_identity_is_settled() -> None:
+    server = _Server(_gated(1), _gated(2))
+    gates = _gates(server)
+    dumping = checkpoint(1, CheckpointStep.DUMPING)
+    second = replace(checkpoint(1, CheckpointStep.WAITING), uid="s2.w1.1")
+    gates.recorded((dumping, second, checkpoint(2, CheckpointStep.DUMPING)))
+    async with _opening(gates):
+        await asyncio.sleep(0)
+        gates.recorded((replace(dumping, step=CheckpointStep.FAILED),))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert server.patches == {}
+        gates.recorded((replace(second, step=CheckpointStep.READY),))
+    assert set(server.patches) == {"md-1-new"}
+    assert server.patches["md-1-new"][-2:] == [
+        {"op": "test", "path": "/spec/schedulingGates/1/name", "value": names.RESTORE_GATE},
+        {"op": "remove", "path": "/spec/schedulingGates/1"},
+    ]
+
+
+async def test_pod_may_only_go_where_its_snapshot_can_continue() -> None:
+    server = _Server(_gated(1))
+    gates = _gates(server)
+    gates.recorded((checkpoint(1, CheckpointStep.DUMPING),))
+    async with _opening(gates):
+        gates.recorded((checkpoint(1, CheckpointStep.READY),))
+    [affinity, *_] = server.patches["md-1-new"]
+    [term] = affinity["value"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": names.NODE_CPU, "operator": "In", "values": ["new"]}]
+
+
+async def test_gate_of_a_pod_whose_checkpoint_was_settled_before_opens_at_once() -> None:
+    server = _Server(_gated(1))
+    gates = _gates(server)
+    gates.recorded((checkpoint(1, CheckpointStep.FAILED),))
+    async with _opening(gates):
+        pass
+    assert set(server.patches) == {"md-1-new"}
+
+
+async def test_nothing_opens_before_it_is_known_what_is_in_flight() -> None:
+    server = _Server(_gated(1))
+    gates = _gates(server)
+    async with _opening(gates):
+        pass
+    assert server.patches == {}
