@@ -44,6 +44,7 @@ def describe(container: Container, places: Places, proc: Path = Path("/proc")) -
         changes=places.here(upper) if upper else None,
         notes={DESCRIPTORS: json.dumps(_descriptors(container.state, process))},
         ext_unix_sk=True,
+        manage_cgroups="soft",
         saves_shared_memory=not any(mount.destination == "/dev/shm" for mount in _binds(container)),  # noqa: S108
     )
 

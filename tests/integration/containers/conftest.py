@@ -1,0 +1,109 @@
+"""A node with pods of the real runc, and the whole way of one into a store and back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedana_sched.agent.captures import Captures
+from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, CaptureRequest
+from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+from tests.integration.containers.pods import Node, Pod
+
+
+class NoReturns:
+    """Nothing comes back by itself: the tests call runc where the runtime handler would."""
+
+    async def was_restored(self, workload: WorkloadRef) -> bool:
+        return False
+
+    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None: ...
+
+    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None: ...
+
+    async def give_up(self, workload: WorkloadRef, why: str) -> None: ...
+
+
+class Laboratory:
+    """Takes pods through their generations."""
+
+    def __init__(self, folder: Path, toolchain: Toolchain) -> None:
+        self.folder = folder
+        self.toolchain = toolchain
+        self.node = Node(folder, toolchain)
+        self.runtime = PodRuntime(NoReturns(), self.node.places, folder / "doomed")
+        self.storage = StorageConfig.parse(str(folder / "store"))
+        self.store = SnapshotStore.open(self.storage)
+        self.identity = Identity("team-a", "sim")
+        self.launcher: tuple[str, ...] = ()
+        self._captures = 0
+
+    def ref(self, pod: Pod) -> WorkloadRef:
+        return WorkloadRef(pod.uid, "team-a", pod.uid, "here")
+
+    def look(self, pod: Pod) -> RunningWorkload:
+        running = asyncio.run(self.runtime.running(self.ref(pod)))
+        assert running is not None
+        return running
+
+    def freeze(self, pod: Pod) -> RunningWorkload:
+        running = self.look(pod)
+        freezer.freeze_together(running.freezers)
+        return running
+
+    def dump(self, running: RunningWorkload) -> CaptureCommitted:
+        """Dump and commit a frozen pod, as the agent does."""
+        report = asyncio.run(self.capture(running))
+        assert isinstance(report, CaptureCommitted), report
+        return report
+
+    async def capture(self, running: RunningWorkload) -> CaptureReport:
+        """The last word of a capture process."""
+        self._captures += 1
+        uid = f"c{self._captures}"
+        request = CaptureRequest(
+            checkpoint_uid=uid,
+            identity=self.identity,
+            workload=running,
+            store=self.storage.reveal(),
+            cache_directory=str(default_cache_dir()),
+            work_directory=str(self.folder / "captures" / uid),
+            compression="lz4",
+            reason="Test",
+            adapter="test",
+            frozen_at=0.0,
+            timeout_seconds=60.0,
+            launcher=self.launcher,
+        )
+        async with Captures(self.toolchain, self.folder / "captures") as captures:
+            reports = [report async for report in captures.run(request)]
+        return reports[-1]
+
+    def stage(self, committed: CaptureCommitted) -> Path:
+        images = self.folder / f"staged-{committed.snapshot.generation}"
+        images.mkdir()
+        self.store.open_snapshot(committed.snapshot).stage(images)
+        return images
+
+
+@pytest.fixture
+def lab(tmp_path: Path, toolchain: Toolchain) -> Iterator[Laboratory]:
+    if os.geteuid() != 0:
+        pytest.skip("containers need root")
+    become_child_subreaper()
+    laboratory = Laboratory(tmp_path, toolchain)
+    yield laboratory
+    laboratory.node.close()
