@@ -45,6 +45,7 @@ CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 SECRETS = Resource("v1", "Secret", "secrets")
 EVENTS = Resource("v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
 JOBS = Resource("batch/v1", "Job", "jobs")
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io/v1",

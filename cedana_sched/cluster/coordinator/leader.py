@@ -1,0 +1,116 @@
+"""What a coordinator consists of while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.contract import Adapter
+from cedana_sched.adapter.registry import AdapterLoadError, load
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.coordinator.agents import ObjectAgents
+from cedana_sched.cluster.coordinator.gates import Gates
+from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
+from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.cluster.coordinator.policies import ClusterPolicies
+from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
+from cedana_sched.coordinator.clock import SystemClock
+from cedana_sched.coordinator.ports import Listener
+from cedana_sched.coordinator.shell import Coordinator
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.objects import Node, Pod
+from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import Record
+
+log = structlog.get_logger(__name__)
+
+COMPONENT = "cedana-sched"
+FLUSH_SECONDS = 2.0
+"""How long a coordinator that ends goes on writing objects; what is missing then is in the log."""
+
+
+class Leader:
+    """One coordinator and all that it stands on, wired. Made anew for every leadership."""
+
+    def __init__(
+        self,
+        api: Api,
+        configuration: CoordinatorConfiguration,
+        identity: str,
+        *listeners: Listener,
+        recorded: Recorded | None = None,
+    ) -> None:
+        namespace = configuration.namespace
+        self._nodes = Mirror(Watch(api, NODES, Node))
+        self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        self._policies = ClusterPolicies(api)
+        self._events = EventRecorder(api, COMPONENT, namespace)
+        self._projection = Projection(api, namespace)
+        self._agents = ObjectAgents(api, self._projection, self._nodes)
+        self._gates = Gates(api, self._pods, self._nodes)
+        cluster = ClusterAccess(api, self._events, self._pods, self._policies, namespace)
+        self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
+        adapters: dict[str, Adapter] = {PodReports.name: PodReports(cluster), **self._adapters}
+        self._told = recorded
+        self.coordinator = Coordinator(
+            journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded),
+            adapters=adapters,
+            agents=self._agents,
+            clock=SystemClock(),
+            listener=Listeners(TellEvents(self._events), *listeners),
+        )
+
+    @asynccontextmanager
+    async def coordinating(self) -> AsyncIterator[Coordinator]:
+        """Coordinate inside the block."""
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(work, name=name)
+                for name, work in (
+                    ("projection", self._projection.run()),
+                    ("orders", self._agents.run()),
+                    ("policies", self._policies.run()),
+                    ("nodes", self._nodes.run()),
+                    ("pods", self._pods.run()),
+                    ("gates", self._gates.run()),
+                    ("events", self._events.run()),
+                    *((f"adapter {name}", adapter.run()) for name, adapter in self._adapters.items()),
+                )
+            ]
+            await self._pods.synced.wait()
+            await self._policies.synced.wait()
+            try:
+                async with self.coordinator:
+                    yield self.coordinator
+            finally:
+                await self._flush()
+                for task in background:
+                    task.cancel()
+
+    def _recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
+        self._gates.recorded(records, forgotten)
+        if self._told is not None:
+            self._told(records, forgotten)
+
+    async def _flush(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._projection.flushed()
+        except TimeoutError:
+            log.info("objects lag behind; the next coordinator carries them over from the log")
+
+
+def _connected(name: str, cluster: ClusterAccess) -> ClusterAdapter:
+    loaded = load(name)
+    if not hasattr(loaded, "connect") or not hasattr(loaded, "run"):
+        raise AdapterLoadError(f"adapter {name!r} is none for a cluster", remedy="see cedana_sched/adapter/cluster.py")
+    adapter: ClusterAdapter = loaded.connect(cluster)
+    return adapter
