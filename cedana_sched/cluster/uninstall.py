@@ -99,13 +99,18 @@ def is_at_rest(record: Record) -> bool:
             return record.step in _RESTING
 
 
+def _full_name() -> str:
+    full_name = os.environ.get(FULL_NAME_VARIABLE, "")
+    if not full_name:
+        raise UsageError(FULL_NAME_VARIABLE, full_name, "is not set", remedy="set it, as the chart does")
+    return full_name
+
+
 def main() -> int:
     """Read the configuration, and let go."""
     try:
         configuration = load(CoordinatorConfiguration)
-        full_name = os.environ.get(FULL_NAME_VARIABLE, "")
-        if not full_name:
-            raise UsageError(FULL_NAME_VARIABLE, full_name, "is not set", remedy="set it, as the chart does")
+        full_name = _full_name()
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
