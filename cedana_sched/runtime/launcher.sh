@@ -1,10 +1,24 @@
 #!/bin/sh
 # containerd's runtime handler `cedana` (options.BinaryName): runc, but `create` of a container whose pod has a plan
-# continues it from a snapshot; see cedana_sched/runtime/handler.py. The installation fills in the four places.
+# continues it from a snapshot; see cedana_sched/runtime/handler.py. The installation fills in the places.
 here=@HERE@
 runc=@RUNC@
 state=@STATE@
 @EXPORTS@
+
+python() {
+    CEDANA_RUNC=$runc CEDANA_STATE=$state CEDANA_FINISHED=$here/bin/finished \
+        PATH=$here/criu/bin:$PATH:/usr/sbin:/sbin @PYTHON@ -I -S -B -c "
+import sys
+sys.path.insert(0, '$here/handler')
+$code" "$@"
+}
+
+if [ "$1" = cedana-check ]; then # said by the installation: can it run here?
+    code='from cedana_sched.runtime import planned'
+    python
+    exit
+fi
 
 command='' root=/run/runc bundle='' previous=''
 for word; do
@@ -35,12 +49,9 @@ for plan in "$state"/pods/*/plan.json; do
 done
 [ -n "$planned" ] || exec "$runc" "$@"
 
-CEDANA_RUNC=$runc CEDANA_STATE=$state CEDANA_FINISHED=$here/bin/finished PATH=$here/criu/bin:$PATH:/usr/sbin:/sbin \
-    "$here/bin/python3" -I -S -B -c "
-import sys
-sys.path.insert(0, '$here/handler')
-from cedana_sched.runtime.handler import main
-sys.exit(main())" "$@"
+code='from cedana_sched.runtime.handler import main
+sys.exit(main())'
+python "$@"
 status=$?
 case $status in
     0) exit 0 ;;

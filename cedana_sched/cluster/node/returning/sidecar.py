@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from pathlib import Path
 from typing import Self
 
 from cedana_sched.cluster.node.containers.places import Places

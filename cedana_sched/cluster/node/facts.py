@@ -1,0 +1,65 @@
+"""What the agent says about its node: labels for the scheduler, and the facts that they stand for."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import aclosing
+
+import msgspec
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Condition, Node
+from cedana_sched.kube.resources import NODES
+from cedana_sched.kube.watching import Changed, Listed, Watch
+from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.objects.names import NODE_CPU, NODE_FACTS, NODE_READY
+
+
+class NodeFacts:
+    """The marks of one node."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self._api = api
+        self._node = node
+
+    async def publish(self, compatibility: Compatibility, *, ready: bool) -> None:
+        """Say what the node is; `ready`: workloads can be dumped and continued on it.
+
+        Raises:
+            ApiError: the API server does not take it.
+        """
+        facts = msgspec.json.encode(compatibility, order="deterministic").decode()
+        await self._mark("true" if ready else None, cpu_digest(compatibility), facts)
+
+    async def withdraw(self) -> None:
+        """Say nothing about it any more.
+
+        Raises:
+            ApiError: the API server does not take it.
+        """
+        await self._mark(None, None, None)
+
+    async def is_ready(self) -> None:
+        """Return when the kubelet reports the node as Ready."""
+        watch = Watch(self._api, NODES, Node, fields=f"metadata.name={self._node}")
+        async with aclosing(watch.changes()) as changes:
+            async for change in changes:
+                nodes = change.objects if isinstance(change, Listed) else ()
+                if isinstance(change, Changed):
+                    nodes = (change.object,)
+                if any(_is_true(condition) for node in nodes for condition in node.status.conditions):
+                    return
+
+    async def _mark(self, ready: str | None, cpu: str | None, facts: str | None) -> None:
+        metadata = {"labels": {NODE_READY: ready, NODE_CPU: cpu}, "annotations": {NODE_FACTS: facts}}
+        await self._api.patch(NODES, self._node, None, {"metadata": metadata})
+
+
+def cpu_digest(compatibility: Compatibility) -> str:
+    """Value of the label `NODE_CPU`: equal for nodes whose processors have the same features."""
+    features = f"{compatibility.architecture} {' '.join(sorted(compatibility.cpu_features))}"
+    return hashlib.sha256(features.encode()).hexdigest()[:16]
+
+
+def _is_true(condition: Condition) -> bool:
+    return condition.type == "Ready" and condition.status == "True"

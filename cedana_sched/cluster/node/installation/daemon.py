@@ -1,0 +1,123 @@
+"""The containerd that the kubelet speaks to: found by its socket, restarted by whoever supervises it.
+
+A restart ends no pod: their processes belong to shims, which containerd finds again. It does not read its
+configuration anew otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import tenacity
+
+from cedana_sched.cluster.node.installation.host import Host, HostError
+
+_ANSWERS_SECONDS = 60.0
+_LISTENING = "00010000"  # flags in /proc/net/unix
+_UNIT = re.compile(r"/([^/]+\.service)(?:/|$)", re.MULTILINE)
+_SUPERVISED = "runsv"
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A running containerd.
+
+    Args:
+        pid: in the agent's PID namespace, which is the host's.
+        command: its arguments.
+        search_path: its PATH, on which its shims look for runc.
+    """
+
+    pid: int
+    command: tuple[str, ...]
+    search_path: str
+
+    def restart_command(self, proc: Path = Path("/proc")) -> tuple[str, ...]:
+        """What restarts it, on the host: systemd by its unit, runit by its folder.
+
+        Raises:
+            HostError: nobody we know supervises it.
+        """
+        process = proc / str(self.pid)
+        if unit := _UNIT.search((process / "cgroup").read_text()):
+            return ("systemctl", "restart", unit.group(1))
+        parent = proc / (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
+        if (parent / "comm").read_text().strip() == _SUPERVISED:
+            return ("sv", "restart", str((parent / "cwd").readlink()))
+        raise HostError(
+            "containerd runs under neither systemd nor runit, so it is not known how to restart it",
+            remedy="restart it, and set restartContainerd to false",
+        )
+
+
+def find_daemon(socket: Path, proc: Path = Path("/proc")) -> Daemon:
+    """The process that listens at a socket of the host's network namespace.
+
+    Raises:
+        HostError: there is none, or it is no containerd.
+    """
+    inode = _listening_inode((proc / "1/net/unix").read_text(), str(socket))
+    for process in _holders(proc, inode) if inode else ():
+        command = tuple((process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0"))
+        if Path(command[0]).name != "containerd":
+            break
+        variables = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+        found = next((entry.removeprefix("PATH=") for entry in variables if entry.startswith("PATH=")), "")
+        return Daemon(int(process.name), command, found)
+    raise HostError(
+        f"no containerd listens at {socket}",
+        remedy="name its socket in containerdSocket; CRI-O has no way to restore by a runtime handler that we know of",
+    )
+
+
+def _listening_inode(table: str, socket: str) -> str | None:
+    """Field `Inode` of /proc/net/unix (proc_net(5))."""
+    names = {socket, f"/run{socket.removeprefix('/var/run')}"}
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) == 8 and fields[7] in names and fields[3] == _LISTENING:
+            return fields[6]
+    return None
+
+
+def _holders(proc: Path, inode: str) -> Iterator[Path]:
+    for process in proc.iterdir():
+        if process.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # ended meanwhile
+                if any(os.readlink(entry) == f"socket:[{inode}]" for entry in (process / "fd").iterdir()):  # noqa: PTH115
+                    yield process
+
+
+async def restart(daemon: Daemon, host: Host, socket: Path) -> Daemon:
+    """Restart it, and return the new one when it takes calls; its plugins are loaded before it does.
+
+    Raises:
+        HostError: it does not come back.
+    """
+    await host.run(*daemon.restart_command())
+    try:
+        await _takes_calls(host.here(socket))
+    except OSError as error:
+        raise HostError(
+            f"containerd does not take calls {_ANSWERS_SECONDS:g} s after its restart: {error.strerror}",
+            remedy="see its log on the node",
+        ) from error
+    return await asyncio.to_thread(find_daemon, socket)
+
+
+@tenacity.retry(
+    wait=tenacity.wait_exponential(multiplier=0.05, max=1),
+    stop=tenacity.stop_after_delay(_ANSWERS_SECONDS),
+    retry=tenacity.retry_if_exception_type(OSError),
+    reraise=True,
+)
+async def _takes_calls(socket: Path) -> None:
+    _, writer = await asyncio.open_unix_connection(str(socket))
+    writer.close()
+    await writer.wait_closed()

@@ -1,0 +1,177 @@
+"""Installs on the agent's node, and takes it all back. Repeated, it changes what is not as it should be, and no more.
+
+1. Our programs are laid into a folder of their own version, and tried there.
+2. containerd's configuration gets our runtime handler, and is tried (`containerd config dump`) before anybody relies
+   on it; when it is not accepted, or containerd does not come back with it, it is as it was before.
+3. containerd is restarted, only if its configuration has changed. Pods run on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from cedana_sched.cluster.node.installation.containerd_files import Change, ContainerdFiles
+from cedana_sched.cluster.node.installation.daemon import Daemon, find_daemon, restart
+from cedana_sched.cluster.node.installation.host import Host, HostError
+from cedana_sched.cluster.node.installation.programs import Programs
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.toolchain import Toolchain
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where things are on the host, as the host sees them."""
+
+    socket: Path = Path("/run/containerd/containerd.sock")
+    configuration: Path = Path("/etc/containerd/config.toml")
+    programs: Path = Path("/opt/cedana-sched")
+    state: Path = Path("/run/cedana-sched")
+    restarts: bool = True
+    """Whether containerd may be restarted."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What is on the node now."""
+
+    toolchain: Toolchain
+    """Its programs as the host sees them; pycriu as the agent does."""
+    is_active: bool
+    """Whether containerd knows the handler; else it will after its next restart."""
+
+
+class Installation:
+    """Our part of one node.
+
+    Args:
+        host: the node.
+        site: where things are on it.
+        node_is_ready: returns when the kubelet reports the node as Ready.
+    """
+
+    def __init__(self, host: Host, site: Site, node_is_ready: Callable[[], Awaitable[None]]) -> None:
+        self._host = host
+        self._site = site
+        self._node_is_ready = node_is_ready
+        self._programs = Programs(site.programs, host.here(site.programs), site.state)
+
+    async def install(self, toolchain: Toolchain) -> Installed:
+        """Make the node able to continue pods.
+
+        Raises:
+            HostError: it cannot be, and nothing that others use has changed; says why and what to do.
+        """
+        daemon = await asyncio.to_thread(find_daemon, self._site.socket)
+        files = await self._files()
+        runc = await self._runc(files, daemon)
+        version = await asyncio.to_thread(self._programs.lay, toolchain, runc)
+        await self._try(version)
+        await asyncio.to_thread(self._programs.use, version)
+        changes = files.with_handler(self._programs.handler)
+        is_active = await self._change(changes, daemon)
+        log.info("node prepared", programs=str(version), containerd_changed=bool(changes), active=is_active)
+        criu = version / "criu"
+        here = replace(toolchain, criu=criu / "bin/criu", nft=criu / "bin/nft", tini=criu / "bin/tini")
+        return Installed(here, is_active)
+
+    async def uninstall(self) -> None:
+        """Take everything back but snapshots and logs.
+
+        Raises:
+            HostError: containerd does not come back, or its configuration is no more what we can read.
+        """
+        daemon = await asyncio.to_thread(find_daemon, self._site.socket)
+        files = await self._files()
+        await self._change(files.without_handler(), daemon)
+        await asyncio.to_thread(self._programs.remove)
+        log.info("node cleared")
+
+    async def _files(self) -> ContainerdFiles:
+        return await asyncio.to_thread(ContainerdFiles, self._site.configuration, self._host.here)
+
+    async def _runc(self, files: ContainerdFiles, daemon: Daemon) -> Path:
+        """The program that really runs containers, as the host sees it.
+
+        Raises:
+            HostError: there is none.
+        """
+        environment = {"PATH": daemon.search_path} if daemon.search_path else None
+        try:
+            found = await self._host.run("sh", "-c", 'command -v "$1"', "sh", files.runc, environment=environment)
+        except HostError as error:
+            raise HostError(
+                f"{files.runc}, which containerd starts containers with, is not on this node", evidence=error.evidence
+            ) from error
+        return Path(found.strip())
+
+    async def _try(self, version: Path) -> None:
+        """Start each program once, on the host.
+
+        Raises:
+            HostError: one does not run there.
+        """
+        await self._host.run(version / "bin/cedana-runtime", "--version")
+        await self._host.run(version / "bin/cedana-runtime", "cedana-check")
+        await self._host.run(version / "criu/bin/criu", "--version")
+
+    async def _change(self, changes: list[Change], daemon: Daemon) -> bool:
+        """Write the configuration, and have containerd read it; returns whether it has.
+
+        Raises:
+            HostError: it does not accept it; everything is as before.
+        """
+        if not changes:
+            return True
+        before = [Change(change.path, await self._read(change.path)) for change in changes]
+        await self._write(changes)
+        try:
+            await self._host.run(daemon.command[0], "--config", self._site.configuration, "config", "dump")
+            if self._site.restarts:
+                await restart(daemon, self._host, self._site.socket)
+        except CedanaSchedError:
+            await self._write(before)
+            if self._site.restarts and not await self._is_running(daemon):
+                await restart(daemon, self._host, self._site.socket)
+            raise
+        if not self._site.restarts:
+            return False
+        await self._node_is_ready()
+        return True
+
+    async def _is_running(self, daemon: Daemon) -> bool:
+        """Whether it is still the process that it was, and so runs with what it has read before."""
+        try:
+            return (await asyncio.to_thread(find_daemon, self._site.socket)).pid == daemon.pid
+        except HostError:
+            return False
+
+    async def _read(self, path: Path) -> str | None:
+        here = self._host.here(path)
+        return await asyncio.to_thread(here.read_text) if here.exists() else None
+
+    async def _write(self, changes: list[Change]) -> None:
+        for change in changes:
+            await asyncio.to_thread(_replace, self._host.here(change.path), change.content)
+
+
+def _replace(path: Path, content: str | None) -> None:
+    """Give a file its new content in one step, with the owner and the mode that it had."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.cedana-sched")
+    fresh.write_text(content)
+    if path.exists():
+        known = path.stat()
+        os.chown(fresh, known.st_uid, known.st_gid)
+        fresh.chmod(known.st_mode & 0o7777)
+    fresh.replace(path)

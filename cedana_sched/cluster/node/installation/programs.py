@@ -1,0 +1,140 @@
+"""Our programs on a host: one folder per version, and a link that names the one in use.
+
+    PROGRAMS/bin -> versions/DIGEST/bin       `cedana-runtime`, which containerd starts
+    PROGRAMS/versions/DIGEST/                 criu/, python/, handler/, bin/
+
+The digest is of all that is in the folder, so two agents of one version agree, and a damaged folder shows. A handler
+that runs keeps to its folder; the one before is left for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+import cedana_sched
+from cedana_sched.cluster.node.installation.interpreter import compile_folder, lay_interpreter
+from cedana_sched.model.errors import UsageError
+from cedana_sched.runtime.finished import program
+from cedana_sched.snapshot.toolchain import SYSTEM_CRIU_VARIABLE, Toolchain
+
+HANDLER = "bin/cedana-runtime"
+_PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
+_KEPT = 2
+
+
+class Programs:
+    """Our folder on a host.
+
+    Args:
+        folder: as the host sees it, like `/opt/cedana-sched`.
+        here: the same folder as the agent sees it.
+        state: our folder on the host's /run, as the host sees it.
+    """
+
+    def __init__(self, folder: Path, here: Path, state: Path) -> None:
+        self._folder = folder
+        self._here = here
+        self._state = state
+
+    @property
+    def handler(self) -> Path:
+        """What containerd starts, as the host sees it; the same for every version."""
+        return self._folder / HANDLER
+
+    def lay(self, toolchain: Toolchain, runc: Path) -> Path:
+        """Lay the present version, unless it is there; returns its folder as the host sees it. It is not in use yet.
+
+        Args:
+            toolchain: with a CRIU that can be taken elsewhere.
+            runc: of the host.
+
+        Raises:
+            UsageError: the toolchain's CRIU belongs to this machine.
+        """
+        versions = self._here / "versions"
+        versions.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=versions) as work:
+            made = Path(work) / "made"
+            words = _lay_parts(made, toolchain)
+            digest = _digest(made, f"{self._folder} {self._state} {runc} {os.environ.get(_PRELOAD_VARIABLE)}")
+            target = versions / digest
+            folder = self._folder / "versions" / digest
+            _write_launcher(made, folder, words, runc, self._state, toolchain)
+            if not (target.exists() and _digest(target, "") == _digest(made, "")):
+                shutil.rmtree(target, ignore_errors=True)  # damaged: an intact one would have matched
+                made.chmod(0o755)
+                made.rename(target)
+        return folder
+
+    def use(self, version: Path) -> None:
+        """Make a version the one that containerd starts, in one step, and remove all but the one before."""
+        link = self._here / "bin"
+        before = link.readlink().parts[1:2] if link.is_symlink() else ()
+        fresh = self._here / ".bin"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(Path("versions", version.name, "bin"))
+        fresh.rename(link)
+        kept = {version.name, *before}
+        others = [path for path in (self._here / "versions").iterdir() if path.name not in kept]
+        for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT - len(kept) :]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Take all of it away."""
+        shutil.rmtree(self._here, ignore_errors=True)
+
+
+def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
+    """All but the launcher; returns the words that start the interpreter, below its folder."""
+    source = Path(cedana_sched.__file__).parent
+    package = folder / "handler/cedana_sched"
+    ignored = shutil.ignore_patterns("__pycache__", "*.sh")
+    shutil.copytree(source / "runtime", package / "runtime", ignore=ignored)
+    (package / "__init__.py").touch()
+    (folder / "bin").mkdir()
+    finished = folder / "bin/finished"
+    finished.write_bytes(program())
+    finished.chmod(0o755)
+    criu = toolchain.criu.parent.parent
+    if not (criu / "toolchain.json").exists():
+        raise UsageError(
+            SYSTEM_CRIU_VARIABLE, str(toolchain.criu), "cannot be laid on other machines",
+            remedy="unset the variable: the agent brings a CRIU along that can",
+        )  # fmt: skip
+    shutil.copytree(criu, folder / "criu", ignore=ignored)
+    if toolchain.preload:
+        shutil.copy(toolchain.preload, folder / "criu/preload.so")
+    words = lay_interpreter(folder / "python")
+    compile_folder(folder / "handler")
+    return words
+
+
+def _write_launcher(made: Path, folder: Path, words: list[str], runc: Path, state: Path, toolchain: Toolchain) -> None:
+    loader, libraries, program_ = (f"$here/python/{word}" for word in words)
+    preload = str(folder / "criu/preload.so") if toolchain.preload else os.environ.get(_PRELOAD_VARIABLE)
+    text = Path(cedana_sched.__file__).parent.joinpath("runtime/launcher.sh").read_text()
+    for place, value in {
+        "@HERE@": shlex.quote(str(folder)),
+        "@RUNC@": shlex.quote(str(runc)),
+        "@STATE@": shlex.quote(str(state)),
+        "@PYTHON@": f'"{loader}" --library-path "{libraries}" --argv0 "{program_}" "{program_}"',
+        "@EXPORTS@": f"export {_PRELOAD_VARIABLE}={shlex.quote(preload)}" if preload else "",
+    }.items():
+        text = text.replace(place, value)
+    launcher = made / HANDLER
+    launcher.write_text(text)
+    launcher.chmod(0o755)
+
+
+def _digest(folder: Path, more: str) -> str:
+    """Of all files but compiled ones, which differ from one compilation to the next."""
+    digest = hashlib.sha256(more.encode())
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(folder)} {path.stat().st_mode & 0o777:o} {content}\n".encode())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,88 @@
+"""Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is safe.
+
+The call is `GET /v1/hold/TOKEN` on the node's loopback address. The token is the pod's own, written by the webhook, so
+that nobody on the node who does not know it can ask for another pod. The kubelet waits for the answer as long as the
+pod's grace period lasts, and ends its containers when it has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+from aiohttp import web
+
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.errors import CedanaSchedError
+
+log = structlog.get_logger(__name__)
+
+LONGEST_SECONDS = 3600.0
+"""A call is answered after this at the latest; deadlines and grace periods are shorter."""
+
+
+class PreStopServer:
+    """Serves one node.
+
+    Args:
+        find: the pod with a token; None when no pod of this node has it.
+        deleted: is told that a pod is being deleted; returns when it has been ended, if it was to be.
+        released: returns when nothing is held for a pod (any more), or its containers are dead.
+        longest_seconds: after which a call is answered, whatever holds.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Pod | None],
+        deleted: Callable[[str], Awaitable[None]],
+        released: Callable[[str], Awaitable[None]],
+        longest_seconds: float = LONGEST_SECONDS,
+    ) -> None:
+        self._find = find
+        self._deleted = deleted
+        self._released = released
+        self._longest_seconds = longest_seconds
+
+    @asynccontextmanager
+    async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
+        """Answer as long as the block lasts; the port that it listens on is given.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        application = web.Application()
+        application.router.add_get("/v1/hold/{token}", self._hold)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, address, port)
+            await site.start()
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    async def _hold(self, request: web.Request) -> web.Response:
+        pod = self._find(request.match_info["token"])
+        if pod is None:
+            return web.Response(status=404, text="no pod of this node has this token\n")
+        uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        log.info("pod is being deleted", pod=name)
+        try:
+            async with asyncio.timeout(self._longest_seconds):
+                await self._deleted(uid)
+                await self._released(uid)
+        except TimeoutError:
+            log.warning("pod held too long: let go", pod=name, seconds=self._longest_seconds)
+            return web.Response(text="let go: held too long\n")
+        except CedanaSchedError as error:  # the kubelet ends it then
+            log.warning("pod cannot be ended by us", pod=name, why=str(error))
+            return web.Response(status=500, text=f"{error}\n")
+        return web.Response(text="let go\n")
+
+
+def same_token(known: str, given: str) -> bool:
+    """Whether two tokens are one, in a time that tells nothing about them."""
+    return hmac.compare_digest(known.encode(), given.encode())
