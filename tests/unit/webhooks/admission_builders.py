@@ -1,0 +1,196 @@
+"""Pods, Jobs, and what the webhooks know, for their tests; and a JSON patch applied as the API server does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.watching import HasMetadata
+from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
+from cedana_sched_webhooks.admission import Request, UserInfo
+from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
+from cedana_sched_webhooks.knowledge import Knowledge, index_checkpoints, index_holds
+from cedana_sched_webhooks.objects import (
+    Checkpoint,
+    CheckpointSpec,
+    CheckpointStatus,
+    HeldObject,
+    HoldSpec,
+    HoldStatus,
+    IdentitySpec,
+    PodSpec,
+    Policy,
+    PreemptionHold,
+    SnapshotName,
+)
+
+T = TypeVar("T", bound=HasMetadata)
+
+KUEUE = "system:serviceaccount:kueue-system:kueue-controller-manager"
+
+
+class Shelf(Generic[T]):
+    """Objects by namespace and name, as a mirror has them."""
+
+    def __init__(self, objects: Iterable[T] = ()) -> None:
+        self._objects = {(one.metadata.namespace, one.metadata.name): one for one in objects}
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        return self._objects.get((namespace, name))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._objects.values())
+
+
+def configuration(**fields: Any) -> Configuration:
+    image = RestoreContainer(image="cedana-sched/agent:test")
+    return Configuration(**{"namespace": "cedana-system", "restore": image, **fields})
+
+
+def knowledge(
+    *,
+    checkpoints: Iterable[Checkpoint] = (),
+    holds: Iterable[PreemptionHold] = (),
+    namespaces: Iterable[PartialObject] = (),
+    nodes: Iterable[PartialObject] = (),
+    policies: Iterable[Policy] = (),
+) -> Knowledge:
+    known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies), index_checkpoints(), index_holds())
+    for checkpoint in checkpoints:
+        known.checkpoints.note(None, checkpoint)
+    for hold in holds:
+        known.holds.note(None, hold)
+    return known
+
+
+def checkpoint(
+    generation: int | None = 1,
+    *,
+    identifier: str = "sim",
+    index: int = 0,
+    namespace: str = "lab",
+    step: CheckpointStep = CheckpointStep.READY,
+    node: str = "node1",
+    labels: dict[str, str] | None = None,
+) -> Checkpoint:
+    phases = {CheckpointStep.READY: Phase.READY, CheckpointStep.FAILED: Phase.FAILED}
+    name = f"{identifier}-{index}-{generation}-{step.lower()}"
+    return Checkpoint(
+        Metadata(name=name, namespace=namespace, labels=labels or {}),
+        CheckpointSpec(IdentitySpec(identifier, index), PodSpec(node)),
+        CheckpointStatus(
+            phases.get(step, Phase.IN_PROGRESS), step, SnapshotName(generation) if generation is not None else None
+        ),
+    )
+
+
+def hold(
+    name: str = "hold-1",
+    *,
+    uid: str = "job-uid",
+    step: HoldStep = HoldStep.HOLDING,
+    deadline: str | None = "2026-05-01T12:10:00.000000Z",
+    created: str = "2026-05-01T12:00:00Z",
+    reason: str = "Preempted",
+) -> PreemptionHold:
+    return PreemptionHold(
+        Metadata(name=name, namespace="lab", creation_timestamp=created, resource_version="7"),
+        HoldSpec(reason, HeldObject(uid)),
+        HoldStatus(step, deadline),
+    )
+
+
+def node(name: str, *, cpu: str, features: Iterable[str] = (), kernel: tuple[int, int] = (6, 12)) -> PartialObject:
+    facts = Compatibility("x86_64", frozenset(features), kernel)
+    annotations = {names.NODE_FACTS: msgspec.json.encode(facts).decode()}
+    return PartialObject(
+        Metadata(name=name, labels={names.NODE_CPU: cpu, names.NODE_READY: "true"}, annotations=annotations)
+    )
+
+
+def namespace(name: str = "lab", **labels: str) -> PartialObject:
+    return PartialObject(Metadata(name=name, labels=labels))
+
+
+def policy(name: str, **spec: Any) -> Policy:
+    return Policy(Metadata(name=name), spec)
+
+
+def pod(
+    identifier: str | None = "sim",
+    *,
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    container: dict[str, Any] = {"name": "main", "image": "sim:1", "resources": {"requests": {"cpu": "1"}}}
+    if identifier is not None:
+        container["env"] = [{"name": CHECKPOINT_VARIABLE, "value": identifier}]
+    metadata: Object = {"generateName": "sim-"}
+    metadata |= {"annotations": annotations} if annotations is not None else {}
+    metadata |= {"labels": labels} if labels is not None else {}
+    filled = {"containers": [container], "terminationGracePeriodSeconds": 30, "restartPolicy": "Never"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": filled | spec}
+
+
+def creation(body: Object, namespace: str = "lab") -> Request:
+    return Request(uid="request", operation="CREATE", namespace=namespace, object=body)
+
+
+def suspension(
+    *,
+    template: Object | None = None,
+    user: str = KUEUE,
+    annotations: dict[str, str] | None = None,
+    started_at: str | None = "2026-05-01T11:00:00Z",
+    active: int = 4,
+    dry_run: bool = False,
+) -> Request:
+    """A Job that Kueue wants to suspend."""
+    metadata = {"name": "sim", "namespace": "lab", "uid": "job-uid", "annotations": annotations or {}}
+    status = {"startTime": started_at, "active": active}
+    job: Object = {"metadata": metadata, "spec": {"suspend": True, "template": template or pod()}, "status": status}
+    before = copy.deepcopy(job)
+    before["spec"]["suspend"] = False
+    return Request("request", "UPDATE", "lab", "sim", UserInfo(user), job, before, dry_run)
+
+
+def patched(body: Object, patch: Iterable[Object]) -> Object:
+    """The object after a JSON patch.
+
+    Raises:
+        LookupError: the patch does not fit.
+    """
+    result: Any = copy.deepcopy(body)
+    for operation in patch:
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        target = result
+        for part in way:
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        _operate(target, last, copy.deepcopy(operation))
+    return result  # type: ignore[no-any-return]
+
+
+def _operate(target: Any, last: str, operation: Object) -> None:
+    kind, value = operation["op"], operation.get("value")
+    if isinstance(target, list):
+        if kind == "add":
+            target.insert(len(target) if last == "-" else int(last), value)
+        elif kind == "replace":
+            target[int(last)] = value
+        else:
+            raise LookupError(kind)
+    elif kind == "remove":
+        del target[last]
+    elif kind == "add" or (kind == "replace" and last in target):
+        target[last] = value
+    else:
+        raise LookupError(f"{kind} {last}")

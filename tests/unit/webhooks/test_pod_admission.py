@@ -1,0 +1,389 @@
+"""What becomes of a pod at CREATE, rule by rule."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import CheckpointStep
+from cedana_sched_webhooks import admission, pods
+from cedana_sched_webhooks.admission import Answer
+from cedana_sched_webhooks.knowledge import Knowledge
+from tests.unit.webhooks.admission_builders import (
+    checkpoint,
+    configuration,
+    creation,
+    knowledge,
+    namespace,
+    node,
+    patched,
+    pod,
+    policy,
+)
+
+CONFIGURATION = configuration(excluded_namespaces={"monitoring"})
+
+
+def ask(body: Object, known: Knowledge | None = None, where: str = "lab") -> Answer:
+    return pods.answer(creation(body, where), known or knowledge(), CONFIGURATION)
+
+
+def mutated(body: Object, known: Knowledge | None = None) -> Object:
+    answer = ask(body, known)
+    assert answer.refusal is None
+    return patched(body, answer.patch)
+
+
+def pre_stop(body: Object, container: int = 0) -> Any:
+    return body["spec"]["containers"][container].get("lifecycle", {}).get("preStop")
+
+
+# -- a first start
+
+
+def test_a_first_start_gets_identity_and_pre_stop_and_nothing_else() -> None:
+    before = pod()
+    after = mutated(before)
+    annotations = after["metadata"]["annotations"]
+    token = annotations[names.HOLD_TOKEN]
+    assert annotations == {names.ID: "sim", names.INDEX: "0", names.HOLD_TOKEN: token}
+    assert after["metadata"]["labels"] == {names.PROTECTED: "true"}
+    assert len(token) >= 32
+    asked = {"host": "127.0.0.1", "port": 10352, "path": f"/v1/hold/{token}", "scheme": "HTTP"}
+    assert pre_stop(after) == {"httpGet": asked}
+    assert after["spec"]["terminationGracePeriodSeconds"] == 630
+    assert after["spec"].keys() == before["spec"].keys()
+
+
+def test_tokens_differ() -> None:
+    tokens = {mutated(pod())["metadata"]["annotations"][names.HOLD_TOKEN] for _ in range(20)}
+    assert len(tokens) == 20
+
+
+def test_an_unprotected_pod_is_left_alone() -> None:
+    assert ask(pod(None)) == Answer("not-ours")
+    assert ask(pod("")) == Answer("not-ours")
+    assert ask(pod(None, hostPID=True)) == Answer("not-ours")
+
+
+@pytest.mark.parametrize("where", ["kube-system", "kueue-system", "cedana-system", "monitoring"])
+def test_excluded_namespaces_are_left_alone(where: str) -> None:
+    assert ask(pod(), where=where) == Answer("not-ours")
+
+
+def test_a_static_pod_is_left_alone() -> None:
+    assert ask(pod(annotations={"kubernetes.io/config.mirror": "abc"})) == Answer("not-ours")
+
+
+def test_an_annotation_protects_and_the_variable_wins_over_it() -> None:
+    assert mutated(pod(None, annotations={names.ID: "from-queue"}))["metadata"]["annotations"][names.ID] == "from-queue"
+    assert mutated(pod("mine", annotations={names.ID: "from-queue"}))["metadata"]["annotations"][names.ID] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "index"),
+    [
+        ({"batch.kubernetes.io/job-completion-index": "3"}, {}, "3"),
+        ({}, {"batch.kubernetes.io/job-completion-index": "4"}, "4"),
+        ({"apps.kubernetes.io/pod-index": "5"}, {}, "5"),
+        ({}, {names.INDEX: "6"}, "6"),
+        ({"batch.kubernetes.io/job-completion-index": "3"}, {names.INDEX: "6"}, "3"),
+        ({}, {}, "0"),
+    ],
+)
+def test_the_index(labels: dict[str, str], annotations: dict[str, str], index: str) -> None:
+    after = mutated(pod(labels=labels, annotations=annotations))
+    assert after["metadata"]["annotations"][names.INDEX] == index
+
+
+# -- the hold
+
+
+def test_a_pre_stop_of_the_users_own_is_kept_and_its_grace_too() -> None:
+    own = {"exec": {"command": ["/save"]}}
+    body = pod()
+    body["spec"]["containers"][0]["lifecycle"] = {"preStop": own, "postStart": own}
+    after = mutated(body)
+    assert pre_stop(after) == own
+    assert after["spec"]["terminationGracePeriodSeconds"] == 30
+
+
+def test_every_app_container_without_a_pre_stop_gets_one() -> None:
+    body = pod(initContainers=[{"name": "sidecar", "restartPolicy": "Always"}])
+    body["spec"]["containers"].append({"name": "second", "lifecycle": {"postStart": {"exec": {"command": ["x"]}}}})
+    after = mutated(body)
+    assert pre_stop(after, 0) == pre_stop(after, 1)
+    assert after["spec"]["containers"][1]["lifecycle"]["postStart"] == {"exec": {"command": ["x"]}}
+    assert after["spec"]["initContainers"] == body["spec"]["initContainers"]
+
+
+def test_the_grace_period_follows_the_policy_and_is_never_lowered() -> None:
+    known = knowledge(policies=[policy("short", deadlineSeconds=45.5), policy("default", deadlineSeconds=100)])
+    named = pod(annotations={names.POLICY: "short"})
+    assert mutated(named, known)["spec"]["terminationGracePeriodSeconds"] == 76
+    assert mutated(pod(), known)["spec"]["terminationGracePeriodSeconds"] == 130
+    assert mutated(pod(terminationGracePeriodSeconds=3600), known)["spec"]["terminationGracePeriodSeconds"] == 3600
+
+
+@pytest.mark.parametrize(("level", "held"), [("baseline", False), ("restricted", False), ("privileged", True)])
+def test_pod_security_decides_on_the_pre_stop(level: str, held: bool) -> None:
+    known = knowledge(namespaces=[namespace("lab", **{"pod-security.kubernetes.io/enforce": level})])
+    after = mutated(pod(), known)
+    assert (pre_stop(after) is not None) == held
+    assert (names.HOLD_TOKEN in after["metadata"]["annotations"]) == held
+    assert after["spec"]["terminationGracePeriodSeconds"] == (630 if held else 30)
+
+
+# -- something to continue
+
+
+def test_a_committed_snapshot_is_continued() -> None:
+    known = knowledge(checkpoints=[checkpoint(6), checkpoint(7), checkpoint(None, step=CheckpointStep.FAILED)])
+    body = pod(initContainers=[{"name": "prepare"}], volumes=[{"name": "data", "emptyDir": {}}])
+    answer = ask(body, known)
+    after = patched(body, answer.patch)
+    assert answer.decision == "restores"
+    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0@7"
+    spec = after["spec"]
+    assert spec["runtimeClassName"] == "cedana"
+    assert spec["nodeSelector"] == {names.NODE_READY: "true"}
+    assert [one["name"] for one in spec["initContainers"]] == [names.RESTORE_CONTAINER, "prepare"]
+    assert spec["volumes"][-1] == {"name": names.RESTORE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    assert "schedulingGates" not in spec
+    assert "affinity" not in spec
+
+
+def test_a_snapshot_in_flight_wins_and_gates() -> None:
+    known = knowledge(checkpoints=[checkpoint(7), checkpoint(None, step=CheckpointStep.DUMPING)])
+    body = pod(schedulingGates=[{"name": "other"}])
+    answer = ask(body, known)
+    after = patched(body, answer.patch)
+    assert answer.decision == "gated"
+    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert after["spec"]["schedulingGates"] == [{"name": "other"}, {"name": names.RESTORE_GATE}]
+
+
+def test_a_pod_that_has_its_node_already_is_not_gated() -> None:
+    known = knowledge(checkpoints=[checkpoint(None, step=CheckpointStep.FROZEN)])
+    spec = mutated(pod(nodeName="node1"), known)["spec"]
+    assert "schedulingGates" not in spec
+    assert spec["initContainers"][0]["name"] == names.RESTORE_CONTAINER
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        checkpoint(1, index=1),
+        checkpoint(1, identifier="other"),
+        checkpoint(1, namespace="elsewhere"),
+        checkpoint(None, step=CheckpointStep.FAILED),
+        checkpoint(1, step=CheckpointStep.FAILED),
+    ],
+)
+def test_what_is_not_its_own_or_failed_is_not_continued(other: Any) -> None:
+    after = mutated(pod(), knowledge(checkpoints=[other]))
+    assert "runtimeClassName" not in after["spec"]
+    assert names.RESTORES not in after["metadata"]["annotations"]
+
+
+def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
+    known = knowledge()
+    flying = checkpoint(None, step=CheckpointStep.DUMPING)
+    ready = msgspec.structs.replace(checkpoint(3), metadata=flying.metadata)
+    known.checkpoints.note(None, flying)
+    assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    known.checkpoints.note(flying, ready)
+    assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORES] == "sim/0@3"
+    known.checkpoints.note(ready, None)
+    assert names.RESTORES not in mutated(pod(), known)["metadata"]["annotations"]
+
+
+def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest() -> None:
+    known = knowledge(checkpoints=[checkpoint(7), checkpoint(2, identifier="older")])
+    after = mutated(pod(annotations={names.RESTORES: "older/0@2"}), known)
+    assert after["metadata"]["annotations"][names.RESTORES] == "older/0@2"
+    assert after["metadata"]["annotations"][names.ID] == "sim"
+    assert after["spec"]["runtimeClassName"] == "cedana"
+
+
+def test_the_restore_container_is_admissible_under_pod_security_restricted() -> None:
+    spec = mutated(pod(), knowledge(checkpoints=[checkpoint(1)]))["spec"]
+    made = spec["initContainers"][0]
+    assert made["image"] == "cedana-sched/agent:test"
+    assert made["command"] == ["cedana-sched-restore-wait"]
+    assert made["volumeMounts"] == [{"name": names.RESTORE_VOLUME, "mountPath": "/run/cedana-restore"}]
+    assert made["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({}, {}),
+        ({"requests": {"cpu": "2", "memory": "4Gi"}}, {"requests": {"cpu": "2", "memory": "4Gi"}}),
+        (
+            {"requests": {"cpu": 1, "memory": "16Mi"}, "limits": {"cpu": 1, "memory": "16Mi", "nvidia.com/gpu": 1}},
+            {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"cpu": 1, "memory": "64Mi"}},
+        ),
+        ({"limits": {"memory": "67108863"}}, {"limits": {"memory": "64Mi"}}),
+        ({"limits": {"memory": "1e9"}}, {"limits": {"memory": "1e9"}}),
+        ({"limits": {"memory": "70M"}}, {"limits": {"memory": "70M"}}),
+        ({"limits": {"memory": "1000m"}}, {"limits": {"memory": "64Mi"}}),
+    ],
+)
+def test_the_restore_container_asks_for_no_more_than_the_first_container(resources: Any, expected: Any) -> None:
+    body = pod()
+    body["spec"]["containers"][0]["resources"] = resources
+    spec = mutated(body, knowledge(checkpoints=[checkpoint(1)]))["spec"]
+    assert spec["initContainers"][0]["resources"] == expected
+
+
+# -- nodes that can continue it
+
+
+def test_affinity_to_cpus_that_can_continue_it() -> None:
+    nodes = [
+        node("node1", cpu="aaa", features={"avx2"}),
+        node("node2", cpu="bbb", features={"avx2", "avx512f"}),
+        node("node3", cpu="ccc", features={"sse2"}),
+        node("node4", cpu="bbb", features={"avx2", "avx512f"}),
+        node("node5", cpu="ddd", features={"avx2"}, kernel=(5, 15)),
+    ]
+    after = mutated(pod(), knowledge(checkpoints=[checkpoint(1)], nodes=nodes))
+    terms = after["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    wanted = {"key": names.NODE_CPU, "operator": "In", "values": ["aaa", "bbb"]}
+    assert terms == {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+
+
+def test_affinity_adds_to_every_alternative_that_the_user_gave() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    name = {"key": "metadata.name", "operator": "In", "values": ["node1"]}
+    own = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": [name]}, {}]
+            }
+        },
+        "podAntiAffinity": {"x": 1},
+    }
+    known = knowledge(checkpoints=[checkpoint(1)], nodes=[node("node1", cpu="aaa")])
+    after = mutated(pod(affinity=own, nodeSelector={"disk": "ssd"}), known)["spec"]
+    wanted = {"key": names.NODE_CPU, "operator": "In", "values": ["aaa"]}
+    assert after["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [zone, wanted]},
+            {"matchFields": [name], "matchExpressions": [wanted]},
+            {},
+        ]
+    }
+    assert after["affinity"]["podAntiAffinity"] == {"x": 1}
+    assert after["nodeSelector"] == {"disk": "ssd", names.NODE_READY: "true"}
+
+
+def test_a_node_that_is_gone_is_known_by_its_twin() -> None:
+    known = knowledge(
+        checkpoints=[checkpoint(1, node="gone", labels={names.NODE_CPU: "aaa"})], nodes=[node("node9", cpu="aaa")]
+    )
+    assert "affinity" in mutated(pod(), known)["spec"]
+
+
+def test_no_affinity_and_a_warning_when_no_node_can() -> None:
+    strange = msgspec.structs.replace(node("node1", cpu="aaa", features={"x"}).metadata, labels={})
+    nodes = [msgspec.structs.replace(node("node1", cpu="aaa"), metadata=strange), node("node2", cpu="bbb")]
+    answer = ask(pod(), knowledge(checkpoints=[checkpoint(1)], nodes=nodes))
+    assert answer.warnings == ("cedana: no node of this cluster has the CPU features that sim/0@1 needs",)
+    assert "affinity" not in patched(pod(), answer.patch)["spec"]
+
+
+# -- what is not clear
+
+
+def test_our_runtime_class_may_be_named_by_the_user() -> None:
+    assert mutated(pod(runtimeClassName="cedana"))["spec"]["runtimeClassName"] == "cedana"
+    restored = mutated(pod(runtimeClassName="cedana"), knowledge(checkpoints=[checkpoint(1)]))
+    assert restored["spec"]["initContainers"][0]["name"] == names.RESTORE_CONTAINER
+
+
+def test_another_runtime_class_is_warned_of_and_never_continued() -> None:
+    answer = ask(pod(runtimeClassName="gvisor"), knowledge(checkpoints=[checkpoint(1)]))
+    after = patched(pod(runtimeClassName="gvisor"), answer.patch)
+    assert after["spec"]["runtimeClassName"] == "gvisor"
+    assert "initContainers" not in after["spec"]
+    assert after["metadata"]["annotations"][names.ID] == "sim"
+    (warning,) = answer.warnings
+    assert "spec.runtimeClassName: 'gvisor'" in warning
+    assert "leave it out" in warning
+
+
+def two_containers(first: str, second: str) -> Object:
+    body = pod(first)
+    body["spec"]["containers"].append({"name": "second", "env": [{"name": "CEDANA_CHECKPOINT", "value": second}]})
+    return body
+
+
+def resolved_later() -> Object:
+    body = pod()
+    body["spec"]["containers"][0]["env"][0] = {"name": "CEDANA_CHECKPOINT", "valueFrom": {"fieldRef": {}}}
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        (pod("no spaces"), ("spec.containers[0].env[CEDANA_CHECKPOINT]: 'no spaces'", "use 1 to 63 letters")),
+        (pod("$(JOB)"), ("'$(JOB)'", "use 1 to 63 letters")),
+        (pod(None, annotations={names.ID: "-x"}), (f"metadata.annotations[{names.ID}]: '-x'", "use 1 to 63")),
+        (two_containers("a", "b"), ("spec.containers[1].env[CEDANA_CHECKPOINT]: 'b'", "the same value")),
+        (resolved_later(), ("spec.containers[0].env[CEDANA_CHECKPOINT]: 'valueFrom'", "plain value")),
+        (
+            pod(annotations={names.POLICY: "gold"}),
+            (f"metadata.annotations[{names.POLICY}]: 'gold'", "CheckpointPolicy"),
+        ),
+        (pod(annotations={names.POLICY: "broken"}), ("'broken'", "kubectl edit checkpointpolicy broken")),
+        (pod(annotations={names.INDEX: "one"}), (f"metadata.annotations[{names.INDEX}]: 'one'", "from 0")),
+        (pod(annotations={names.RESTORES: "x y"}), (f"metadata.annotations[{names.RESTORES}]: 'x y'", "@<generation>")),
+        (pod(annotations={names.RESTORES: "sim/0@0"}), ("'sim/0@0'", "@<generation>")),
+    ],
+)
+def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tuple[str, ...]) -> None:
+    answer = ask(body, knowledge(policies=[policy("broken", deadlineSeconds=-1)], checkpoints=[checkpoint(1)]))
+    assert answer.decision == "unclear"
+    assert answer.refusal is None
+    assert answer.patch == ()
+    (warning,) = answer.warnings
+    assert warning.startswith("cedana: not protected: ")
+    assert len(warning) <= 256
+    for part in parts:
+        assert part in warning
+
+
+def test_of_two_variables_of_one_name_the_last_counts() -> None:
+    body = pod("first")
+    body["spec"]["containers"][0]["env"].append({"name": "CEDANA_CHECKPOINT", "value": "last"})
+    assert mutated(body)["metadata"]["annotations"][names.ID] == "last"
+
+
+# -- the answer as the API server reads it
+
+
+def test_the_answer_on_the_wire() -> None:
+    request = creation(pod())
+    written = msgspec.json.decode(admission.write(request, ask(pod())))
+    response = written["response"]
+    assert (written["apiVersion"], written["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert (response["uid"], response["allowed"], response["patchType"]) == ("request", True, "JSONPatch")
+    patch = msgspec.json.decode(base64.b64decode(response["patch"]))
+    assert patched(pod(), patch)["metadata"]["annotations"][names.ID] == "sim"
+    nothing = msgspec.json.decode(admission.write(request, Answer("not-ours")))
+    assert nothing["response"] == {"uid": "request", "allowed": True}

@@ -1,0 +1,219 @@
+"""One replica as the API server meets it: over TLS, while certificates change, and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
+from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, expiry, plan
+from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
+from cedana_sched_webhooks.main import handlers
+from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.server import Readiness, admission_application, listening, operations_application
+from cedana_sched_webhooks.tls import ServingCertificate
+from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
+
+NAMES = ("localhost",)
+
+
+def issue() -> Issued:
+    issued = plan(None, NAMES, trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
+    assert issued is not None
+    return issued
+
+
+def trusting(bundle: bytes) -> aiohttp.ClientSession:
+    context = ssl.create_default_context(cadata=bundle.decode())
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+
+
+def review(body: Any) -> bytes:
+    request = {"uid": "7", "operation": "CREATE", "namespace": "lab", "object": body, "userInfo": {"username": "u"}}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+@asynccontextmanager
+async def replica(serving: ServingCertificate, metrics: Metrics) -> AsyncIterator[int]:
+    application = admission_application(handlers(knowledge(), configuration()), Readiness(), metrics)
+    async with listening(application, 0, serving, host="127.0.0.1") as port:
+        yield port
+
+
+async def test_a_review_over_tls_and_what_is_counted() -> None:
+    metrics, issued = Metrics(), issue()
+    serving = ServingCertificate(metrics)
+    assert not serving.loaded
+    serving.load(issued.certificate, issued.key)
+    async with replica(serving, metrics) as port, trusting(issued.authorities) as client:
+        async with client.post(f"https://localhost:{port}/mutate/pods?timeout=5s", data=review(pod())) as answer:
+            response = (await answer.json())["response"]
+        assert response["allowed"]
+        assert response["patchType"] == "JSONPatch"
+        async with client.post(f"https://localhost:{port}/mutate/pods", data=review(pod("not valid"))) as answer:
+            assert "not protected" in (await answer.json())["response"]["warnings"][0]
+        async with client.post(f"https://localhost:{port}/mutate/pods", data=b"{}") as answer:
+            assert answer.status == 400
+        async with client.post(f"https://localhost:{port}/mutate/nothing", data=review(pod())) as answer:
+            assert answer.status == 404
+        large = pod(annotations={"x": "y" * 3_000_000})
+        async with client.post(f"https://localhost:{port}/mutate/pods", data=io.BytesIO(review(large))) as answer:
+            assert answer.status == 200
+    value = metrics.registry.get_sample_value
+    count = "cedana_sched_webhook_requests_total"
+    assert value(count, {"webhook": "/mutate/pods", "decision": "identified"}) == 2
+    assert value(count, {"webhook": "/mutate/pods", "decision": "unclear"}) == 1
+    assert value(count, {"webhook": "/mutate/pods", "decision": "unreadable"}) == 1
+    assert value("cedana_sched_webhook_warnings_total", {"webhook": "/mutate/pods"}) == 1
+    assert value("cedana_sched_webhook_duration_seconds_count", {"webhook": "/mutate/pods"}) == 3
+    expires = value("cedana_sched_webhook_certificate_expiry_timestamp_seconds")
+    assert expires == expiry(issued.certificate).timestamp()
+
+
+async def test_a_handler_that_fails_is_an_error_of_the_server_and_counted() -> None:
+    def fails(_: Request) -> Answer:
+        raise RuntimeError("a defect")
+
+    metrics = Metrics()
+    async with (
+        listening(admission_application({"/x": fails}, Readiness(), metrics), 0, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as client,
+        client.post(f"http://localhost:{port}/x", data=review(pod())) as answer,
+    ):
+        assert answer.status == 500
+    labels = {"webhook": "/x", "decision": "failed"}
+    assert metrics.registry.get_sample_value("cedana_sched_webhook_requests_total", labels) == 1
+
+
+async def test_new_connections_see_a_new_certificate_and_old_ones_go_on() -> None:
+    metrics, old, new = Metrics(), issue(), issue()
+    serving = ServingCertificate(metrics)
+    serving.load(old.certificate, old.key)
+    async with replica(serving, metrics) as port:
+        url = f"https://localhost:{port}/mutate/pods"
+        async with trusting(old.authorities) as before, trusting(new.authorities) as after:
+            async with before.post(url, data=review(pod())) as answer:
+                assert answer.status == 200
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await after.post(url, data=review(pod()))
+            assert serving.load(new.certificate, new.key)
+            async with after.post(url, data=review(pod())) as answer:
+                assert answer.status == 200
+            async with before.post(url, data=review(pod())) as answer:  # over the connection that is open
+                assert answer.status == 200
+        async with trusting(old.authorities) as late:
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await late.post(url, data=review(pod()))
+
+
+async def test_a_pair_that_does_not_fit_leaves_what_is_in_use() -> None:
+    metrics, one, other = Metrics(), issue(), issue()
+    serving = ServingCertificate(metrics)
+    serving.load(one.certificate, one.key)
+    with pytest.raises(UnreadableCertificatesError, match="cannot be served with"):
+        serving.load(other.certificate, one.key)
+    assert not serving.load(one.certificate, one.key)
+    async with (
+        replica(serving, metrics) as port,
+        trusting(one.authorities) as client,
+        client.post(f"https://localhost:{port}/mutate/pods", data=review(pod())) as answer,
+    ):
+        assert answer.status == 200
+
+
+async def test_near_its_end_a_replica_answers_and_sends_connections_elsewhere() -> None:
+    readiness = Readiness()
+    application = admission_application(handlers(knowledge(), configuration()), readiness, Metrics())
+    async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
+        connections = []
+        for ends in (False, True):
+            if ends:
+                readiness.end()
+            async with client.post(f"http://localhost:{port}/mutate/pods", data=review(pod())) as answer:
+                assert (await answer.json())["response"]["allowed"]
+                connections.append(answer.headers.get("Connection"))
+        assert connections == [None, "close"]
+
+
+async def test_operations() -> None:
+    synced = False
+    readiness = Readiness(lambda: synced, lambda: True)
+    async with (
+        listening(operations_application(readiness, Metrics()), 0, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as client,
+    ):
+
+        async def status(path: str) -> int:
+            async with client.get(f"http://localhost:{port}{path}") as answer:
+                return answer.status
+
+        assert (await status("/healthz"), await status("/readyz")) == (200, 503)
+        synced = True
+        assert await status("/readyz") == 200
+        readiness.end()
+        assert (await status("/healthz"), await status("/readyz")) == (200, 503)
+        async with client.get(f"http://localhost:{port}/metrics") as answer:
+            assert "cedana_sched_webhook_requests_total" in await answer.text()
+
+
+async def test_files_are_read_again_when_the_folder_changes(tmp_path: Path) -> None:
+    metrics, old, new = Metrics(), issue(), issue()
+    serving = ServingCertificate(metrics)
+
+    def mount(issued: Issued, number: int) -> None:
+        """As the kubelet changes a Secret's volume: by one rename of a link."""
+        folder = tmp_path / f"..{number}"
+        folder.mkdir()
+        (folder / "tls.crt").write_bytes(issued.certificate)
+        (folder / "tls.key").write_bytes(issued.key)
+        (tmp_path / "..new").symlink_to(folder.name)
+        (tmp_path / "..new").rename(tmp_path / "..data")
+
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    mount(old, 1)
+    files = CertificateFiles(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+    keeping = asyncio.create_task(CertificateFileKeeper(files, serving, metrics).run())
+    async with replica(serving, metrics) as port:
+        url = f"https://localhost:{port}/mutate/pods"
+        await _until_trusted(url, old)
+        mount(new, 2)
+        await _until_trusted(url, new)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
+async def _until_trusted(url: str, issued: Issued) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                async with trusting(issued.authorities) as client, client.post(url, data=review(pod())) as answer:
+                    assert answer.status == 200
+                    return
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0.01)
+
+
+def test_a_configuration_is_read_and_a_wrong_one_named(tmp_path: Path) -> None:
+    file = tmp_path / "webhooks.json"
+    file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x"}, "excludedNamespaces": ["monitoring"]}))
+    read = Configuration.read(file)
+    assert read.excluded_namespaces == {"kube-system", "kueue-system", "ours", "monitoring"}
+    assert read.port == 9443
+    file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x", "imagee": "y"}}))
+    with pytest.raises(UsageError, match=r"restore\.imagee"):
+        Configuration.read(file)
+    with pytest.raises(UsageError, match="cannot be read"):
+        Configuration.read(tmp_path / "absent")

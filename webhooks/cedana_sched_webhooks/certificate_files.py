@@ -1,0 +1,50 @@
+"""Certificates that somebody else renews, in files: read again whenever their folder changes.
+
+A Secret that is mounted changes by one rename in its folder, so that the certificate and its key change together.
+"""
+
+from __future__ import annotations
+
+import structlog
+from asyncinotify import Inotify, Mask
+
+from cedana_sched_webhooks.certificates import UnreadableCertificatesError
+from cedana_sched_webhooks.configuration import CertificateFiles
+from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.tls import ServingCertificate
+
+log = structlog.get_logger(__name__)
+
+_CHANGES = Mask.CREATE | Mask.MOVED_TO | Mask.CLOSE_WRITE
+
+
+class CertificateFileKeeper:
+    """Run `run` as a task."""
+
+    def __init__(self, files: CertificateFiles, serving: ServingCertificate, metrics: Metrics) -> None:
+        self._files = files
+        self._serving = serving
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Serve with what the files hold, for ever.
+
+        Raises:
+            OSError: their folders are not there.
+        """
+        with Inotify() as changes:
+            for folder in {self._files.certificate.parent, self._files.key.parent}:
+                changes.add_watch(folder, _CHANGES)
+            self._read()
+            async for _ in changes:
+                self._read()
+
+    def _read(self) -> None:
+        """A pair that is not complete yet is read again with the next change."""
+        try:
+            certificate, key = self._files.certificate.read_bytes(), self._files.key.read_bytes()
+            if self._serving.load(certificate, key):
+                log.info("certificate", file=str(self._files.certificate))
+        except (OSError, UnreadableCertificatesError) as error:
+            self._metrics.certificate_problems.inc()
+            log.warning("certificate", problem=str(error), file=str(self._files.certificate))

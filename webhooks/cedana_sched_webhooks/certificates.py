@@ -1,0 +1,233 @@
+"""Our authority and our serving certificate, and when which is made anew. Pure: no clock, no client, no file.
+
+An authority is replaced in two steps, so that nobody ever sees a certificate that he does not trust: first the new
+one stands beside the old one in every `caBundle`, later a certificate is issued by it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cedana_sched.model.errors import CedanaSchedError
+
+AUTHORITY_LIFE: Final = dt.timedelta(days=365)
+CERTIFICATE_LIFE: Final = dt.timedelta(days=90)
+RENEWED_AFTER: Final = 2 / 3
+"""Of a certificate's life."""
+BACKDATED: Final = dt.timedelta(minutes=5)
+"""For clocks that are slow."""
+SPREAD: Final = dt.timedelta(minutes=5)
+"""From a new authority's first day in `caBundle` until a certificate is issued by it: every API server has seen it."""
+
+_AUTHORITY_NAME = "cedana-sched webhooks"
+
+
+class UnreadableCertificatesError(CedanaSchedError):
+    """What should be certificates and keys is none, or they do not belong together."""
+
+
+class Issued(msgspec.Struct, frozen=True):
+    """All in PEM. `authorities` are those to be trusted, the newest first; `authority_key` is of that one."""
+
+    authorities: bytes
+    authority_key: bytes
+    certificate: bytes
+    key: bytes
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`issued` is what is to be kept now, None when nothing changes; `due` is when to look again."""
+
+    issued: Issued | None
+    due: dt.datetime
+
+
+def plan(current: Issued | None, service_names: tuple[str, ...], *, trusted: bool, now: dt.datetime) -> Plan:
+    """The next step.
+
+    Args:
+        current: what is kept now, None when there is nothing yet.
+        service_names: DNS names of the Service.
+        trusted: whether every webhook configuration has all of `current.authorities` in its `caBundle`.
+        now: with a time zone.
+
+    Raises:
+        UnreadableCertificatesError: `current` is damaged.
+    """
+    if current is None:
+        authority, key = _new_authority(now)
+        made = _with_new_certificate([authority], key, service_names, now)
+        return Plan(made, _next_look(_read(made), service_names))
+    read = _read(current)
+    if now >= _renewal(read.authorities[0]):
+        made = _with_new_authority(read, current, now)
+        return Plan(made, _next_look(_read(made), service_names))
+    if now >= _issue_at(read, service_names) and (trusted or now >= read.certificate.not_valid_after_utc):
+        still_valid = [one for one in read.authorities if one.not_valid_after_utc > now]
+        made = _with_new_certificate(still_valid, read.authority_key, service_names, now)
+        return Plan(made, _next_look(_read(made), service_names))
+    return Plan(None, _next_look(read, service_names))
+
+
+def expiry(certificate: bytes) -> dt.datetime:
+    """When the first certificate of a PEM file expires.
+
+    Raises:
+        UnreadableCertificatesError: there is none.
+    """
+    return _load(certificate)[0].not_valid_after_utc
+
+
+class _Read(msgspec.Struct, frozen=True):
+    authorities: list[x509.Certificate]
+    authority_key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
+def _read(issued: Issued) -> _Read:
+    try:
+        key = serialization.load_pem_private_key(issued.authority_key, None)
+    except (ValueError, TypeError) as error:
+        raise _unreadable(f"the authority's key: {error}") from error
+    authorities, certificate = _load(issued.authorities), _load(issued.certificate)[0]
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authorities[0].public_key():
+        raise _unreadable("the authority's key is of another authority")
+    return _Read(authorities, key, certificate)
+
+
+def _load(pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise _unreadable(f"a certificate: {error}") from error
+
+
+def _unreadable(what: str) -> UnreadableCertificatesError:
+    return UnreadableCertificatesError(f"cannot be read: {what}", remedy="delete the Secret: it is made anew")
+
+
+# -- when
+
+
+def _next_look(read: _Read, service_names: tuple[str, ...]) -> dt.datetime:
+    return min(_renewal(read.authorities[0]), _issue_at(read, service_names))
+
+
+def _renewal(certificate: x509.Certificate) -> dt.datetime:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return begin + (end - begin) * RENEWED_AFTER
+
+
+def _issue_at(read: _Read, service_names: tuple[str, ...]) -> dt.datetime:
+    """When another certificate is to be issued; a moment in the past means at once."""
+    newest = read.authorities[0]
+    if not _is_issued_by(read.certificate, newest):
+        return newest.not_valid_before_utc + BACKDATED + SPREAD
+    if not _names_of(read.certificate).issuperset(service_names):
+        return read.certificate.not_valid_before_utc
+    return _renewal(read.certificate)
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def _names_of(certificate: x509.Certificate) -> set[str]:
+    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return set(extension.value.get_values_for_type(x509.DNSName))
+
+
+# -- what
+
+
+def _with_new_authority(read: _Read, current: Issued, now: dt.datetime) -> Issued:
+    """A new one beside those that are valid still; the certificate stays what it is."""
+    authority, key = _new_authority(now)
+    still_valid = [one for one in read.authorities if one.not_valid_after_utc > now]
+    return Issued(_pem([authority, *still_valid]), _key_pem(key), current.certificate, current.key)
+
+
+def _new_authority(now: dt.datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(_AUTHORITY_NAME)
+    builder = _builder(name, name, key.public_key(), now, AUTHORITY_LIFE)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    return builder.sign(key, hashes.SHA256()), key
+
+
+def _with_new_certificate(
+    authorities: list[x509.Certificate],
+    authority_key: ec.EllipticCurvePrivateKey,
+    service_names: tuple[str, ...],
+    now: dt.datetime,
+) -> Issued:
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = authorities[0]
+    alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in service_names])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    certificate = (
+        _builder(_name("webhooks"), issuer.subject, key.public_key(), now, CERTIFICATE_LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(alternatives, critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return Issued(_pem(authorities), _key_pem(authority_key), _pem([certificate]), _key_pem(key))
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, life: dt.timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificates: list[x509.Certificate]) -> bytes:
+    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,90 @@
+"""What an installation says to the webhooks: one JSON file, which the chart writes from its values.
+
+The keys are the fields below in camelCase; `webhooks/README.md` lists them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError, model_validator
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.base import Written
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+_REMEDY = "write the file as the chart does; webhooks/README.md lists its keys"
+
+
+class RestoreContainer(Written):
+    """The init container that waits until a snapshot is staged."""
+
+    image: str
+    image_pull_policy: str = "IfNotPresent"
+    command: tuple[str, ...] = ("cedana-sched-restore-wait",)
+    user: Annotated[int, Field(gt=0)] = 65532
+    """Never root, so that Pod Security `restricted` admits it."""
+
+
+class CertificateFiles(Written):
+    """Certificates that somebody else makes and renews, as cert-manager does. Nothing is patched then."""
+
+    certificate: Path
+    key: Path
+
+
+class OwnCertificates(Written):
+    """Certificates of our own authority, kept in a Secret of our namespace."""
+
+    secret: str = "cedana-sched-webhooks"  # noqa: S105  # a Secret's name
+    mutating_configuration: str = "cedana-sched"
+    validating_configuration: str = "cedana-sched"
+    """The webhook configurations whose `caBundle` is kept; an empty name means there is none."""
+
+
+class Configuration(Written):
+    """One replica of the webhooks."""
+
+    namespace: str
+    """Of our own components."""
+    service: str = "cedana-sched-webhooks"
+    """The Service by which the API server reaches us: the certificate is made out to it."""
+    port: Port = 9443
+    operations_port: Port = 8081
+    """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 5.0
+    """Between SIGTERM and the end of listening: as long as the cluster needs to send requests elsewhere."""
+    agent_port: Port = 10352
+    """Where the node's agent answers the kubelet's preStop calls."""
+    restore: RestoreContainer
+    excluded_namespaces: frozenset[str] = frozenset()
+    """Beside `kube-system`, `kueue-system` and our own."""
+    kueue_users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
+    """Whose suspensions of Jobs are held."""
+    certificates: OwnCertificates = OwnCertificates()
+    certificate_files: CertificateFiles | None = None
+    """Where it is given, `certificates` is not used."""
+
+    @model_validator(mode="after")
+    def _with_the_namespaces_that_are_never_touched(self) -> Configuration:
+        excluded = self.excluded_namespaces | {"kube-system", "kueue-system", self.namespace}
+        object.__setattr__(self, "excluded_namespaces", excluded)
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> Configuration:
+        """The configuration in a file.
+
+        Raises:
+            UsageError: it cannot be read, or a field of it is wrong.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UsageError("configuration", str(path), f"cannot be read: {error.strerror}", remedy=_REMEDY) from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"])) or "configuration"
+            raise UsageError(f"{path}: {field}", first["input"], first["msg"], remedy=_REMEDY) from error

@@ -1,0 +1,139 @@
+"""The hold of a Job: Kueue evicts it by setting `spec.suspend`, and tries again, ever more slowly, when it is refused.
+
+Facts: Kueue keeps the quota reserved and the pods running meanwhile, and a change of the Job (the annotation by which
+the adapter releases it) makes it try again within milliseconds. It is told no `retryAfterSeconds`: its worker would
+sleep in the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.holds.first_requests import FirstRequests
+from cedana_sched_webhooks.identity import replica_of
+from cedana_sched_webhooks.json_patch import escape
+from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.objects import PreemptionHold
+
+UNANNOUNCED_SECONDS: Final = 30.0
+"""How long an eviction waits for the coordinator to hold it, before it proceeds as it would without us."""
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """One attempt to suspend a Job. `released` is its annotation, `started_at` when this run of it began."""
+
+    uid: str
+    released: str | None
+    started_at: str | None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Allowed when `refused` is None; `decision` is a word for the metrics."""
+
+    decision: str
+    refused: str | None = None
+
+
+def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seconds: float, now: datetime) -> Verdict:
+    """Whether the Job may be suspended now.
+
+    Args:
+        eviction: what is asked for.
+        holds: all of this Job, also of its earlier runs.
+        waited_seconds: since this run's suspension was asked for first.
+        now: by the clock that deadlines are written with.
+    """
+    newest = max(holds, key=_age, default=None)
+    if newest is not None and newest.status.step is HoldStep.HOLDING and newest.status.deadline is not None:
+        left = (datetime.fromisoformat(newest.status.deadline) - now).total_seconds()
+        if eviction.released != newest.metadata.name and left > 0:
+            return Verdict("held", _sentence(newest.spec.reason, left))
+    if newest is not None and newest.status.deadline is not None and _of_this_run(newest, eviction):
+        if eviction.released == newest.metadata.name:
+            return Verdict("released")
+        return Verdict("past-deadline" if newest.status.step is HoldStep.HOLDING else "over")
+    left = UNANNOUNCED_SECONDS - waited_seconds
+    if left > 0:
+        return Verdict("not-yet-held", _sentence("the coordinator has not taken the eviction up yet", left))
+    return Verdict("nobody-holds")
+
+
+def _age(hold: PreemptionHold) -> tuple[str, str]:
+    return hold.metadata.creation_timestamp or "", hold.metadata.resource_version.zfill(20)
+
+
+def _of_this_run(hold: PreemptionHold, eviction: Eviction) -> bool:
+    """Whether it was made since the Job was started last; otherwise it is what is left of an earlier eviction."""
+    return not eviction.started_at or (hold.metadata.creation_timestamp or "") >= eviction.started_at
+
+
+def _sentence(reason: str, left: float) -> str:
+    return f"Held for checkpoint by cedana: {reason}, at most {math.ceil(left)} s more"
+
+
+class JobHold:
+    """Answers the suspensions of Jobs.
+
+    Args:
+        now: the time of day, as deadlines are written with.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        configuration: Configuration,
+        *,
+        first_requests: FirstRequests,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._knowledge = knowledge
+        self._configuration = configuration
+        self._first_requests = first_requests
+        self._now = now
+
+    def answer(self, request: Request) -> Answer:
+        """Whether the change of the Job may happen; when it may, the annotation that released it goes."""
+        job = request.object
+        if job is None or not self._is_held(request, job):
+            return Answer("not-ours")
+        metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
+        released = (metadata.get("annotations") or {}).get(names.RELEASED)
+        eviction = Eviction(metadata.get("uid", ""), released, status.get("startTime"))
+        key = (eviction.uid, eviction.started_at)
+        waited = self._first_requests.waited(key, remember=not request.dry_run)
+        holds = self._knowledge.holds_of(eviction.uid)
+        verdict = decide(eviction, holds, waited_seconds=waited, now=self._now())
+        if verdict.refused is not None:
+            return Answer(verdict.decision, refusal=Refusal(429, "TooManyRequests", verdict.refused))
+        path = f"/metadata/annotations/{escape(names.RELEASED)}"
+        return Answer(verdict.decision, patch=({"op": "remove", "path": path},) if released is not None else ())
+
+    def _is_held(self, request: Request, job: Object) -> bool:
+        """People who suspend their Job are never held, nor is a Job of which nothing runs."""
+        before = request.old_object or {}
+        return (
+            request.user_info.username in self._configuration.kueue_users
+            and request.namespace not in self._configuration.excluded_namespaces
+            and bool(job["spec"].get("suspend"))
+            and not (before.get("spec") or {}).get("suspend")
+            and bool((before.get("status") or {}).get("active"))
+            and _is_protected(job)
+        )
+
+
+def _is_protected(job: Object) -> bool:
+    try:
+        return replica_of(job["spec"].get("template") or {}) is not None
+    except UsageError:  # its pods were warned of, and are not protected
+        return False

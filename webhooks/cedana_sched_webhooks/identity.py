@@ -1,0 +1,86 @@
+"""Who a pod is: the id that opts it in, and its number among the replicas of that id."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
+from cedana_sched.model.objects import names
+
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One of the pods that share an id; `namespace / id / index` names its snapshots."""
+
+    id: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.id}/{self.index}"
+
+
+def replica_of(pod: Object) -> Replica | None:
+    """Who this pod, or a pod of this template, is; None when nobody asked for its protection.
+
+    Raises:
+        UsageError: somebody asked, and not clearly: a malformed id or index, or containers that disagree.
+    """
+    identifier = _identifier(pod)
+    return None if identifier is None else Replica(identifier, _index(pod))
+
+
+def _identifier(pod: Object) -> str | None:
+    """The containers' variable wins over the annotation, an empty one says nothing."""
+    found: dict[str, str] = {}
+    for position, container in enumerate(_containers(pod)):
+        field = f"spec.containers[{position}].env[{CHECKPOINT_VARIABLE}]"
+        for variable in container.get("env") or ():  # of two variables of one name the kubelet takes the last
+            if variable.get("name") == CHECKPOINT_VARIABLE:
+                found.pop(field, None)
+                if value := _value(field, variable):
+                    found[field] = value
+    if len(set(found.values())) > 1:
+        field, value = tuple(found.items())[-1]
+        remedy = "give all containers of the pod the same value"
+        raise UsageError(field, value, "is not what another container says", remedy=remedy)
+    for field, value in found.items():
+        return validate_name(field, value)
+    if annotated := _texts(pod, "annotations").get(names.ID):
+        return validate_name(f"metadata.annotations[{names.ID}]", annotated)
+    return None
+
+
+def _value(field: str, variable: dict[str, Any]) -> str:
+    if variable.get("valueFrom"):
+        remedy = "write the id as a plain value"
+        raise UsageError(field, "valueFrom", "is not known when the pod is created", remedy=remedy)
+    return str(variable.get("value") or "")
+
+
+def _index(pod: Object) -> int:
+    labels, annotations = _texts(pod, "labels"), _texts(pod, "annotations")
+    for field, key, texts in (
+        ("labels", COMPLETION_INDEX, labels),
+        ("annotations", COMPLETION_INDEX, annotations),
+        ("labels", POD_INDEX, labels),
+        ("annotations", names.INDEX, annotations),
+    ):
+        if (text := texts.get(key)) is not None:
+            if not (text.isascii() and text.isdecimal()):
+                raise UsageError(f"metadata.{field}[{key}]", text, "is no number", remedy="number replicas from 0")
+            return int(text)
+    return 0
+
+
+def _containers(pod: Object) -> list[dict[str, Any]]:
+    return (pod.get("spec") or {}).get("containers") or []
+
+
+def _texts(pod: Object, kind: str) -> dict[str, str]:
+    return (pod.get("metadata") or {}).get(kind) or {}

@@ -1,0 +1,79 @@
+"""What is written on a pod. Each function changes the pod that it is given, and changes nothing the second time."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from typing import Any, Final
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.objects import names
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched_webhooks import affinity, restore_container
+from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.continuation import Continuation
+from cedana_sched_webhooks.identity import Replica
+
+GRACE_MARGIN_SECONDS: Final = 30
+"""For what follows the longest hold: the frozen container's end, and the pod's."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
+
+
+def identity(pod: Object, replica: Replica) -> None:
+    """Say who it is, so that everybody else need not find out."""
+    metadata = pod["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
+    told = {names.ID: replica.id, names.INDEX: str(replica.index)}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
+
+
+def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
+    """Have the kubelet ask the node's agent before it ends a container that has no preStop of its own."""
+    annotations = pod["metadata"]["annotations"]
+    token = annotations.get(names.HOLD_TOKEN, "")
+    if not _TOKEN.fullmatch(token):
+        token = annotations[names.HOLD_TOKEN] = secrets.token_urlsafe(24)
+    ask = {"httpGet": {"host": "127.0.0.1", "port": agent_port, "path": f"/v1/hold/{token}", "scheme": "HTTP"}}
+    held = False
+    for container in pod["spec"]["containers"]:
+        lifecycle = container.get("lifecycle") or {}
+        if not lifecycle.get("preStop") or _is_ours(lifecycle["preStop"]):
+            container["lifecycle"] = {**lifecycle, "preStop": ask}
+            held = True
+    if held:
+        _raise_grace(pod["spec"], math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
+
+
+def _is_ours(pre_stop: dict[str, Any]) -> bool:
+    asked = pre_stop.get("httpGet") or {}
+    return asked.get("host") == "127.0.0.1" and str(asked.get("path", "")).startswith("/v1/hold/")
+
+
+def _raise_grace(spec: Object, seconds: int) -> None:
+    if (spec.get("terminationGracePeriodSeconds") or 0) < seconds:
+        spec["terminationGracePeriodSeconds"] = seconds
+
+
+def restore(pod: Object, continuation: Continuation, configuration: Configuration) -> None:
+    """Have it wait on its node until the snapshot is staged, and be continued by our runtime handler."""
+    spec = pod["spec"]
+    pod["metadata"]["annotations"][names.RESTORES] = str(continuation)
+    spec["runtimeClassName"] = names.RUNTIME_CLASS
+    affinity.require_label(pod, names.NODE_READY, "true")
+    initial = spec.get("initContainers") or []
+    if not _named(initial, names.RESTORE_CONTAINER):
+        made = restore_container.container(configuration.restore, spec["containers"][0])
+        spec["initContainers"] = [made, *initial]
+    volumes = spec.get("volumes") or []
+    if not _named(volumes, names.RESTORE_VOLUME):
+        spec["volumes"] = [*volumes, restore_container.volume()]
+    gates = spec.get("schedulingGates") or []
+    waits = continuation.generation is None and not spec.get("nodeName")  # who has a node cannot be gated any more
+    if waits and not _named(gates, names.RESTORE_GATE):
+        spec["schedulingGates"] = [*gates, {"name": names.RESTORE_GATE}]
+
+
+def _named(objects: list[dict[str, Any]], name: str) -> bool:
+    return any(one.get("name") == name for one in objects)

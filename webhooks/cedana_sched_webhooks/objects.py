@@ -1,0 +1,82 @@
+"""Our objects as far as an admission call looks at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class IdentitySpec(_Read, frozen=True):
+    id: str
+    index: int = 0
+
+
+class PodSpec(_Read, frozen=True):
+    node_name: str = ""
+
+
+class CheckpointSpec(_Read, frozen=True):
+    identity: IdentitySpec
+    pod: PodSpec = PodSpec()
+
+
+class SnapshotName(_Read, frozen=True):
+    generation: int
+
+
+class CheckpointStatus(_Read, frozen=True):
+    phase: Phase = Phase.PENDING
+    step: CheckpointStep = CheckpointStep.WAITING
+    snapshot: SnapshotName | None = None
+
+
+class Checkpoint(_Read, frozen=True):
+    metadata: Metadata
+    spec: CheckpointSpec
+    status: CheckpointStatus = CheckpointStatus()
+
+    @property
+    def generation(self) -> int | None:
+        """What it made, once nothing is in the way of continuing it; None before, and when it failed."""
+        if self.status.phase is Phase.READY and self.status.step is CheckpointStep.READY and self.status.snapshot:
+            return self.status.snapshot.generation
+        return None
+
+    @property
+    def in_flight(self) -> bool:
+        return self.status.step not in {CheckpointStep.READY, CheckpointStep.FAILED}
+
+
+class HeldObject(_Read, frozen=True):
+    uid: str
+
+
+class HoldSpec(_Read, frozen=True):
+    reason: str = ""
+    held: HeldObject | None = None
+
+
+class HoldStatus(_Read, frozen=True):
+    """`deadline` is None until the coordinator has written the status."""
+
+    step: HoldStep = HoldStep.HOLDING
+    deadline: str | None = None
+
+
+class PreemptionHold(_Read, frozen=True):
+    metadata: Metadata
+    spec: HoldSpec
+    status: HoldStatus = HoldStatus()
+
+
+class Policy(_Read, frozen=True):
+    metadata: Metadata
+    spec: dict[str, Any] = {}

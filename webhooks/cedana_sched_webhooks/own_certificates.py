@@ -1,0 +1,204 @@
+"""Keeps certificates of our own authority: in one Secret that all replicas share, and in the webhooks' `caBundle`.
+
+Whichever replica comes first makes them; the others find the Secret taken and read it. Every replica watches the
+Secret and the configurations, so that a change of either is seen at once, and a Secret or `caBundle` that somebody
+has emptied is filled again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import datetime as dt
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, plan
+from cedana_sched_webhooks.configuration import OwnCertificates
+from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.tls import ServingCertificate
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 30.0
+LONGEST_WAIT: Final = dt.timedelta(days=1)
+"""Between two looks, so that a clock that was set does not matter for long."""
+
+_KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate": "tls.crt", "key": "tls.key"}
+
+
+class Secret(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: dict[str, str] = {}
+
+
+class ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    ca_bundle: str = ""
+
+
+class Webhook(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    client_config: ClientConfig = ClientConfig()
+
+
+class WebhookConfiguration(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class _Trusting(msgspec.Struct, frozen=True):
+    """One webhook configuration, which is to trust our authority."""
+
+    resource: Resource
+    name: str
+    mirror: Mirror[WebhookConfiguration]
+
+
+class OwnCertificateKeeper:
+    """Run `run` as a task.
+
+    Args:
+        api: with the rights that webhooks/README.md lists.
+        namespace: of the Secret.
+        service_names: by which the API server calls us.
+        serving: is given each new certificate.
+        now: the time of day.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        names: OwnCertificates,
+        *,
+        namespace: str,
+        service_names: tuple[str, ...],
+        serving: ServingCertificate,
+        metrics: Metrics,
+        now: Callable[[], dt.datetime],
+    ) -> None:
+        self._api = api
+        self._name = names.secret
+        self._namespace = namespace
+        self._service_names = service_names
+        self._serving = serving
+        self._metrics = metrics
+        self._now = now
+        self._changed = asyncio.Event()
+        watch = Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={self._name}")
+        self._secrets = Mirror(watch)
+        self._trusting = tuple(
+            _Trusting(
+                resource, name, Mirror(Watch(api, resource, WebhookConfiguration, fields=f"metadata.name={name}"))
+            )
+            for resource, name in (
+                (MUTATING_WEBHOOKS, names.mutating_configuration),
+                (VALIDATING_WEBHOOKS, names.validating_configuration),
+            )
+            if name
+        )
+
+    async def run(self) -> None:
+        """Keep them, for ever."""
+        self._secrets.subscribe(lambda _before, _now: self._changed.set())
+        for one in self._trusting:
+            one.mirror.subscribe(lambda _before, _now: self._changed.set())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._secrets.run(), name="mirror of the Secret")
+            for one in self._trusting:
+                tasks.create_task(one.mirror.run(), name=f"mirror of {one.resource.kind}")
+            tasks.create_task(self._keep(), name="certificates")
+
+    async def _keep(self) -> None:
+        for synced in (self._secrets.synced, *(one.mirror.synced for one in self._trusting)):
+            await synced.wait()
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            self._changed.clear()
+            try:
+                wait = max((await self._look() - self._now()).total_seconds(), FIRST_PAUSE_SECONDS)
+                pause = FIRST_PAUSE_SECONDS
+            except (ApiError, UnreadableCertificatesError) as error:
+                self._metrics.certificate_problems.inc()
+                log.warning("certificates", problem=error.message, remedy=error.remedy, pause_seconds=pause)
+                wait, pause = pause, min(pause * 2, LONGEST_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wait, LONGEST_WAIT.total_seconds())):
+                    await self._changed.wait()
+
+    async def _look(self) -> dt.datetime:
+        """Do what is to be done now; the answer is when to look again, should nothing change before."""
+        secret = self._secrets.get(self._name, self._namespace)
+        issued = _issued(secret) if secret is not None else None
+        if issued is not None and self._serving.load(issued.certificate, issued.key):
+            log.info("certificate", secret=self._name, version=secret.metadata.resource_version if secret else "")
+        trusted = issued is not None and await self._spread(issued.authorities)
+        step = plan(issued, self._service_names, trusted=trusted, now=self._now())
+        if step.issued is not None:
+            await self._write(secret, step.issued)
+        return step.due
+
+    async def _write(self, secret: Secret | None, issued: Issued) -> None:
+        """The watch brings back what was written: by us, or by another replica that was faster."""
+        data = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
+        metadata: Object = {"name": self._name, "namespace": self._namespace}
+        metadata["labels"] = {"app.kubernetes.io/part-of": "cedana-sched"}
+        body: Object = {"metadata": metadata, "type": "Opaque", "data": data}
+        try:
+            if secret is None:
+                await self._api.create(SECRETS, body, into=Secret)
+            else:
+                metadata["resourceVersion"] = secret.metadata.resource_version
+                await self._api.update(SECRETS, body, into=Secret)
+            log.info("certificates made", secret=self._name)
+        except (AlreadyExistsError, ConflictError):
+            log.info("certificates made by another replica", secret=self._name)
+
+    async def _spread(self, authorities: bytes) -> bool:
+        """Write `caBundle` where it is not so yet. Whether it was so everywhere already."""
+        bundle = base64.b64encode(authorities).decode()
+        trusted = True
+        for one in self._trusting:
+            configuration = one.mirror.get(one.name)
+            if configuration is None:  # not installed, or being taken away
+                continue
+            if patch := _trust(configuration, bundle):
+                await self._api.patch(one.resource, one.name, None, patch)
+                log.info("caBundle written", kind=one.resource.kind, name=one.name)
+                trusted = False
+        return trusted
+
+
+def _issued(secret: Secret) -> Issued | None:
+    """None when somebody has emptied it.
+
+    Raises:
+        UnreadableCertificatesError: it is not base64.
+    """
+    if not all(secret.data.get(key) for key in _KEYS.values()):
+        return None
+    try:
+        return Issued(**{field: base64.b64decode(secret.data[key], validate=True) for field, key in _KEYS.items()})
+    except binascii.Error as error:
+        remedy = f"delete the Secret {secret.metadata.name}: it is made anew"
+        raise UnreadableCertificatesError(f"the Secret cannot be read: {error}", remedy=remedy) from error
+
+
+def _trust(configuration: WebhookConfiguration, bundle: str) -> list[Object]:
+    """A patch that fails when the webhooks have been put in another order meanwhile."""
+    patch: list[Object] = []
+    for index, webhook in enumerate(configuration.webhooks):
+        if webhook.client_config.ca_bundle != bundle:
+            patch.append({"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name})
+            patch.append({"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle})
+    return patch

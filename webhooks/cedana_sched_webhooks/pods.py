@@ -1,0 +1,106 @@
+"""What becomes of a pod at CREATE. A pod is never refused: whatever is unclear is a warning, and the pod starts.
+
+A first start gets its identity, and the preStop by which it can be held; who has something to continue gets what a
+restore needs.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
+from cedana_sched_webhooks import affinity, injection
+from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.continuation import Continuation, asked_for, continuation_of, cpus_that_can_continue
+from cedana_sched_webhooks.identity import Replica, replica_of
+from cedana_sched_webhooks.json_patch import difference
+from cedana_sched_webhooks.knowledge import Knowledge
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+ENFORCED: Final = "pod-security.kubernetes.io/enforce"
+FORBIDS_HOST: Final = frozenset({"baseline", "restricted"})
+"""Levels of Pod Security that forbid a lifecycle handler with `host`."""
+
+
+def answer(request: Request, knowledge: Knowledge, configuration: Configuration) -> Answer:
+    """What to change in the pod that is to be created."""
+    pod = request.object
+    if pod is None or not _concerns_us(pod, request.namespace, configuration):
+        return Answer("not-ours")
+    try:
+        replica = replica_of(pod)
+        if replica is None:
+            return Answer("not-ours")
+        return _prepare(pod, request.namespace, replica, knowledge, configuration)
+    except UsageError as error:
+        return Answer("unclear", warnings=(f"cedana: not protected: {error}",))
+
+
+def _concerns_us(pod: Object, namespace: str, configuration: Configuration) -> bool:
+    if namespace in configuration.excluded_namespaces:
+        return False
+    return MIRROR not in ((pod.get("metadata") or {}).get("annotations") or {})
+
+
+def _prepare(
+    before: Object, namespace: str, replica: Replica, knowledge: Knowledge, configuration: Configuration
+) -> Answer:
+    annotations = before["metadata"].get("annotations") or {}
+    policy = knowledge.policy(annotations.get(names.POLICY))
+    continuation = _wanted(annotations, namespace, replica, knowledge)
+    pod = copy.deepcopy(before)
+    injection.identity(pod, replica)
+    if not _forbids_host(namespace, knowledge):
+        injection.hold(pod, policy, configuration.agent_port)
+    decision = "identified"
+    warnings: tuple[str, ...] = ()
+    if runtime_class := _foreign_runtime_class(pod["spec"]):
+        warnings = (_cannot_continue(runtime_class),)
+    elif continuation is not None:
+        injection.restore(pod, continuation, configuration)
+        warnings = _keep_to_able_nodes(pod, continuation, knowledge)
+        decision = "gated" if continuation.generation is None else "restores"
+    return Answer(decision, patch=tuple(difference(before, pod)), warnings=warnings)
+
+
+def _wanted(annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
+    """A snapshot that a person asked for wins over the newest one."""
+    if text := annotations.get(names.RESTORES):
+        return asked_for(namespace, text, knowledge)
+    return continuation_of(namespace, replica, knowledge)
+
+
+def _forbids_host(namespace: str, knowledge: Knowledge) -> bool:
+    known = knowledge.namespaces.get(namespace)
+    return known is not None and known.metadata.labels.get(ENFORCED) in FORBIDS_HOST
+
+
+def _foreign_runtime_class(spec: dict[str, Any]) -> str | None:
+    runtime_class = spec.get("runtimeClassName")
+    return runtime_class if runtime_class and runtime_class != names.RUNTIME_CLASS else None
+
+
+def _cannot_continue(runtime_class: str) -> str:
+    error = UsageError(
+        "spec.runtimeClassName",
+        runtime_class,
+        "cannot continue a snapshot: the pod starts anew",
+        remedy=f"leave it out, or name {names.RUNTIME_CLASS!r}",
+    )
+    return f"cedana: {error}"
+
+
+def _keep_to_able_nodes(pod: Object, continuation: Continuation, knowledge: Knowledge) -> tuple[str, ...]:
+    """Restrict it to CPUs that can continue the snapshot; in flight, the coordinator does so when it lifts the gate."""
+    if continuation.generation is None or continuation.source is None:
+        return ()
+    cpus = cpus_that_can_continue(continuation.source, knowledge.nodes)
+    if cpus:
+        affinity.require_one_of(pod, names.NODE_CPU, cpus)
+    elif cpus is not None:
+        return (f"cedana: no node of this cluster has the CPU features that {continuation} needs",)
+    return ()

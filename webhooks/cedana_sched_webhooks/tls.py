@@ -1,0 +1,60 @@
+"""The TLS side of the server: one context whose certificate may change while it is in use."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry
+from cedana_sched_webhooks.metrics import Metrics
+
+
+class ServingCertificate:
+    """What new connections are served with, from `load` on; those that are open keep what they began with."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.context = _empty()
+        self._metrics = metrics
+        self._loaded: tuple[bytes, bytes] | None = None
+
+    @property
+    def loaded(self) -> bool:
+        return self._loaded is not None
+
+    def load(self, certificate: bytes, key: bytes) -> bool:
+        """Serve with this pair, both in PEM. False when it is the one in use.
+
+        Raises:
+            UnreadableCertificatesError: they are no pair; what was in use stays in use.
+        """
+        if self._loaded == (certificate, key):
+            return False
+        until = expiry(certificate)
+        _load(_empty(), certificate, key)  # tried on one that nobody uses: a failure may leave half of a pair
+        _load(self.context, certificate, key)
+        self._loaded = (certificate, key)
+        self._metrics.certificate_expiry.set(until.timestamp())
+        return True
+
+
+def _empty() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """OpenSSL reads files only: this one is in memory, so that no key lies on a disk."""
+    file = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        with open(file, "wb", closefd=False) as writer:  # a file that has no path
+            writer.write(key + b"\n" + certificate)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    except (ssl.SSLError, OSError) as error:
+        raise UnreadableCertificatesError(
+            f"the certificate and the key cannot be served with: {error}",
+            remedy="give a certificate and its own key, both in PEM",
+        ) from error
+    finally:
+        os.close(file)

@@ -1,0 +1,100 @@
+"""What people write is refused at once, and with a remedy, where it cannot be meant so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
+from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec
+from cedana_sched_webhooks.admission import Answer, Refusal, Request
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def check_policy(spec: object) -> None:
+    """Raises UsageError: a field that is unknown, missing or out of range."""
+    _read(CheckpointPolicySpec, spec)
+
+
+def check_storage(spec: object) -> None:
+    """Raises UsageError: as for a policy, or it names no storage, or two, or one that cannot be meant."""
+    storage = _read(CheckpointStorageSpec, spec)
+    if (storage.s3 is None) == (storage.posix is None):
+        remedy = "give exactly one of spec.s3 and spec.posix"
+        raise UsageError("spec", spec, "names no storage" if storage.s3 is None else "names two", remedy=remedy)
+    endpoint = storage.s3.endpoint if storage.s3 is not None else None
+    if storage.s3 is None or endpoint is None:
+        return
+    scheme, separator, host = endpoint.partition("://")
+    if not separator or not host or scheme not in {"http", "https"}:
+        remedy = "write https://host[:port]"
+        raise UsageError("spec.s3.endpoint", endpoint, "is no address of a server", remedy=remedy)
+    if scheme == "http" and not storage.s3.allow_http:
+        remedy = "use https, or set spec.s3.allowHttp: memory then crosses the network in the clear"
+        raise UsageError("spec.s3.endpoint", endpoint, "is not encrypted", remedy=remedy)
+
+
+CHECKS: Final[Mapping[str, Callable[[object], None]]] = {
+    CHECKPOINT_POLICIES.plural: check_policy,
+    CHECKPOINT_STORAGES.plural: check_storage,
+}
+"""By the last segment of the path: the kind's plural name."""
+
+
+def answer(request: Request, check: Callable[[object], None]) -> Answer:
+    """Whether an object may be written. What is deleted is not looked at."""
+    if request.object is None:
+        return Answer("not-ours")
+    try:
+        check(request.object.get("spec") or {})
+    except UsageError as error:
+        return Answer("refused", refusal=Refusal(422, "Invalid", str(error)))
+    return Answer("valid")
+
+
+def _read(model: type[M], spec: object) -> M:
+    try:
+        return model.model_validate(spec)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(("spec", *map(str, first["loc"])))
+        value = None if first["type"] == "missing" else first["input"]
+        raise UsageError(field, value, _problem(first), remedy=_remedy(model, first)) from error
+
+
+def _problem(detail: ErrorDetails) -> str:
+    return {"missing": "is missing", "extra_forbidden": "is no field"}.get(detail["type"], "is not allowed")
+
+
+def _remedy(model: type[BaseModel], detail: ErrorDetails) -> str:
+    if detail["type"] == "extra_forbidden":
+        return f"use one of {', '.join(_fields(_around(model, detail['loc'])))}"
+    said = detail["msg"]
+    return said[:1].lower() + said[1:]
+
+
+def _around(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model in which the last segment of a location stands."""
+    for segment in location[:-1]:
+        for name, field in model.model_fields.items():
+            if segment in {name, field.alias}:
+                model = next(_models(field.annotation), model)
+                break
+    return model
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models(argument)
+
+
+def _fields(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
