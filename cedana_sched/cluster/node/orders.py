@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import structlog
@@ -23,6 +24,7 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Order, Outcome, Progress
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +32,8 @@ PROGRESS_SECONDS = 1.0
 """At most so often is the progress of a dump written."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
+
+_SETTLED = {str(step) for step in (*TERMINAL_CHECKPOINT_STEPS, *TERMINAL_RESTORE_STEPS)}
 
 Perform = Callable[[Order], AsyncIterator[Outcome]]
 
@@ -44,20 +48,32 @@ class _Answered(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
+    step: str = ""
     order: _Given | None = None
     answer: _Answered | None = None
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _Pod(msgspec.Struct, frozen=True):
     uid: str
 
 
+class _Spec(msgspec.Struct, frozen=True):
+    uid: str
+    pod: _Pod
+    policy: dict[str, Any] = {}
+
+
 class OrderObject(msgspec.Struct, frozen=True):
-    """A Checkpoint or Restore, as far as its order goes."""
+    """A Checkpoint or Restore, as far as a node is concerned."""
 
     metadata: Metadata
     spec: _Spec
     status: _Status = _Status()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self.status.step in _SETTLED
 
 
 @dataclass(frozen=True)
@@ -74,9 +90,9 @@ class OrderFeed:
         self._api = api
         self._perform = perform
         mine = f"{names.NODE}={node},{names.SETTLED}!=true"
-        self._mirrors = {
-            resource: Mirror(Watch(api, resource, OrderObject, labels=mine)) for resource in (CHECKPOINTS, RESTORES)
-        }
+        self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderObject, labels=mine))
+        self.restores = Mirror(Watch(api, RESTORES, OrderObject, labels=mine))
+        self._mirrors = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
         self._latest: dict[_Key, int] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -87,10 +103,6 @@ class OrderFeed:
             for resource, mirror in self._mirrors.items():
                 mirror.subscribe(partial(self._heard, resource))
                 group.create_task(mirror.run(), name=f"orders in {resource.plural}")
-
-    def restore_uids(self) -> list[str]:
-        """The restores that are addressed to this node and not over."""
-        return [one.spec.uid for one in self._mirrors[RESTORES]]
 
     async def synced(self) -> None:
         """Wait until all that is addressed to this node is known."""

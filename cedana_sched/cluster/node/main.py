@@ -1,0 +1,127 @@
+"""The agent's process: makes the node ready, then performs what the coordinator orders for its pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from cedana_sched import __version__
+from cedana_sched.agent.facts import compatibility
+from cedana_sched.agent.node import NodeAgent
+from cedana_sched.cluster.configuration import AgentConfiguration
+from cedana_sched.cluster.health import serving
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.facts import NodeFacts
+from cedana_sched.cluster.node.installation.host import Host
+from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
+from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node.prestop import PreStopServer
+from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.orders import Order, Outcome
+from cedana_sched.snapshot.toolchain import ensure_toolchain
+
+log = structlog.get_logger(__name__)
+
+HOST_ROOT = Path("/proc/1/root")
+ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
+"""CRIU runs where the containers' mounts are."""
+
+
+async def serve(configuration: AgentConfiguration) -> None:
+    """Serve the node, for ever.
+
+    Raises:
+        HostError: the node cannot be made ready; says why and what to do.
+        ApiError: the API server refused what we cannot do without.
+    """
+    node = configuration.node_name()
+    log.info("agent starts", version=__version__, node=node)
+    awaited: list[str] = ["the node is being prepared"]
+    async with (
+        Api.open() as api,
+        serving(configuration.operations_port, {"node": lambda: awaited[0] if awaited else None}),
+    ):
+        facts = NodeFacts(api, node)
+        toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
+        installation = Installation(Host(HOST_ROOT), _site(configuration), facts.is_ready)
+        installed = await installation.install(toolchain)
+        await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
+        await _Agent(api, node, configuration, installed).run(awaited.clear)
+
+
+def _site(configuration: AgentConfiguration) -> Site:
+    return Site(
+        socket=configuration.containerd_socket,
+        configuration=configuration.containerd_configuration,
+        programs=configuration.programs,
+        state=configuration.state,
+        restarts=configuration.restart_containerd,
+    )
+
+
+class _Agent:
+    """The parts of one node's agent, wired."""
+
+    def __init__(self, api: Api, node: str, configuration: AgentConfiguration, installed: Installed) -> None:
+        places = Places(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
+        state, data = configuration.state, configuration.data
+        self._feed = OrderFeed(api, node, self._perform)
+        self._pods = NodePods(api, node, self._feed)
+        self._returns = ReturningPods(places, state, data, installed.toolchain, self._pods)
+        self._runtime = PodRuntime(self._returns, places, state / "doomed")
+        self._agent = NodeAgent(
+            runtime=self._runtime,
+            storage=configuration.storage,
+            toolchain=installed.toolchain,
+            cache_directory=data / "cache",
+            state_directory=data,
+            launcher=ENTER_HOST,
+        )
+        self._pre_stop = PreStopServer(self._pods.with_token, self._runtime.deleted, self._pods.released)
+        self._hold_port = configuration.hold_port
+        self._deletions: asyncio.TaskGroup | None = None
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until cancelled; `ready` is called once it does."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._runtime)
+            await stack.enter_async_context(self._agent)
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            self._deletions = group
+            self._pods.mirror.subscribe(self._heard)
+            group.create_task(self._pods.run(), name="pods")
+            await self._pods.mirror.synced.wait()
+            group.create_task(self._feed.run(), name="orders")
+            await self._feed.synced()
+            await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
+            await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
+            await stack.enter_async_context(self._pre_stop.serve(self._hold_port))
+            log.info("agent serves", pods=len(self._pods.mirror))
+            ready()
+            await asyncio.Event().wait()
+
+    def _perform(self, order: Order) -> AsyncIterator[Outcome]:
+        return self._agent.perform(order)
+
+    def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        if now is None:
+            if before is not None:
+                self._runtime.gone(before.metadata.uid)
+        elif now.metadata.deletion_timestamp and (before is None or not before.metadata.deletion_timestamp):
+            assert self._deletions is not None  # noqa: S101  # set before anything is heard
+            self._deletions.create_task(self._deleted(now), name=f"deletion of {now.metadata.name}")
+
+    async def _deleted(self, pod: Pod) -> None:
+        try:
+            await self._runtime.deleted(pod.metadata.uid)
+        except CedanaSchedError as error:  # the kubelet insists when its own patience ends
+            log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))

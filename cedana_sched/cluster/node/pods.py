@@ -1,0 +1,84 @@
+"""The protected pods of this node, as the API server says: who is here, who is being deleted, who is held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from cedana_sched.cluster.node.orders import OrderFeed, OrderObject
+from cedana_sched.cluster.node.prestop import same_token
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
+from cedana_sched.model.objects import names
+from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
+from cedana_sched.model.preemption import WorkloadRef
+
+
+class NodePods:
+    """Run `run` as a task. `feed` knows what is ordered for them."""
+
+    def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
+        self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
+        self._feed = feed
+
+    async def run(self) -> None:
+        """Follow them, for ever."""
+        await self.mirror.run()
+
+    def uids(self) -> list[str]:
+        """All that are here."""
+        return [pod.metadata.uid for pod in self.mirror]
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod with this uid; None when it is not here."""
+        return next((pod for pod in self.mirror if pod.metadata.uid == uid), None)
+
+    def with_token(self, token: str) -> Pod | None:
+        """The pod whose preStop path ends in this token."""
+        known = ((pod.metadata.annotations.get(names.HOLD_TOKEN, ""), pod) for pod in self.mirror)
+        return next((pod for own, pod in known if own and same_token(own, token)), None)
+
+    def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
+        """What the policy of a pod's Restore says; ours where there is none."""
+        for restore in self._feed.restores:
+            if restore.spec.pod.uid == workload.uid:
+                try:
+                    return CheckpointPolicy.model_validate(restore.spec.policy).on_restore_failure
+                except ValidationError:  # a newer coordinator's
+                    break
+        return CheckpointPolicy().on_restore_failure
+
+    async def ended(self, uid: str) -> None:
+        """Return when the pod has finished or is no more."""
+        await self.mirror.synced.wait()
+        await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
+
+    async def released(self, uid: str) -> None:
+        """Return when no checkpoint of the pod is under way."""
+        await self._feed.synced()
+        await _until(self._feed.checkpoints, lambda: not self._is_held(uid))
+
+    def _is_held(self, uid: str) -> bool:
+        return any(one.spec.pod.uid == uid and not one.settled for one in self._feed.checkpoints)
+
+
+async def _until(mirror: Mirror[Pod] | Mirror[OrderObject], holds: Callable[[], bool]) -> None:
+    """Return when `holds`, looked at after every change."""
+    if holds():
+        return
+    changed = asyncio.Event()
+
+    def heard(before: HasMetadata | None, now: HasMetadata | None) -> None:
+        del before, now
+        if holds():
+            changed.set()
+
+    mirror.subscribe(heard)
+    try:
+        await changed.wait()
+    finally:
+        mirror.unsubscribe(heard)
