@@ -1,8 +1,8 @@
-"""Lays the files that a container had changed over the files of its image.
+"""Lays an archive of files over a directory: what a container had changed over its image, or a volume's content.
 
-A layer is a tar archive without compression, as of an overlay's upper directory. A file that the container had removed
-is a character device 0:0, as overlayfs has it, or an empty file `.wh.NAME`, as images have it; a directory that it had
-emptied and filled anew carries overlayfs' attribute `opaque`, or an empty file `.wh..wh..opq`.
+The archive is a tar without compression, as `snapshot.archive` writes it. A file that had been removed from the image
+is a character device 0:0 or has overlayfs' attribute `whiteout`; a directory that hides what lies below has `opaque`.
+Names that images use for the same (`.wh.NAME`) mean nothing here: a container may call its files so.
 
 The archive was written by the agent, but its names were chosen by a workload: it is laid by a process whose root
 directory is the container's own, so no name and no link leads out of it. Numbers of owners are kept as they are.
@@ -16,9 +16,8 @@ import stat
 import sys
 import tarfile
 from contextlib import suppress
-from typing import BinaryIO, NoReturn
+from typing import IO, BinaryIO, NoReturn
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _XATTR = "SCHILY.xattr."
 _OVERLAY = ("trusted.overlay.", "user.overlay.")
 _COPIED_BYTES = 1 << 20
@@ -62,23 +61,22 @@ def _lay_in_child(file: BinaryIO, root: str, answer: int) -> NoReturn:
 
 def lay_here(file: BinaryIO) -> None:
     """Lay an archive below the root directory of this process, whatever that is."""
-    folders: list[tarfile.TarInfo] = []
-    with tarfile.open(fileobj=file, mode="r|") as archive:
+    folders: list[tuple[str, int]] = []
+    with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             path = _path(member.name)
             if path is None:
                 continue
-            if _is_opaque(member):
-                _empty(path if member.isdir() else os.path.dirname(path))
-            if removed := _removed(member, path):
-                _remove(removed)
-            elif os.path.basename(path) != _OPAQUE:
-                _make(archive, member, path)
-                if member.isdir():
-                    folders.append(member)
-    for member in reversed(folders):  # what was laid into them has touched their times
-        path = _path(member.name)
-        os.utime(path or "/", (member.mtime, member.mtime))
+            if _overlay(member, "opaque") == "y":
+                _empty(path)
+            if _is_whiteout(member):
+                _remove(path)
+                continue
+            _make(archive, member, path)
+            if member.isdir():
+                folders.append((path, _mtime(member)))
+    for path, mtime in reversed(folders):  # what was laid into them has touched their times
+        os.utime(path, ns=(mtime, mtime))
 
 
 def _path(name: str) -> str | None:
@@ -89,19 +87,22 @@ def _path(name: str) -> str | None:
     return "/" + "/".join(parts) if parts else None
 
 
-def _is_opaque(member: tarfile.TarInfo) -> bool:
-    attribute = member.pax_headers.get(f"{_XATTR}trusted.overlay.opaque")
-    return attribute == "y" or os.path.basename(member.name) == _OPAQUE
+def _overlay(member: tarfile.TarInfo, name: str) -> str | None:
+    """An attribute of overlayfs' own; where users may mount overlays, it has another prefix."""
+    found = (member.pax_headers.get(f"{_XATTR}{prefix}{name}") for prefix in _OVERLAY)
+    return next((value for value in found if value is not None), None)
 
 
-def _removed(member: tarfile.TarInfo, path: str) -> str | None:
-    """The file that a member says is removed."""
-    folder, name = os.path.split(path)
-    if member.ischr() and (member.devmajor, member.devminor) == (0, 0):
-        return path
-    if name.startswith(_WHITEOUT) and name != _OPAQUE:
-        return os.path.join(folder, name.removeprefix(_WHITEOUT))
-    return None
+def _is_whiteout(member: tarfile.TarInfo) -> bool:
+    is_device = member.ischr() and (member.devmajor, member.devminor) == (0, 0)
+    return is_device or (member.isreg() and _overlay(member, "whiteout") is not None)
+
+
+def _mtime(member: tarfile.TarInfo) -> int:
+    """Nanoseconds; tarfile itself keeps a float, which cannot hold them."""
+    seconds, _, fraction = member.pax_headers.get("mtime", str(int(member.mtime))).partition(".")
+    sign = -1 if seconds.startswith("-") else 1
+    return sign * (abs(int(seconds)) * 10**9 + int(fraction.ljust(9, "0")[:9]))
 
 
 def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
@@ -113,7 +114,7 @@ def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         return  # it is the other file's owner, mode and time that count
     os.chown(path, member.uid, member.gid, follow_symlinks=False)
     if member.issym():
-        os.utime(path, (member.mtime, member.mtime), follow_symlinks=False)
+        os.utime(path, ns=(_mtime(member), _mtime(member)), follow_symlinks=False)
         return
     os.chmod(path, member.mode)  # after the owner, which takes set-user-id bits away
     for key, value in member.pax_headers.items():
@@ -121,7 +122,7 @@ def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         if key.startswith(_XATTR) and not attribute.startswith(_OVERLAY):
             os.setxattr(path, attribute, value.encode("utf-8", "surrogateescape"), follow_symlinks=False)
     if not member.isdir():
-        os.utime(path, (member.mtime, member.mtime))
+        os.utime(path, ns=(_mtime(member), _mtime(member)))
 
 
 def _create(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
@@ -137,13 +138,33 @@ def _create(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Non
         kind = stat.S_IFCHR if member.ischr() else stat.S_IFBLK
         os.mknod(path, 0o600 | kind, os.makedev(member.devmajor, member.devminor))
     elif member.isreg():
-        content = archive.extractfile(member)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as target:
-            if content is not None:
-                shutil.copyfileobj(content, target, _COPIED_BYTES)
+        _write(archive, member, path)
     else:
         raise LayerError(f"{member.name!r} is of a kind that no container can have made")
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    """A regular file, with its holes."""
+    content = archive.extractfile(member)
+    if content is None:
+        raise LayerError(f"{member.name!r} has no content in the archive")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as target:
+        runs: list[tuple[int, int]] = getattr(member, "sparse", None) or [(0, member.size)]
+        for offset, length in runs:
+            content.seek(offset)
+            target.seek(offset)
+            _copy(content, target, length, member.name)
+        target.truncate(member.size)
+
+
+def _copy(source: IO[bytes], target: BinaryIO, length: int, name: str) -> None:
+    while length:
+        data = source.read(min(length, _COPIED_BYTES))
+        if not data:
+            raise LayerError(f"the archive ends within {name!r}")
+        target.write(data)
+        length -= len(data)
 
 
 def _is_folder(path: str) -> bool:

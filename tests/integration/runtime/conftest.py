@@ -1,0 +1,135 @@
+"""A node on which our programs are installed, and what containerd, the kubelet and the agent do on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cluster.node.installation.programs import Programs
+from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.kube.objects import Container, Metadata, PodSpec
+from cedana_sched.kube.objects import Pod as KubePod
+from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
+from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.archive import write_archive
+from cedana_sched.snapshot.toolchain import Toolchain
+from tests.integration.containers.conftest import Laboratory
+from tests.integration.containers.pods import Pod
+
+
+@dataclass
+class Watched:
+    """What the agent's watches would know."""
+
+    pods: dict[str, KubePod] = field(default_factory=dict)
+    policy: OnRestoreFailure = OnRestoreFailure.COLD_START
+    ending: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def pod(self, uid: str) -> KubePod | None:
+        return self.pods.get(uid)
+
+    async def ended(self, uid: str) -> None:
+        await self.ending.setdefault(uid, asyncio.Event()).wait()
+
+    def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
+        return self.policy
+
+
+class Site(Laboratory):
+    """The laboratory with the runtime handler in runc's place."""
+
+    def __init__(self, folder: Path, toolchain: Toolchain) -> None:
+        super().__init__(folder, toolchain)
+        self.state = folder / "run"
+        programs = Programs(folder / "opt", folder / "opt", self.state)
+        programs.use(programs.lay(toolchain, Path("/usr/sbin/runc")))
+        self.node.runc_command = [
+            str(programs.handler), "--root", str(self.node.places.states), "--log-format", "json",
+        ]  # fmt: skip
+        self.watched = Watched()
+        self.returns = ReturningPods(self.node.places, self.state, folder / "data", toolchain, self.watched)
+
+    def take(self, pod: Pod) -> Path:
+        """Freeze, dump, commit, kill and stage a pod."""
+        running = self.freeze(pod)
+        images = self.stage(self.dump(running))
+        self.facts = running.restore_facts
+        archives = {images / "volumes" / f"{name}.tar": folder for name, folder in running.volumes.items()}
+        archives |= {images / one.name / "rootfs.tar": one.changes for one in running.containers if one.changes}
+        for archive, folder in archives.items():
+            if not archive.exists():
+                archive.parent.mkdir(exist_ok=True)
+                with archive.open("wb", buffering=0) as file:
+                    write_archive(folder, file)
+        for cgroup in running.freezers:
+            freezer.kill(cgroup)
+        pod.end()
+        return images
+
+    def replacement(self, uid: str, *containers: str, inits: tuple[str, ...] = ()) -> Pod:
+        """A pod that waits, as the webhook has made it: its volumes are mounted, its restore container comes."""
+        pod = self.node.pod(uid)
+        folder = self.node.places.pods / uid
+        (folder / "volumes/kubernetes.io~empty-dir/cedana-restore").mkdir()
+        ready = folder / "plugins/kubernetes.io~empty-dir/cedana-restore/ready"
+        ready.parent.mkdir(parents=True)
+        ready.touch()
+        self.watched.pods[uid] = KubePod(
+            metadata=Metadata(name=uid, namespace="team-a", uid=uid, annotations={RESTORES: "sim/0@1"}),
+            spec=PodSpec(
+                containers=tuple(Container(name) for name in containers),
+                init_containers=tuple(Container(name) for name in (RESTORE_CONTAINER, *inits)),
+            ),
+        )
+        return pod
+
+    def wait_in(self, pod: Pod) -> subprocess.Popen[str]:
+        """Start the restore container's program, which no runc is needed for; its bundle is there."""
+        pod.container(RESTORE_CONTAINER).make([])
+        volume = self.node.places.pods / pod.uid / "volumes/kubernetes.io~empty-dir/cedana-restore"
+        return subprocess.Popen(
+            [sys.executable, "-I", "-m", "cedana_sched.runtime.wait", str(volume)], stdout=subprocess.PIPE, text=True
+        )
+
+    def bring_back(self, pod: Pod, images: Path, *start: str) -> BaseException | None:
+        """The agent continues a pod while the kubelet starts its containers; returns what the agent was told."""
+        with ThreadPoolExecutor() as pool:
+            agent = pool.submit(asyncio.run, self.returns.continue_from(self.ref(pod), images, self.facts))
+            try:
+                said = self.let_start(pod, *start)
+            finally:
+                error = agent.exception(30)
+        self.said = said
+        return error
+
+    def let_start(self, pod: Pod, *start: str) -> str:
+        """Start a pod's containers in turn, once the restore container has ended well; returns what it said."""
+        waiting = self.wait_in(pod)
+        said, _ = waiting.communicate(timeout=30)
+        assert waiting.returncode == 0, said
+        for name in start:
+            container = pod.container(name)
+            container.make(["/bin/echo", "cold"])
+            container.start()
+        return said
+
+
+@pytest.fixture
+def site(tmp_path: Path, toolchain: Toolchain) -> Iterator[Site]:
+    if os.geteuid() != 0:
+        pytest.skip("containers need root")
+    become_child_subreaper()
+    laboratory = Site(tmp_path, toolchain)
+    yield laboratory
+    laboratory.node.close()
