@@ -1,21 +1,34 @@
-"""Dumps the containers of one frozen workload side by side into one snapshot.
+"""Dumps one frozen workload into one snapshot: its containers side by side, and the files that die with them.
 
-All or nothing: the first that fails stops the others, and all run on. Used by the capture process.
+    pages-1.img, …               CRIU's images of a workload that is one process tree
+    CONTAINER/pages-1.img, …     those of one container among several
+    CONTAINER/rootfs.tar         what it has changed in its root
+    CONTAINER/descriptors.json   what the runtime that restores it reads beside the images
+    volumes/NAME.tar             a volume of the workload
+
+All or nothing: the first step that fails stops the others, and all containers run on. Used by the capture process.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 from cedana_sched.agent.messages import CaptureRequest
 from cedana_sched.agent.runtime import RunningContainer
+from cedana_sched.model.errors import DumpError
+from cedana_sched.snapshot.archive import write_archive
 from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.freezer import thaw_together
 from cedana_sched.snapshot.stream import StreamSink, StreamWriter
 from cedana_sched.snapshot.toolchain import Toolchain
+
+LAYER = "rootfs.tar"
+VOLUMES = "volumes"
+_THREADS = 8
 
 
 class WorkloadDump:
@@ -24,6 +37,7 @@ class WorkloadDump:
     def __init__(self, toolchain: Toolchain, request: CaptureRequest, sink: StreamSink) -> None:
         self._workload = request.workload
         self._sink = sink
+        self._stopped = ""
         self._dumps = [
             Dump(toolchain, _dump_request(request, tree), _Folder(sink, tree.name))
             for tree in request.workload.containers
@@ -31,6 +45,7 @@ class WorkloadDump:
 
     def cancel(self, why: str) -> None:
         """Make `run` raise DumpError soon, with all processes running on. Harmless after the end."""
+        self._stopped = self._stopped or why
         for dump in self._dumps:
             dump.cancel(why)
 
@@ -40,33 +55,47 @@ class WorkloadDump:
         Raises:
             DumpError: one of them failed, or it was cancelled. The whole workload runs on, and the cause is the
                 sink's own exception if there was one.
+            OSError, StoreError: the files beside the processes cannot be read or stored; likewise.
         """
         began = time.monotonic()
-        steps: list[Callable[[], object]] = [dump.run for dump in self._dumps]
-        steps += [lambda tree=tree: self._write_notes(tree) for tree in self._workload.containers]  # type: ignore[misc]
         try:
-            self._run_all(steps)
+            self._run_all(self._steps())
         except BaseException:
             thaw_together(self._workload.freezers)
             raise
         return time.monotonic() - began
 
+    def _steps(self) -> list[Callable[[], object]]:
+        steps: list[Callable[[], object]] = [dump.run for dump in self._dumps]
+        for tree in self._workload.containers:
+            folder = _Folder(self._sink, tree.name)
+            steps += [partial(self._write_note, folder, name, text) for name, text in tree.notes.items()]
+            if tree.changes:
+                steps.append(partial(self._archive, tree.changes, folder, LAYER))
+        volumes = _Folder(self._sink, VOLUMES)
+        steps += [partial(self._archive, path, volumes, f"{name}.tar") for name, path in self._workload.volumes.items()]
+        return steps
+
     def _run_all(self, steps: list[Callable[[], object]]) -> None:
-        with ThreadPoolExecutor(len(steps), thread_name_prefix="dump") as pool:
-            futures: list[Future[object]] = [pool.submit(step) for step in steps]
+        """CRIU's steps come first, so that none of them waits for a thread."""
+        with ThreadPoolExecutor(len(self._dumps) + _THREADS, thread_name_prefix="dump") as pool:
+            futures = [pool.submit(step) for step in steps]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             failures = [error for future in done if (error := future.exception())]
             if failures:
-                self.cancel("another container of the workload could not be dumped")
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.cancel("another part of the workload could not be dumped")
         if failures:
             raise failures[0]
 
-    def _write_notes(self, tree: RunningContainer) -> None:
-        folder = _Folder(self._sink, tree.name)
-        for name, text in tree.notes.items():
-            writer = folder.open_stream(name)
-            writer.write(memoryview(text.encode()))
-            writer.close()
+    @staticmethod
+    def _write_note(folder: StreamSink, name: str, text: str) -> None:
+        stream = folder.open_stream(name)
+        stream.write(memoryview(text.encode()))
+        stream.close()
+
+    def _archive(self, path: Path, folder: StreamSink, name: str) -> None:
+        write_archive(path, _Stoppable(folder.open_stream(name), lambda: self._stopped))
 
 
 class _Folder:
@@ -80,10 +109,24 @@ class _Folder:
         return self._sink.open_stream(f"{self._name}/{name}" if self._name else name)
 
 
+class _Stoppable:
+    """A stream that takes no more once there is a reason."""
+
+    def __init__(self, stream: StreamWriter, why: Callable[[], str]) -> None:
+        self._stream = stream
+        self._why = why
+        self.close = stream.close
+
+    def write(self, data: memoryview) -> None:
+        if why := self._why():
+            raise DumpError(why, remedy="the processes run on")
+        self._stream.write(data)
+
+
 def _dump_request(request: CaptureRequest, tree: RunningContainer) -> DumpRequest:
     return DumpRequest(
         root_pid=tree.root_pid,
-        workdir=Path(request.criu_directory(tree.name)),
+        workdir=request.criu_directory(tree.name),
         freeze_cgroup=tree.freezer,
         externals=tree.externals,
         root=tree.root,

@@ -1,0 +1,228 @@
+"""A folder as a tar archive, while it is read: what a container has changed in its root, or one of its volumes.
+
+The archive is POSIX.1-2001 (pax) with GNU's extension for sparse files, as GNU tar writes and reads it too. It holds
+whatever makes a file what it is: owner as numbers, mode, time to the nanosecond, extended attributes
+(`SCHILY.xattr.…`), hard links, holes, devices. Names come in order, so that two archives of a folder differ only where
+the folder does. Left out: sockets, whose programs make them anew; other filesystems that are mounted inside; and the
+names that CRIU gives to files during a dump.
+
+Of an overlay the *upper* directory is archived as it is: a file that was removed is a character device 0:0, and a
+directory that hides what lies below has the attribute `opaque`. What overlayfs writes beside that is about inodes of
+this machine, and is left out. Renamed folders and files without content of their own (mount options `redirect_dir` and
+`metacopy`, which no container runtime uses) are refused.
+
+The folder must not change meanwhile: its processes are frozen. Used by the agent's dump; `runtime.layer` lays it back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cedana_sched.model.errors import DumpError
+from cedana_sched.snapshot.stream import StreamWriter
+
+_BLOCK = tarfile.BLOCKSIZE
+_BUFFER_BYTES = 1 << 20
+_XATTR = "SCHILY.xattr."
+_OVERLAY = re.compile(r"(?:trusted|user)\.overlay\.(.+)")
+_OVERLAY_KEPT = frozenset({"opaque", "whiteout"})
+_OVERLAY_REFUSED = frozenset({"redirect", "metacopy"})
+_OF_THIS_CONTAINER = frozenset({"security.selinux"})  # its label keeps containers apart; the new one has another
+_LINK_REMAP = re.compile(r"link_remap\.\d+")  # criu/files-reg.c
+
+
+class _Data(NamedTuple):
+    """A run of a file that is no hole."""
+
+    offset: int
+    length: int
+
+
+def write_archive(root: Path, stream: StreamWriter) -> int:
+    """Write all of a folder as an archive, and close the stream; returns its bytes.
+
+    Raises:
+        DumpError: it holds what an archive cannot say, or a file became shorter while it was read.
+        OSError: it cannot be read.
+    """
+    archive = _Archive(root, stream)
+    archive.add(root, "./", root.lstat())
+    archive.add_children(root, "./")
+    return archive.finish()
+
+
+class _Archive:
+    def __init__(self, root: Path, stream: StreamWriter) -> None:
+        self._device = root.lstat().st_dev
+        self._stream = stream
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._used = 0
+        self._written = 0
+        self._names: dict[int, str] = {}
+
+    def add_children(self, folder: Path, name: str) -> None:
+        with os.scandir(folder) as entries:
+            children = sorted(entries, key=lambda entry: entry.name)
+        for entry in children:
+            status = entry.stat(follow_symlinks=False)
+            path, child = folder / entry.name, name + entry.name
+            if stat.S_ISSOCK(status.st_mode) or _LINK_REMAP.fullmatch(entry.name):
+                continue
+            self.add(path, child, status)
+            if stat.S_ISDIR(status.st_mode) and status.st_dev == self._device:
+                self.add_children(path, child + "/")
+
+    def add(self, path: Path, name: str, status: os.stat_result) -> None:
+        """One file, without what is in it if it is a folder."""
+        info = _describe(name, status)
+        info.pax_headers = {**info.pax_headers, **_attributes(path)}
+        if stat.S_ISLNK(status.st_mode):
+            info.linkname = os.readlink(path)  # noqa: PTH115  # as it is written
+        elif status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode) and not _is_whiteout(status):
+            if first := self._names.get(status.st_ino):
+                info.type, info.linkname, info.pax_headers = tarfile.LNKTYPE, first, {}
+            self._names.setdefault(status.st_ino, name)
+        if info.type == tarfile.REGTYPE:
+            self._add_content(path, info, status.st_size)
+        else:
+            self._put(_header(info))
+
+    def finish(self) -> int:
+        """End the archive."""
+        self._put(bytes(2 * _BLOCK))
+        self._flush()
+        self._stream.close()
+        return self._written
+
+    def _add_content(self, path: Path, info: tarfile.TarInfo, size: int) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            data = list(_data_of(descriptor, size))
+            if sum(run.length for run in data) == size:
+                sparse_map = b""
+                info.size = size
+            else:
+                sparse_map = _make_sparse(info, data, size)
+            self._put(_header(info) + sparse_map)
+            for run in data:
+                self._copy(path, descriptor, run)
+        finally:
+            os.close(descriptor)
+        self._put(bytes(-info.size % _BLOCK))
+
+    def _copy(self, path: Path, descriptor: int, run: _Data) -> None:
+        offset, left = run
+        while left:
+            if self._used == _BUFFER_BYTES:
+                self._flush()
+            room = self._buffer[self._used : self._used + left]
+            count = os.preadv(descriptor, [room], offset)
+            if not count:
+                raise DumpError(f"{path} became shorter while it was saved", remedy="see who else writes to it")
+            self._used += count
+            offset += count
+            left -= count
+
+    def _put(self, data: bytes) -> None:
+        while data:
+            if self._used == _BUFFER_BYTES:
+                self._flush()
+            part, data = data[: _BUFFER_BYTES - self._used], data[_BUFFER_BYTES - self._used :]
+            self._buffer[self._used : self._used + len(part)] = part
+            self._used += len(part)
+
+    def _flush(self) -> None:
+        if self._used:
+            self._stream.write(self._buffer[: self._used])
+        self._written += self._used
+        self._used = 0
+
+
+_KINDS = {
+    stat.S_IFREG: tarfile.REGTYPE,
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
+    stat.S_IFIFO: tarfile.FIFOTYPE,
+    stat.S_IFCHR: tarfile.CHRTYPE,
+    stat.S_IFBLK: tarfile.BLKTYPE,
+}
+
+
+def _describe(name: str, status: os.stat_result) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = _KINDS[stat.S_IFMT(status.st_mode)]
+    info.mode = stat.S_IMODE(status.st_mode)
+    info.uid, info.gid = status.st_uid, status.st_gid
+    info.devmajor, info.devminor = os.major(status.st_rdev), os.minor(status.st_rdev)
+    seconds, nanoseconds = divmod(abs(status.st_mtime_ns), 10**9)
+    info.mtime = status.st_mtime_ns // 10**9
+    info.pax_headers = {"mtime": f"{'-' if status.st_mtime_ns < 0 else ''}{seconds}.{nanoseconds:09}"}
+    return info
+
+
+def _is_whiteout(status: os.stat_result) -> bool:
+    """Overlayfs makes one inode serve for many."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _attributes(path: Path) -> dict[str, str]:
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return {}
+        raise
+    found = {}
+    for name in names:
+        overlay = _OVERLAY.fullmatch(name)
+        if overlay and overlay.group(1) in _OVERLAY_REFUSED:
+            raise DumpError(
+                f"{path} is a rename or a change of attributes that overlayfs has not copied ({name})",
+                remedy="mount container roots without redirect_dir and metacopy",
+            )
+        if name in _OF_THIS_CONTAINER or (overlay and overlay.group(1) not in _OVERLAY_KEPT):
+            continue
+        value = os.getxattr(path, name, follow_symlinks=False)
+        found[_XATTR + name] = value.decode("utf-8", "surrogateescape")
+    return found
+
+
+def _data_of(descriptor: int, size: int) -> Iterator[_Data]:
+    """The runs of a file that are no holes, in order."""
+    offset = 0
+    while offset < size:
+        try:
+            begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # a hole up to the end
+            raise
+        offset = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
+        yield _Data(begin, offset - begin)
+
+
+def _make_sparse(info: tarfile.TarInfo, data: list[_Data], size: int) -> bytes:
+    """Turn a member into one of GNU's sparse format 1.0; returns the map that stands before its data."""
+    entries = [*data, _Data(size, 0)]
+    text = "".join(f"{number}\n" for number in (len(entries), *(part for run in entries for part in run)))
+    sparse_map = text.encode().ljust(-(-len(text) // _BLOCK) * _BLOCK, b"\0")
+    info.pax_headers = {
+        **info.pax_headers,
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": info.name,
+        "GNU.sparse.realsize": str(size),
+    }
+    info.size = len(sparse_map) + sum(run.length for run in data)
+    return sparse_map
+
+
+def _header(info: tarfile.TarInfo) -> bytes:
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
