@@ -1,0 +1,156 @@
+"""Kueue seen through the contract: what it is about to stop, and how it is let go.
+
+Kueue's suspension of a Job is held by the admission webhook, which reads the PreemptionHold; the release is an
+annotation on the Job, which the webhook recognises and on which Kueue tries again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import structlog
+
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.resources import JOBS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.preemption import Release
+from cedana_sched_kueue.abandoned import holds_that_stand
+from cedana_sched_kueue.admission_checks import AdmissionChecks
+from cedana_sched_kueue.index import Index, own_uid, owner_uid
+from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
+from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
+from cedana_sched_kueue.work import WorkQueue
+
+log = structlog.get_logger(__name__)
+
+
+class KueueAdapter:
+    """Jobs that Kueue manages."""
+
+    name: ClassVar[str] = ADAPTER
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._api = cluster.api
+        self._pods = cluster.pods
+        self._jobs = Mirror(Watch(cluster.api, JOBS, Job))
+        self._workloads = Mirror(Watch(cluster.api, WORKLOADS, Workload))
+        self._synced = asyncio.Event()
+        self._readers: list[asyncio.Queue[KueueReport]] = []
+        self._annotating = WorkQueue("annotation of a Job", self._annotate)
+        self._admission = AdmissionChecks(cluster.api, self._workloads)
+        self._preemptions = Preemptions(
+            jobs=Index(self._jobs, own_uid, self._review),
+            workloads=Index(self._workloads, own_uid),
+            workloads_of=Index(self._workloads, owner_uid, self._review),
+            pods_of=Index(cluster.pods, owner_uid),
+            policies=cluster.policies,
+            clock=time.time,
+        )
+
+    @classmethod
+    def connect(cls, cluster: ClusterAccess) -> Self:
+        """Make it; nothing is asked of the API server yet."""
+        return cls(cluster)
+
+    async def run(self) -> None:
+        """Keep the watches, answer for the AdmissionChecks, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._jobs.run(), name="Jobs")
+            await self._jobs.synced.wait()  # first: an older Workload beside a newer Job would look evicted again
+            group.create_task(self._workloads.run(), name="Workloads")
+            await self._workloads.synced.wait()
+            await self._pods.synced.wait()
+            self._synced.set()
+            for job in self._jobs:
+                self._review(job.metadata.uid)
+            group.create_task(self._annotating.run(), name="annotations of Jobs")
+            group.create_task(self._admission.run(), name="admission checks")
+
+    async def reports(self) -> AsyncIterator[KueueReport]:
+        """What is pending, then what happens, until the reader goes away."""
+        await self._synced.wait()
+        queue: asyncio.Queue[KueueReport] = asyncio.Queue()
+        for pending in self._preemptions.pending():
+            queue.put_nowait(pending)
+        self._readers.append(queue)
+        try:
+            for report in await self._taken_back_unseen():
+                yield report
+            while True:
+                yield await queue.get()
+        finally:
+            self._readers.remove(queue)
+
+    async def release(self, release: Release) -> None:
+        """Let Kueue suspend the Job, whatever the verdicts are: it cannot be asked for another victim.
+
+        Raises:
+            RetryableError: the API server could not be told.
+        """
+        await self._synced.wait()
+        job = self._preemptions.job(job_uid_of(release.signal_uid))
+        name = hold_name(release.signal_uid)
+        still_to_stop = job is not None and not job.spec.suspend and not job.ended
+        if job is not None and still_to_stop and job.metadata.annotations.get(names.RELEASED) != name:
+            await self._mark(job, name)
+            log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
+        self._preemptions.released(release.signal_uid)
+
+    def _review(self, job_uid: str) -> None:
+        if not self._synced.is_set():
+            return
+        for report in self._preemptions.review(job_uid):
+            for reader in self._readers:
+                reader.put_nowait(report)
+        if self._preemptions.annotation(job_uid)[0]:
+            self._annotating.add(job_uid)
+
+    async def _annotate(self, job_uid: str) -> None:
+        needed, name = self._preemptions.annotation(job_uid)
+        job = self._preemptions.job(job_uid)
+        if needed and job is not None:
+            await self._mark(job, name)
+            what = "nothing to hold" if name else "release of an earlier hold removed"
+            log.info(what, namespace=job.metadata.namespace, job=job.metadata.name)
+
+    async def _mark(self, job: Job, name: str | None) -> None:
+        """Write the annotation on this very Job, or remove it; a Job that is gone needs none."""
+        metadata = job.metadata
+        patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED: name}}}
+        try:
+            await self._api.patch(JOBS, metadata.name, metadata.namespace, patch)
+        except AbsentError:
+            return
+        except ConflictError as error:
+            message = f"Job {metadata.namespace}/{metadata.name} is another one, or was changed meanwhile"
+            raise RetryableError(message, remedy="it is tried again") from error
+
+    async def _taken_back_unseen(self) -> list[PreemptionCancelled]:
+        """Holds of Jobs that Kueue has stopped evicting while nobody looked."""
+        try:
+            standing = await holds_that_stand(self._api, ADAPTER)
+        except ApiError as error:
+            log.warning("earlier holds cannot be read; they end at their deadlines", problem=error.message)
+            return []
+        return [PreemptionCancelled(uid, "Kueue no longer evicts it") for uid in standing if self._is_stale(uid)]
+
+    def _is_stale(self, signal_uid: str) -> bool:
+        job_uid = job_uid_of(signal_uid)
+        job, eviction = self._preemptions.job(job_uid), self._preemptions.eviction(job_uid)
+        if eviction is not None:
+            return eviction.uid != signal_uid
+        return job is None or not job.spec.suspend  # suspended: it went through, and its pods' ends are told
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(adapter: KueueAdapter) -> ClusterAdapter:
+        return adapter

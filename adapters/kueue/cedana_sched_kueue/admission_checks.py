@@ -1,0 +1,130 @@
+"""The controller of our AdmissionCheck: every (re)admission of a Workload passes here and learns who its pods are.
+
+Nothing waits because of us: what cannot be determined passes without updates, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ConflictError, RefusedByServerError
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.admission import Answer, active, answer_of, is_ours, pending_checks, policy_of, ready
+from cedana_sched_kueue.checkpoints import outlook
+from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck, Workload
+from cedana_sched_kueue.work import WorkQueue
+
+log = structlog.get_logger(__name__)
+
+MANAGER = names.ADMISSION_CHECK_CONTROLLER
+"""Field manager of what we write."""
+
+
+class AdmissionChecks:
+    """Answers for all AdmissionChecks whose `controllerName` is ours.
+
+    Args:
+        api: with the rights of `rbac.yaml`.
+        workloads: all of the cluster; somebody else runs it.
+    """
+
+    def __init__(self, api: Api, workloads: Mirror[Workload]) -> None:
+        self._api = api
+        self._workloads = workloads
+        self._checks = Mirror(Watch(api, ADMISSION_CHECKS, AdmissionCheck))
+        self._policies = Mirror(Watch(api, CHECKPOINT_POLICIES, PartialObject))
+        self._passing = WorkQueue("admission of a Workload", self._pass)
+        self._declaring = WorkQueue("state of an AdmissionCheck", self._declare)
+
+    async def run(self) -> None:
+        """Answer, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._checks.run(), name="AdmissionChecks")
+            group.create_task(self._policies.run(), name="CheckpointPolicies of AdmissionChecks")
+            for mirror in (self._workloads, self._checks, self._policies):
+                await mirror.synced.wait()
+            self._workloads.subscribe(self._workload_changed)
+            self._checks.subscribe(lambda before, now: self._look_at_all(now or before))
+            self._policies.subscribe(lambda *_: self._look_at_all(*self._checks))
+            self._look_at_all(*self._checks)
+            group.create_task(self._passing.run(), name="admission of Workloads")
+            group.create_task(self._declaring.run(), name="state of AdmissionChecks")
+
+    def _workload_changed(self, _before: Workload | None, now: Workload | None) -> None:
+        if now is not None and pending_checks(now, self._ours()):
+            self._passing.add(f"{now.metadata.namespace}/{now.metadata.name}")
+
+    def _look_at_all(self, *checks: AdmissionCheck | None) -> None:
+        for check in checks:
+            if check is not None and is_ours(check):
+                self._declaring.add(check.metadata.name)
+        for workload in self._workloads:
+            self._workload_changed(None, workload)
+
+    def _ours(self) -> tuple[str, ...]:
+        return tuple(check.metadata.name for check in self._checks if is_ours(check))
+
+    def _policy_names(self) -> tuple[str, ...]:
+        return tuple(policy.metadata.name for policy in self._policies)
+
+    async def _declare(self, name: str) -> None:
+        check = self._checks.get(name)
+        if check is None or not is_ours(check):
+            return
+        body = active(check, self._policy_names(), datetime.now(tz=UTC))
+        if body is None:
+            return
+        try:
+            await self._api.apply(ADMISSION_CHECKS, body, manager=MANAGER, subresource="status")
+        except AbsentError:
+            return  # deleted meanwhile
+        condition = body["status"]["conditions"][0]
+        log.info("admission check declared", check=name, active=condition["status"], why=condition["message"])
+
+    async def _pass(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        workload = self._workloads.get(name, namespace)
+        if workload is None:
+            return
+        all_ours = {one.name for one in workload.status.admission_checks} & set(self._ours())
+        for check in pending_checks(workload, all_ours):
+            if check == min(all_ours):
+                answer, message = await self._answer(workload, check)
+            else:  # two of ours that name different policies would end the Workload for good
+                answer, message = Answer(), f"AdmissionCheck {min(all_ours)!r} says what it continues from"
+            await self._write(workload, check, answer, message)
+
+    async def _answer(self, workload: Workload, check: str) -> tuple[Answer, str]:
+        try:
+            known = self._checks.get(check)
+            answer = answer_of(workload, policy_of(known, self._policy_names()) if known else None)
+            return answer, answer.note or await outlook(self._api, workload.metadata.namespace, answer.ids)
+        except Exception as error:  # a defect of ours must not keep a Workload from starting
+            log.exception("workload passes unprotected", namespace=workload.metadata.namespace, check=check)
+            return Answer(), f"starts unprotected: {error!r}"
+
+    async def _write(self, workload: Workload, check: str, answer: Answer, message: str) -> None:
+        metadata = workload.metadata
+        bound = log.bind(namespace=metadata.namespace, workload=metadata.name, check=check)
+        try:
+            try:
+                await self._apply(workload, check, answer, message)
+            except RefusedByServerError as error:
+                if not answer.pod_set_updates:
+                    raise
+                bound.exception("updates refused, the workload passes unprotected")
+                await self._apply(workload, check, Answer(), f"starts unprotected: {error.message}")
+        except (AbsentError, ConflictError):
+            return  # it has changed or is gone: the watch tells, and it is looked at again
+        bound.info("workload passes", message=message)
+
+    async def _apply(self, workload: Workload, check: str, answer: Answer, message: str) -> None:
+        body = ready(workload, check, answer, message, datetime.now(tz=UTC))
+        await self._api.apply(WORKLOADS, body, manager=MANAGER, subresource="status")

@@ -1,0 +1,135 @@
+"""Kueue's kinds and the Job, as far as we read them; msgspec skips everything else.
+
+Field names and conditions are those of `kueue.x-k8s.io/v1beta2` (Kueue 0.19, apis/kueue/v1beta2) and `batch/v1`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.kube.objects import Condition, EnvVar, Metadata
+from cedana_sched.kube.resources import Resource
+
+KUEUE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
+
+WORKLOADS = Resource(KUEUE_API_VERSION, "Workload", "workloads")
+ADMISSION_CHECKS = Resource(KUEUE_API_VERSION, "AdmissionCheck", "admissionchecks", namespaced=False)
+
+# Conditions of a Workload.
+EVICTED: Final = "Evicted"
+PREEMPTED: Final = "Preempted"
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+FINISHED: Final = "Finished"
+
+# States of a Workload's admission check.
+PENDING: Final = "Pending"
+READY: Final = "Ready"
+
+ACTIVE: Final = "Active"
+"""Condition of an AdmissionCheck: a ClusterQueue that names one that is not active admits nothing."""
+
+
+class _Kube(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class TemplateMetadata(_Kube, frozen=True):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class TemplateContainer(_Kube, frozen=True):
+    name: str = ""
+    env: tuple[EnvVar, ...] | None = None
+
+
+class TemplatePodSpec(_Kube, frozen=True):
+    containers: tuple[TemplateContainer, ...] = ()
+
+
+class PodTemplate(_Kube, frozen=True):
+    metadata: TemplateMetadata = TemplateMetadata()
+    spec: TemplatePodSpec = TemplatePodSpec()
+
+
+class PodSet(_Kube, frozen=True):
+    """Pods of one kind of a Workload; a Job has one, called `main`."""
+
+    name: str = "main"
+    count: int = 1
+    template: PodTemplate = PodTemplate()
+
+
+class CheckState(_Kube, frozen=True):
+    """What an admission check says of a Workload."""
+
+    name: str
+    state: str = PENDING
+    message: str = ""
+
+
+class WorkloadSpec(_Kube, frozen=True):
+    pod_sets: tuple[PodSet, ...] = ()
+
+
+class WorkloadStatus(_Kube, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    admission_checks: tuple[CheckState, ...] = ()
+
+
+class Workload(_Kube, frozen=True):
+    """Kueue's own record of a Job: queued, admitted, evicted, and admitted again, under one name."""
+
+    metadata: Metadata
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type where it is True."""
+        return next((one for one in self.status.conditions if one.type == kind and one.status == "True"), None)
+
+
+class ParametersReference(_Kube, frozen=True):
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class AdmissionCheckSpec(_Kube, frozen=True):
+    controller_name: str = ""
+    parameters: ParametersReference | None = None
+
+
+class AdmissionCheckStatus(_Kube, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class AdmissionCheck(_Kube, frozen=True):
+    metadata: Metadata
+    spec: AdmissionCheckSpec = AdmissionCheckSpec()
+    status: AdmissionCheckStatus = AdmissionCheckStatus()
+
+
+class JobSpec(_Kube, frozen=True):
+    suspend: bool = False
+    template: PodTemplate = PodTemplate()
+
+
+class JobStatus(_Kube, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(_Kube, frozen=True):
+    metadata: Metadata
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is being deleted, or has completed or failed."""
+        return self.metadata.deletion_timestamp is not None or any(
+            one.type in {"Complete", "Failed"} and one.status == "True" for one in self.status.conditions
+        )

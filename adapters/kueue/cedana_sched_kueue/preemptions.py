@@ -1,0 +1,234 @@
+"""Which Jobs Kueue is about to stop, as reports: from what the mirrors hold, without I/O.
+
+Kueue sets `Evicted=True` on a Workload, whatever the cause, and then suspends its Job; the admission webhook refuses
+that suspension until the release. So an eviction is pending while its Workload is evicted and its Job still runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from cedana_sched.adapter.cluster import Policies
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import JOBS
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.preemption import HeldObject, Signal, Victim, WorkloadRef
+from cedana_sched_kueue.index import Index
+from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Job, Workload
+from cedana_sched_kueue.templates import is_named
+
+log = structlog.get_logger(__name__)
+
+ADAPTER = "kueue"
+KueueReport = Preempted | PreemptionCancelled
+
+_PREEMPTOR = re.compile(r"\(UID: ([^,)]+), JobUID: ")
+"""In the message of `Preempted`, since Kueue 0.9 (pkg/scheduler/preemption, preemptionMessage)."""
+_UNKNOWN = "UNKNOWN"
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """A stop that Kueue has decided for a Job that still runs. `uid` is the signal's."""
+
+    uid: str
+    workload: Workload
+    job: Job
+
+
+def eviction_of(workload: Workload, job: Job | None) -> Eviction | None:
+    """The stop that is due, if one is: a Job that is suspended, or has ended, is stopped already."""
+    evicted = workload.condition(EVICTED)
+    if evicted is None or workload.condition(FINISHED) is not None:
+        return None
+    if job is None or job.spec.suspend or job.ended:
+        return None
+    return Eviction(f"{job.metadata.uid}@{evicted.last_transition_time}", workload, job)
+
+
+def job_uid_of(signal_uid: str) -> str:
+    """The Job that a signal of ours is about."""
+    return signal_uid.partition("@")[0]
+
+
+class Preemptions:
+    """Tells what is new about Jobs, one at a time, and what is pending.
+
+    It remembers only what it has told; told again after a restart, everything has the same uids.
+
+    Args:
+        jobs: by their uid.
+        workloads: by their uid.
+        workloads_of: the same Workloads by the uid of their Job.
+        pods_of: protected pods by the uid of their Job.
+        policies: of the cluster.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        jobs: Index[Job],
+        workloads: Index[Workload],
+        workloads_of: Index[Workload],
+        pods_of: Index[Pod],
+        policies: Policies,
+        clock: Callable[[], float],
+    ) -> None:
+        self._jobs = jobs
+        self._workloads = workloads
+        self._workloads_of = workloads_of
+        self._pods_of = pods_of
+        self._policies = policies
+        self._clock = clock
+        self._told: dict[str, Signal] = {}
+        """By uid of the Job: signals that are neither released nor taken back."""
+        self._over: dict[str, str] = {}
+        """By uid of the Job: the last eviction that nothing more is to be told of."""
+
+    def pending(self) -> tuple[Preempted, ...]:
+        """Every signal that was told and is not over."""
+        return tuple(map(Preempted, self._told.values()))
+
+    def job(self, uid: str) -> Job | None:
+        """The Job of this uid, as long as it exists."""
+        return self._jobs.one(uid)
+
+    def eviction(self, job_uid: str) -> Eviction | None:
+        """The stop of this Job that is due."""
+        job = self.job(job_uid)
+        found = (eviction_of(workload, job) for workload in self._workloads_of(job_uid))
+        return next((one for one in found if one is not None), None)
+
+    def review(self, job_uid: str) -> tuple[KueueReport, ...]:
+        """What is to be told now about this Job; nothing when nothing has changed."""
+        eviction, told = self.eviction(job_uid), self._told.get(job_uid)
+        if eviction is not None:
+            if told is not None and told.uid == eviction.uid:
+                return ()
+            return (*self._taken_back(job_uid, "Kueue evicts it anew"), *self._begun(job_uid, eviction))
+        job = self.job(job_uid)
+        if job is None:
+            self._over.pop(job_uid, None)
+            return self._taken_back(job_uid, "its Job was deleted")
+        if told is None:
+            return ()
+        if job.ended:
+            return self._taken_back(job_uid, "its Job has ended")
+        if job.spec.suspend:  # the eviction went through; its pods' ends are told by others
+            self._conclude(job_uid, told.uid)
+            return ()
+        workloads = self._workloads_of(job_uid)
+        if not workloads:  # Kueue stops a Job without a Workload as well (jobframework, NoMatchingWorkload)
+            return ()
+        return self._taken_back(job_uid, f"Kueue no longer evicts Workload {workloads[0].metadata.name}")
+
+    def released(self, signal_uid: str) -> None:
+        """Nothing more is to be told of this signal."""
+        self._conclude(job_uid_of(signal_uid), signal_uid)
+
+    def annotation(self, job_uid: str) -> tuple[bool, str | None]:
+        """Whether the Job's annotation `names.RELEASED` must change without the coordinator, and what it must be then.
+
+        An eviction that saves nothing is let go at once, for the webhook may hold it already. What is left from an
+        earlier hold is removed, lest it lets the next eviction go.
+        """
+        job = self.job(job_uid)
+        workloads = self._workloads_of(job_uid)
+        if job is None or job.spec.suspend or job.ended or not workloads:
+            return False, None
+        now = job.metadata.annotations.get(names.RELEASED)
+        eviction = self.eviction(job_uid)
+        if eviction is None:
+            return now is not None, None
+        name = hold_name(eviction.uid)
+        if job_uid in self._told:
+            return now not in {None, name}, None
+        return now != name and is_named(job.spec.template), name
+
+    def _begun(self, job_uid: str, eviction: Eviction) -> tuple[KueueReport, ...]:
+        if self._over.get(job_uid) == eviction.uid:  # the Workload's news are older than the Job's
+            return ()
+        if eviction.job.metadata.annotations.get(names.RELEASED) == hold_name(eviction.uid):
+            self._conclude(job_uid, eviction.uid)  # released before a restart
+            return ()
+        signal = self._signal(eviction)
+        if not signal.victims:
+            self._conclude(job_uid, eviction.uid)
+            return ()
+        self._told[job_uid] = signal
+        return (Preempted(signal),)
+
+    def _taken_back(self, job_uid: str, why: str) -> tuple[KueueReport, ...]:
+        told = self._told.get(job_uid)
+        if told is None:
+            return ()
+        self._conclude(job_uid, told.uid)
+        return (PreemptionCancelled(told.uid, why),)
+
+    def _conclude(self, job_uid: str, signal_uid: str) -> None:
+        told = self._told.get(job_uid)
+        if told is not None and told.uid == signal_uid:
+            del self._told[job_uid]
+        if self.job(job_uid) is not None:
+            self._over[job_uid] = signal_uid
+
+    def _signal(self, eviction: Eviction) -> Signal:
+        workload, job = eviction.workload, eviction.job
+        reason, preemptor_uid = reason_of(workload)
+        preemptor = self._workloads.one(preemptor_uid) if preemptor_uid else None
+        return Signal(
+            uid=eviction.uid,
+            adapter=ADAPTER,
+            victims=tuple(self._victims(workload, self._pods_of(job.metadata.uid))),
+            reason=reason,
+            observed_at=self._clock(),
+            preemptor=f"{preemptor.metadata.namespace}/{preemptor.metadata.name}" if preemptor else preemptor_uid,
+            together=preemptor_uid,
+            held=HeldObject(JOBS.group_version, JOBS.kind, job.metadata.namespace, job.metadata.name, job.metadata.uid),
+        )
+
+    def _victims(self, workload: Workload, pods: Iterable[Pod]) -> Iterable[Victim]:
+        running = (pod for pod in pods if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None)
+        for pod in sorted(running, key=lambda pod: pod.metadata.name):
+            metadata, started = pod.metadata, pod.status.start_time
+            try:
+                identity = identity_of(pod)
+            except (UsageError, ValueError) as error:
+                log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
+                continue
+            yield Victim(
+                workload=WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name),
+                identity=identity,
+                policy=self._policies.named(metadata.annotations.get(names.POLICY)),
+                gang=workload.metadata.uid,
+                started_at=datetime.fromisoformat(started).timestamp() if started else None,
+            )
+
+
+def reason_of(workload: Workload) -> tuple[str, str | None]:
+    """Why it is evicted, in Kueue's words, and the uid of the Workload that takes its place."""
+    evicted, preempted = workload.condition(EVICTED), workload.condition(PREEMPTED)
+    reason = evicted.reason if evicted else ""
+    if reason != PREEMPTED or preempted is None:
+        return reason, None
+    found = _PREEMPTOR.search(preempted.message)
+    return preempted.reason, found[1] if found and found[1] != _UNKNOWN else None
+
+
+def identity_of(pod: Pod) -> Identity:
+    """Who a protected pod is, as the pod webhook wrote it.
+
+    Raises:
+        UsageError: it is no identity.
+        ValueError: its index is no number.
+    """
+    annotations = pod.metadata.annotations
+    return Identity(pod.metadata.namespace, annotations.get(names.ID, ""), int(annotations.get(names.INDEX, "0")))

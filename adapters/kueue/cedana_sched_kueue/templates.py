@@ -1,0 +1,41 @@
+"""Who the pods of a template are: the id that a person wrote into it, or the one that is derived from its Job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cedana_sched.kube.objects import OwnerReference
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.objects import PodTemplate
+
+LONGEST_ID = 63
+UID_DIGITS = 8
+
+
+def is_named(template: PodTemplate) -> bool:
+    """Whether its pods have an identity without us: by the annotation, or the variable, whatever its value."""
+    return names.ID in annotations_of(template) or any(
+        one.name == CHECKPOINT_VARIABLE for container in template.spec.containers for one in container.env or ()
+    )
+
+
+def named_id(template: PodTemplate) -> str | None:
+    """The id that it names; None where there is none, or its value comes from elsewhere (`valueFrom`)."""
+    named = (
+        one.value
+        for container in template.spec.containers
+        for one in container.env or ()
+        if one.name == CHECKPOINT_VARIABLE and one.value
+    )
+    return next(named, None) or annotations_of(template).get(names.ID)
+
+
+def derived_id(job: OwnerReference) -> str:
+    """The id of a Job's pods that name none: another Job of the same name never continues from this one's snapshots."""
+    digits = job.uid[:UID_DIGITS]
+    return f"{job.name[: LONGEST_ID - len(digits) - 1].rstrip('-.')}-{digits}"
+
+
+def annotations_of(template: PodTemplate) -> Mapping[str, str]:
+    return template.metadata.annotations or {}

@@ -1,0 +1,69 @@
+"""Work by key: each key by one worker at a time, again when it changed meanwhile, and again later when it failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError
+
+log = structlog.get_logger(__name__)
+
+WORKERS = 8
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class WorkQueue:
+    """Like the queue of a Kubernetes controller.
+
+    Args:
+        name: in the log.
+        perform: brings what a key stands for to where it should be; it looks anew each time.
+    """
+
+    def __init__(self, name: str, perform: Callable[[str], Awaitable[None]]) -> None:
+        self._name = name
+        self._perform = perform
+        self._ready: asyncio.Queue[str] = asyncio.Queue()
+        self._waiting: set[str] = set()
+        """In the queue, or to be put there when the worker that has it is done."""
+        self._active: set[str] = set()
+        self._failures: dict[str, int] = {}
+
+    def add(self, key: str) -> None:
+        """Have it done; returns at once."""
+        if key not in self._waiting:
+            self._waiting.add(key)
+            if key not in self._active:
+                self._ready.put_nowait(key)
+
+    async def run(self) -> None:
+        """Work, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WORKERS):
+                group.create_task(self._work(), name=f"{self._name} {number}")
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            key = await self._ready.get()
+            self._waiting.discard(key)
+            self._active.add(key)
+            try:
+                await self._perform(key)
+                self._failures.pop(key, None)
+            except CedanaSchedError as error:
+                pause = self._pause(key)
+                log.warning("failed, tried again", what=self._name, key=key, problem=str(error), pause_seconds=pause)
+                loop.call_later(pause, self.add, key)
+            finally:
+                self._active.discard(key)
+                if key in self._waiting:
+                    self._ready.put_nowait(key)
+
+    def _pause(self, key: str) -> float:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        return float(min(FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 20), LONGEST_PAUSE_SECONDS))

@@ -1,0 +1,322 @@
+"""The Kueue adapter beside a real Kueue: admission through our check, preemptions as signals, releases by annotation.
+
+A ValidatingAdmissionPolicy stands in for the webhook's hold: Kueue may suspend a Job that has the annotation alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+import yaml
+
+from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.kube.client import Api as ProductApi
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import Release, Signal, Verdict
+from cedana_sched_kueue.adapter import KueueAdapter
+from cedana_sched_kueue.preemptions import KueueReport
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import has_condition, is_gone, wait_for
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.audit import Audit, Write
+from tests.cluster.fixtures.namespace import Namespace, container, job
+
+_KUEUE = "kueue.x-k8s.io/v1beta2"
+_ADMISSION = "admissionregistration.k8s.io/v1"
+_CONTROLLER = "system:serviceaccount:kueue-system:kueue-controller-manager"
+_DEFINITIONS = Path(__file__).parents[2] / "manifests" / "chart" / "files" / "crds"
+_ENDLESS = "import time; time.sleep(10_000)"
+_HELD = f"""
+!(object.spec.suspend == true && oldObject.spec.suspend != true)
+|| request.userInfo.username != '{_CONTROLLER}'
+|| '{names.RELEASED}' in object.metadata.?annotations.orValue({{}})
+"""
+
+
+class _BuiltIn:
+    def named(self, name: str | None) -> CheckpointPolicy:  # there is one
+        return CheckpointPolicy()
+
+
+@dataclass
+class _Running:
+    adapter: KueueAdapter
+    reports: asyncio.Queue[KueueReport] = field(default_factory=asyncio.Queue)
+
+    async def signal(self, within: float = 60) -> Signal:
+        async with asyncio.timeout(within):
+            report = await self.reports.get()
+        assert isinstance(report, Preempted)
+        return report.signal
+
+
+@asynccontextmanager
+async def _adapting(cluster: Cluster) -> AsyncIterator[_Running]:
+    async with ProductApi.open(str(cluster.kubeconfig)) as api:
+        pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        running = _Running(KueueAdapter.connect(ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), "-")))
+
+        async def read() -> None:
+            async with aclosing(running.adapter.reports()) as reports:  # type: ignore[type-var]  # it is a generator
+                async for report in reports:
+                    running.reports.put_nowait(report)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in (pods.run(), running.adapter.run(), read())]
+            yield running
+            for task in tasks:
+                task.cancel()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def running(cluster: Cluster, namespace: Namespace, kueue: None, kinds: None) -> AsyncIterator[_Running]:
+    async with _adapting(cluster) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def kinds(api: Api) -> None:
+    """Our kinds, served."""
+    for path in sorted(_DEFINITIONS.glob("*.yaml")):
+        body = yaml.safe_load(path.read_text())
+        await api.apply(body)
+        name = body["metadata"]["name"]
+        await wait_for(api, "apiextensions.k8s.io/v1", "CustomResourceDefinition", name, _is_served)
+
+
+def _is_served(body: Object) -> bool:
+    conditions = body.get("status", {}).get("conditions") or []  # null at first
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def _policy(name: str) -> Object:
+    return {"apiVersion": names.API_VERSION, "kind": "CheckpointPolicy", "metadata": {"name": name}, "spec": {}}
+
+
+def _check(name: str) -> Object:
+    parameters = {"apiGroup": names.GROUP, "kind": "CheckpointPolicy", "name": name}
+    spec = {"controllerName": names.ADMISSION_CHECK_CONTROLLER, "parameters": parameters}
+    return {"apiVersion": _KUEUE, "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": spec}
+
+
+def _queue(name: str, namespace: str) -> Object:
+    """A group's half of 800m of CPU, and the way in and out of it."""
+    quota = {"name": namespace, "resources": [{"name": "cpu", "nominalQuota": "400m"}]}
+    return {
+        "apiVersion": _KUEUE,
+        "kind": "ClusterQueue",
+        "metadata": {"name": f"{namespace}-{name}"},
+        "spec": {
+            "cohortName": namespace,
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
+            "admissionChecksStrategy": {"admissionChecks": [{"name": namespace}]},
+        },
+    }
+
+
+def _holding(namespace: str) -> tuple[Object, Object]:
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["jobs"]}
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    policy = {
+        "apiVersion": _ADMISSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": namespace},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
+            "validations": [{"expression": _HELD, "message": "held"}],
+        },
+    }
+    binding = {
+        "apiVersion": _ADMISSION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": namespace},
+        "spec": {"policyName": namespace, "validationActions": ["Deny"]},
+    }
+    return policy, binding
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def groups(running: _Running, namespace: Namespace) -> AsyncIterator[Namespace]:
+    """Two groups, bio and ml, whose queues name our check, and a hold."""
+    api, name = namespace.api, namespace.name
+    flavor = {"apiVersion": _KUEUE, "kind": "ResourceFlavor", "metadata": {"name": name}}
+    bodies = [flavor, _policy(name), _check(name), *(_queue(group, name) for group in ("bio", "ml")), *_holding(name)]
+    for body in bodies:
+        await api.apply(body)
+    for group in ("bio", "ml"):
+        spec = {"clusterQueue": f"{name}-{group}"}
+        local = {"apiVersion": _KUEUE, "kind": "LocalQueue", "metadata": {"name": group}, "spec": spec}
+        await namespace.apply(local)
+    await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active"))
+    yield namespace
+    for body in reversed(bodies):
+        await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"])
+
+
+def _work(name: str, queue: str, image: str, program: str = _ENDLESS, **spec: Any) -> Object:
+    """One pod that takes a whole group's share; it has what the pod webhook would write."""
+    main = container(image, "python3", "-c", program, resources={"requests": {"cpu": "400m"}})
+    labels = {"kueue.x-k8s.io/queue-name": queue}
+    body = job(name, main, labels=labels, fields={"suspend": True, "backoffLimit": 0}, **spec)
+    metadata = body["spec"]["template"]["metadata"]
+    metadata["labels"][names.PROTECTED] = "true"
+    metadata["annotations"] = {names.INDEX: "0"}
+    return body
+
+
+async def _preempt(groups: Namespace, toolbox: str, running: _Running, program: str = _ENDLESS) -> Signal:
+    """One of bio's two Jobs, to make room for ml's."""
+    for name in ("bio-1", "bio-2"):
+        await groups.apply(_work(name, "bio", toolbox))
+        await groups.pods(f"job={name}")
+    await groups.apply(_work("ml", "ml", toolbox, program))
+    return await running.signal()
+
+
+async def _workload_of(namespace: Namespace, name: str) -> Object:
+    found = await namespace.api.objects(_KUEUE, "Workload", namespace.name)
+    return next(one for one in found if one["metadata"]["ownerReferences"][0]["name"] == name)
+
+
+def _released(verdict: Verdict, signal: Signal) -> Release:
+    return Release(signal.uid, {victim.workload.uid: verdict for victim in signal.victims})
+
+
+async def _keep_snapshot(namespace: Namespace, signal: Signal) -> None:
+    """What the coordinator writes when the victim's snapshot is committed."""
+    (victim,) = signal.victims
+    now, identity = "2026-11-21T15:00:00.000000Z", victim.identity
+    metadata = {"name": identity.id, "labels": {names.ID: identity.id, names.INDEX: "0"}}
+    spec = {
+        "uid": signal.uid,
+        "identity": {"id": identity.id},
+        "pod": {"name": victim.workload.name, "uid": victim.workload.uid, "nodeName": victim.workload.node},
+        "adapter": signal.adapter,
+        "hold": signal.uid,
+        "reason": signal.reason,
+        "createdAt": now,
+    }
+    body = {"apiVersion": names.API_VERSION, "kind": "Checkpoint", "metadata": metadata, "spec": spec}
+    await namespace.apply(body)
+    snapshot = {"id": identity.id, "generation": 7}
+    status = {"phase": "Ready", "step": "Ready", "deadline": now, "snapshot": snapshot}
+    patch = {"status": status}
+    await namespace.api.patch(names.API_VERSION, "Checkpoint", identity.id, patch, namespace.name, subresource="status")
+
+
+def _message(workload: Object) -> str:
+    """Of the only admission check."""
+    return str(workload["status"]["admissionChecks"][0]["message"])
+
+
+def _is_suspended(body: Object) -> bool:
+    return bool(body["spec"].get("suspend"))
+
+
+def _is_unmarked(body: Object) -> bool:
+    return names.RELEASED not in body["metadata"].get("annotations", {})
+
+
+async def test_a_preemption_is_told_held_released_and_undone(
+    groups: Namespace, running: _Running, cluster: Cluster, toolbox: str, audit: Audit
+) -> None:
+    signal = await _preempt(groups, toolbox, running, "import time; time.sleep(1)")
+
+    assert signal.held is not None
+    name = signal.held.name
+    assert name in {"bio-1", "bio-2"}
+    victim = await groups.get("batch/v1", "Job", name)
+    (pod,) = await groups.pods(f"job={name}")
+    derived = f"{name}-{victim['metadata']['uid'][:8]}"
+    assert pod["metadata"]["annotations"][names.ID] == derived, "by the check's podSetUpdates"
+    assert pod["metadata"]["annotations"][names.POLICY] == groups.name
+    assert [(one.workload.uid, one.identity.id) for one in signal.victims] == [(pod["metadata"]["uid"], derived)]
+    preemptor = await _workload_of(groups, "ml")
+    assert signal.reason == "InCohortReclamation"
+    assert signal.preemptor == f"{groups.name}/{preemptor['metadata']['name']}"
+    assert signal.together == preemptor["metadata"]["uid"]
+
+    def is_refused(writes: list[Write]) -> bool:
+        return any(one.resource == "jobs" and one.name == name and one.code >= 400 for one in writes)
+
+    await audit.wait_for(is_refused)
+    async with _adapting(cluster) as restarted:
+        assert (await restarted.signal()).uid == signal.uid, "what is pending is told again"
+
+    assert _message(preemptor) == "", "it has no quota yet"
+    await _keep_snapshot(groups, signal)
+    await running.adapter.release(_released(Verdict.COMMITTED, signal))
+
+    await groups.wait("batch/v1", "Job", name, _is_suspended)
+    await running.adapter.release(_released(Verdict.COMMITTED, signal))  # once more is harmless
+    await groups.wait("batch/v1", "Job", "ml", has_condition("Complete"))
+    (again,) = [pod for pod in await groups.pods(f"job={name}") if not pod["metadata"].get("deletionTimestamp")]
+    assert again["metadata"]["uid"] != pod["metadata"]["uid"]
+    assert again["metadata"]["annotations"][names.ID] == derived, "admitted again through the check"
+    assert _message(await _workload_of(groups, name)) == f"continues from {derived}/0@7"
+    assert _message(await _workload_of(groups, "ml")) == "starts from the beginning"
+    await groups.wait("batch/v1", "Job", name, _is_unmarked)
+    assert running.reports.empty(), "nothing is told twice, and nothing is taken back"
+
+
+async def test_a_preemption_of_a_deleted_job_is_taken_back(groups: Namespace, running: _Running, toolbox: str) -> None:
+    signal = await _preempt(groups, toolbox, running)
+    assert signal.held is not None
+
+    await groups.delete("batch/v1", "Job", signal.held.name)
+
+    async with asyncio.timeout(60):
+        report = await running.reports.get()
+    assert isinstance(report, PreemptionCancelled)
+    assert report.signal_uid == signal.uid
+    await running.adapter.release(_released(Verdict.NOT_NEEDED, signal))
+
+
+async def test_an_eviction_of_pods_that_do_not_run_is_let_go_at_once(
+    groups: Namespace, running: _Running, toolbox: str, audit: Audit
+) -> None:
+    await groups.apply(_work("stuck", "bio", toolbox, nodeSelector={"no-such": "node"}))
+    await groups.pods("job=stuck", phase="Pending")
+    workload = (await _workload_of(groups, "stuck"))["metadata"]["name"]
+
+    await groups.api.patch(_KUEUE, "Workload", workload, {"spec": {"active": False}}, groups.name)
+
+    stopped = await groups.wait("batch/v1", "Job", "stuck", _is_suspended)
+    evicted = await groups.get(_KUEUE, "Workload", workload)
+    since = next(one for one in evicted["status"]["conditions"] if one["type"] == "Evicted")["lastTransitionTime"]
+    name = hold_name(f"{stopped['metadata']['uid']}@{since}")
+
+    def is_let_go(writes: list[Write]) -> bool:
+        marked = {"annotations": {names.RELEASED: name}, "uid": stopped["metadata"]["uid"]}
+        return any(write.name == "stuck" and (write.body or {}).get("metadata") == marked for write in writes)
+
+    await audit.wait_for(is_let_go)
+    assert running.reports.empty()
+
+
+async def test_a_check_without_its_policy_is_not_active_until_it_exists(
+    running: _Running, namespace: Namespace, api: Api
+) -> None:
+    name = namespace.name
+    await api.apply(_check(name))
+    await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active", "False", reason="BadParametersRef"))
+    await api.apply(_policy(name))
+    await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active"))
+    await api.delete(_KUEUE, "AdmissionCheck", name)
+    await wait_for(api, _KUEUE, "AdmissionCheck", name, is_gone)
+    await api.delete(names.API_VERSION, "CheckpointPolicy", name)

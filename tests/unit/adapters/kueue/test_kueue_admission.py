@@ -1,0 +1,168 @@
+"""What our AdmissionCheck says of a Workload, and of itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedana_sched.kube.objects import Condition, Metadata
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.admission import active, answer_of, is_ours, pending_checks, policy_of, ready
+from cedana_sched_kueue.checkpoints import SnapshotOf, in_words
+from cedana_sched_kueue.objects import (
+    AdmissionCheck,
+    AdmissionCheckSpec,
+    AdmissionCheckStatus,
+    CheckState,
+    ParametersReference,
+    PodSet,
+)
+from cedana_sched_kueue.templates import derived_id
+from tests.unit.adapters.kueue.kueue_builders import conditions, owner, template, workload
+
+_NOW = datetime(2026, 11, 21, 15, 0, 0, tzinfo=UTC)
+_DERIVED = "md-1a2b3c4d"
+
+
+def _check(parameters: ParametersReference | None = None, held: tuple[Condition, ...] = ()) -> AdmissionCheck:
+    spec = AdmissionCheckSpec(names.ADMISSION_CHECK_CONTROLLER, parameters)
+    return AdmissionCheck(Metadata(name="save", generation=3), spec, AdmissionCheckStatus(held))
+
+
+def _policy(name: str, kind: str = "CheckpointPolicy", group: str = names.GROUP) -> ParametersReference:
+    return ParametersReference(group, kind, name)
+
+
+def test_pods_without_a_name_get_one_and_the_policy() -> None:
+    answer = answer_of(workload(), "hourly")
+    assert answer.pod_set_updates == ({"name": "main", "annotations": {names.ID: _DERIVED, names.POLICY: "hourly"}},)
+    assert answer.ids == (_DERIVED,)
+
+
+@pytest.mark.parametrize(
+    ("pods", "updates", "ids"),
+    [
+        (template(CEDANA_CHECKPOINT="mine"), (), ("mine",)),
+        (template(CEDANA_CHECKPOINT=""), (), ()),  # its value comes from elsewhere
+        (template({names.ID: "mine"}), (), ("mine",)),
+        (template({names.POLICY: "theirs"}), ({names.ID: _DERIVED},), (_DERIVED,)),
+        (template(), ({names.ID: _DERIVED},), (_DERIVED,)),
+    ],
+)
+def test_a_key_that_the_template_has_is_never_written(pods: object, updates: tuple[object], ids: tuple[str]) -> None:
+    """Kueue would end the Workload for good."""
+    answer = answer_of(workload(pod_sets=(PodSet(template=pods),)), None)  # type: ignore[arg-type]  # parametrized
+    assert tuple(update["annotations"] for update in answer.pod_set_updates) == updates
+    assert answer.ids == ids
+
+
+def test_the_templates_own_policy_stays() -> None:
+    theirs = PodSet(template=template({names.POLICY: "theirs", names.ID: "mine"}))
+    assert answer_of(workload(pod_sets=(theirs,)), "hourly").pod_set_updates == ()
+
+
+@pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])
+def test_what_is_no_job_passes_without_updates_and_says_so(kind: object) -> None:
+    answer = answer_of(workload(owned_by=kind), "hourly")  # type: ignore[arg-type]  # parametrized
+    assert answer.pod_set_updates == ()
+    assert "protects Jobs only" in (answer.note or "")
+
+
+def test_a_job_that_runs_already_is_left_as_it_is() -> None:
+    """The check is new to its queue; the updates would say nothing true about its pods."""
+    answer = answer_of(workload(conditions("QuotaReserved", "Admitted")), "hourly")
+    assert (answer.pod_set_updates, answer.note) == ((), "runs already, and is saved from its next admission on")
+
+
+@given(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,80}[a-z0-9])?", fullmatch=True), st.uuids())
+def test_a_derived_id_is_an_id_whatever_the_jobs_name(name: str, uid: object) -> None:
+    derived = derived_id(owner(str(uid), name))
+    Identity("bio", derived)
+    assert derived.endswith(str(uid)[:8])
+
+
+def test_an_id_says_which_incarnation_of_the_job() -> None:
+    assert derived_id(owner("1a2b3c4d-1", "md")) != derived_id(owner("2a2b3c4d-1", "md"))
+
+
+def test_a_workload_waits_for_us_only_when_it_has_its_quota() -> None:
+    checks = (CheckState("save"), CheckState("other"), CheckState("done", "Ready"))
+    ours = ("save", "done", "absent")
+    assert pending_checks(workload(conditions("QuotaReserved"), checks=checks), ours) == ("save",)
+    assert pending_checks(workload(checks=checks), ours) == ()
+    evicted = workload(conditions("QuotaReserved", "Evicted"), checks=checks)
+    assert pending_checks(evicted, ours) == (), "it keeps its quota while its Job is held"
+    assert pending_checks(workload(conditions("QuotaReserved", "Finished"), checks=checks), ours) == ()
+
+
+def test_what_is_left_from_the_last_admission_is_overwritten() -> None:
+    """Kueue leaves our updates in place when it resets the check, so none must be said as none."""
+    body = ready(workload(), "save", answer_of(workload(pod_sets=()), None), "as it is", _NOW)
+    assert body["metadata"] == {"name": "job-md-12345", "namespace": "bio", "resourceVersion": "7"}
+    assert body["status"]["admissionChecks"] == [
+        {
+            "name": "save",
+            "state": "Ready",
+            "lastTransitionTime": "2026-11-21T15:00:00Z",
+            "message": "as it is",
+            "podSetUpdates": [],
+        }
+    ]
+
+
+def test_a_check_is_active_with_its_policy_or_without_one() -> None:
+    for check in (_check(), _check(_policy("hourly"))):
+        body = active(check, ["hourly"], _NOW)
+        assert body is not None
+        (condition,) = body["status"]["conditions"]
+        assert (condition["type"], condition["status"]) == ("Active", "True")
+        assert condition["observedGeneration"] == 3
+        assert condition["lastTransitionTime"] == "2026-11-21T15:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        (_policy("hourly"), "there is no CheckpointPolicy 'hourly'"),
+        (_policy("hourly", kind="ConfigMap"), "parameters are a ConfigMap"),
+        (_policy("hourly", group="other.example.com"), "name a CheckpointPolicy.sched.cedana.ai"),
+    ],
+)
+def test_a_check_whose_parameters_name_no_policy_says_why_it_is_not_active(
+    parameters: ParametersReference, words: str
+) -> None:
+    body = active(_check(parameters), ["daily"], _NOW)
+    assert body is not None
+    (condition,) = body["status"]["conditions"]
+    assert condition["status"] == "False"
+    assert words in condition["message"]
+    assert policy_of(_check(parameters), ["daily"]) is None
+
+
+def test_a_condition_that_says_it_already_is_not_written_again() -> None:
+    body = active(_check(), [], _NOW)
+    assert body is not None
+    (written,) = body["status"]["conditions"]
+    as_read = Condition("Active", "True", written["reason"], written["message"], "2026-11-01T00:00:00Z")
+    assert active(_check(held=(as_read,)), [], _NOW) is None
+    other = Condition("Active", "True", "Old", "older words", "2026-11-01T00:00:00Z")
+    again = active(_check(held=(other,)), [], _NOW)
+    assert again is not None
+    assert again["status"]["conditions"][0]["lastTransitionTime"] == "2026-11-01T00:00:00Z"
+
+
+def test_only_checks_of_our_controller_are_ours() -> None:
+    assert is_ours(_check())
+    assert not is_ours(AdmissionCheck(Metadata(name="save"), AdmissionCheckSpec("kueue.x-k8s.io/multikueue")))
+    assert not is_ours(None)
+
+
+def test_people_read_what_it_continues_from() -> None:
+    assert in_words([]) == "starts from the beginning"
+    assert in_words([SnapshotOf("md", 3), SnapshotOf("md", 12), SnapshotOf("md", 4)]) == "continues from md/0@12"
+    replicas = [SnapshotOf("md", generation, index) for generation in (1, 2) for index in (2, 0, 1)]
+    assert in_words(replicas) == "continues from md/0@2 and 2 more"

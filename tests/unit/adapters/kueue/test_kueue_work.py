@@ -1,0 +1,78 @@
+"""The queue behind the writes: nothing is lost, nothing is done twice at a time, and failures come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched_kueue.work import WorkQueue
+
+
+@asynccontextmanager
+async def _running(perform: Callable[[str], Awaitable[None]]) -> AsyncIterator[WorkQueue]:
+    queue = WorkQueue("test", perform)
+    task = asyncio.create_task(queue.run())
+    try:
+        async with asyncio.timeout(30):
+            yield queue
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_key_that_changes_while_it_is_worked_on_is_worked_on_again() -> None:
+    began: asyncio.Queue[str] = asyncio.Queue()
+    go_on = asyncio.Semaphore(0)
+    at_once = 0
+
+    async def perform(key: str) -> None:
+        nonlocal at_once
+        at_once += 1
+        assert at_once == 1, "one worker at a time"
+        began.put_nowait(key)
+        await go_on.acquire()
+        at_once -= 1
+
+    async with _running(perform) as queue:
+        queue.add("a")
+        queue.add("a")
+        assert await began.get() == "a"
+        queue.add("a")
+        queue.add("a")
+        go_on.release()
+        assert await began.get() == "a"
+        go_on.release()
+        queue.add("b")
+        assert await began.get() == "b", "and not a third time"
+        go_on.release()
+
+
+async def test_what_failed_comes_again() -> None:
+    attempts: asyncio.Queue[int] = asyncio.Queue()
+
+    async def perform(_key: str) -> None:
+        attempts.put_nowait(attempts.qsize())
+        if attempts.qsize() < 3:
+            raise ApiUnavailableError("not now")
+        done.set()
+
+    done = asyncio.Event()
+    async with _running(perform) as queue:
+        queue.add("a")
+        await done.wait()
+    assert attempts.qsize() == 3
+
+
+async def test_a_defect_ends_it_visibly() -> None:
+    async def perform(_key: str) -> None:
+        raise LookupError("a defect")
+
+    queue = WorkQueue("test", perform)
+    queue.add("a")
+    with pytest.raises(ExceptionGroup) as caught:
+        await queue.run()
+    assert caught.group_contains(LookupError)
