@@ -53,13 +53,6 @@ class LeaseConfiguration(_Part):
         return LeaseTiming(duration=self.duration, renew_deadline=self.renew_deadline, renew_every=self.renew_every)
 
 
-class KueueConfiguration(_Part):
-    """What the Kueue adapter is told; absent: it is not loaded."""
-
-    admission_check: str = "cedana"
-    """Name of the AdmissionCheck that admins put into their ClusterQueues."""
-
-
 class ComponentConfiguration(_Part):
     """What all of them are told."""
 
@@ -73,21 +66,19 @@ class CoordinatorConfiguration(ComponentConfiguration):
 
     storage: StorageConfig | None = None
     """Absent where only nodes can see it: a folder of theirs."""
-    adapters: tuple[str, ...] = ("kueue",)
+    adapters: tuple[str, ...] = ()
+    """Names under which they are registered, such as `kueue`."""
     excluded_namespaces: tuple[str, ...] = ()
     """Beside our own and `kube-system`: their pods are never checkpointed."""
     operations_port: Port = 8081
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
     lease: LeaseConfiguration = LeaseConfiguration()
-    kueue: KueueConfiguration | None = None
 
 
 class AgentConfiguration(ComponentConfiguration):
     """`agent.json`."""
 
     storage: StorageConfig
-    preparation: bool = True
-    """Lay our programs on the node and tell containerd of our runtime handler; otherwise somebody else has."""
     restart_containerd: bool = True
     """Restart containerd when its configuration was changed; otherwise the node is ready after the next restart."""
     containerd_socket: Path = Path("/run/containerd/containerd.sock")

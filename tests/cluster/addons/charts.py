@@ -60,15 +60,11 @@ class Release:
         if namespace["metadata"].get("annotations", {}).get(self._mark) == self._digest:
             return False
         _link_helm(cluster, binaries)
-        home = cluster.place.root / "helm"
         await run(
             binaries.program("helm"), "upgrade", "--install", self.name, self.chart, f"--namespace={self.namespace}",
             "--values=-", "--reset-values", "--hide-notes", f"--qps={_QPS}", f"--burst-limit={_QPS}",
             *([] if self.hooks else ["--no-hooks"]),
-            env={
-                "KUBECONFIG": str(cluster.kubeconfig),
-                **{f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")},
-            },
+            env=helm_environment(cluster),
             stdin=json.dumps(self.values).encode(),
             log=cluster.place.logs / "addons" / f"helm-{self.name}.log",
             what=f"helm upgrade {self.name} failed",
@@ -76,6 +72,31 @@ class Release:
         )  # fmt: skip
         await api.patch("v1", "Namespace", self.namespace, {"metadata": {"annotations": {self._mark: self._digest}}})
         return True
+
+    async def uninstall(self, cluster: Cluster, api: Api, binaries: Binaries) -> None:
+        """Take it away again, with what the chart runs before and after; returns when its objects are gone.
+
+        Raises:
+            ClusterError: Helm or the API server refused, or what the chart runs failed.
+        """
+        await api.patch("v1", "Namespace", self.namespace, {"metadata": {"annotations": {self._mark: None}}})
+        await run(
+            binaries.program("helm"), "uninstall", self.name, f"--namespace={self.namespace}", "--wait",
+            *([] if self.hooks else ["--no-hooks"]),
+            env=helm_environment(cluster),
+            log=cluster.place.logs / "addons" / f"helm-{self.name}.log",
+            what=f"helm uninstall {self.name} failed",
+            remedy="see what the chart's hooks say",
+        )  # fmt: skip
+
+
+def helm_environment(cluster: Cluster) -> dict[str, str]:
+    """Variables by which Helm works on this cluster and keeps what it keeps beside it."""
+    home = cluster.place.root / "helm"
+    return {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        **{f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")},
+    }
 
 
 def default_values(chart: Path) -> dict[str, Any]:

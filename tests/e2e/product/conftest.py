@@ -1,0 +1,49 @@
+"""What tests of the installed product use: an S3 server, our kinds, and the release."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.cluster.addons.charts import TOOL
+from tests.cluster.api.client import Api
+from tests.cluster.binaries.build import Binaries, ensure
+from tests.cluster.cluster import Cluster
+from tests.cluster.steps import Steps
+from tests.e2e.product import installation, s3_server
+from tests.e2e.product.installation import Product
+from tests.e2e.product.s3_server import S3Server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def helm(steps: Steps) -> Binaries:
+    """Helm."""
+    return await ensure(TOOL, steps=steps)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kinds(api: Api, helm: Binaries) -> None:
+    """Our kinds, whether the product is installed or not."""
+    await installation.define_kinds(api, helm)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def s3(cluster: Cluster, api: Api, steps: Steps) -> AsyncIterator[S3Server]:
+    """An S3 server with an empty bucket, reachable from pods and from their nodes."""
+    async with s3_server.running(cluster, api, steps) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> AsyncIterator[Product]:
+    """The product without a scheduler's adapter."""
+    async with installation.installed(cluster, api, s3, steps) as product:
+        yield product
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def installed_with_kueue(kueue: None, installed: Product) -> Product:
+    """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""
+    await installed.install(kueue={"enabled": True})
+    return installed

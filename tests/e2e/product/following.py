@@ -1,0 +1,90 @@
+"""What the pods of a Job say, from their first line to their last, also when they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from tests.cluster.api.client import Object
+from tests.cluster.fixtures.namespace import Namespace
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Following:
+    """The output of every pod of a Job, by completion index, in the order in which the pods ran."""
+
+    def __init__(self, namespace: Namespace, job: str) -> None:
+        self._namespace = namespace
+        self._selector = f"job-name={job}"
+        self._seen: dict[str, asyncio.Task[None]] = {}
+        self._output: defaultdict[int, list[bytearray]] = defaultdict(list)
+        self._grew = asyncio.Condition()
+        self.nodes: defaultdict[int, list[str]] = defaultdict(list)
+        """On which node each index ran, one after the other."""
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, namespace: Namespace, job: str) -> AsyncIterator[Following]:
+        """Follow inside the block."""
+        following = cls(namespace, job)
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(following._watch(group))
+            try:
+                yield following
+            finally:
+                watching.cancel()
+                for reader in following._seen.values():
+                    reader.cancel()
+
+    def lines(self, index: int) -> list[str]:
+        """All that the pods of an index have said."""
+        return b"".join(self._output[index]).decode().splitlines()
+
+    async def said(self, index: int, count: int) -> None:
+        """Wait until an index has said so many lines in all."""
+        async with self._grew:
+            await self._grew.wait_for(lambda: len(self.lines(index)) >= count)
+
+    async def read(self) -> None:
+        """Wait until the logs of all pods seen so far have ended."""
+        await asyncio.gather(*self._seen.values())
+
+    async def _watch(self, group: asyncio.TaskGroup) -> None:
+        async for event in self._namespace.api.watch("v1", "Pod", self._namespace.name, selector=self._selector):
+            for pod in event.object["items"] if event.type == "LIST" else [event.object]:
+                if event.type != "DELETED" and _has_run(pod) and pod["metadata"]["name"] not in self._seen:
+                    self._begin(group, pod)
+
+    def _begin(self, group: asyncio.TaskGroup, pod: Object) -> None:
+        name, index = pod["metadata"]["name"], int(pod["metadata"]["annotations"].get(INDEX, "0"))
+        output = bytearray()
+        self._output[index].append(output)
+        self.nodes[index].append(pod["spec"]["nodeName"])
+        self._seen[name] = group.create_task(self._read(name, output), name=f"log of {name}")
+
+    async def _read(self, pod: str, output: bytearray) -> None:
+        command = self._namespace.kubectl_command("logs", "--follow", pod, "--container=main")
+        process = await asyncio.create_subprocess_exec(
+            *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        try:
+            while chunk := await process.stdout.read(65536):
+                output += chunk
+                async with self._grew:
+                    self._grew.notify_all()
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+
+def _has_run(pod: Object) -> bool:
+    """Whether its main container has begun, so that it has a log."""
+    statuses = pod["status"].get("containerStatuses") or []
+    return any(status["name"] == "main" and not status["state"].get("waiting") for status in statuses)

@@ -1,0 +1,122 @@
+"""Our chart, installed with our images as a person would."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cedana_sched.model.objects.names import GROUP
+from tests.cluster.addons.charts import TOOL, Release, overlaid
+from tests.cluster.addons.deployments import wait_available
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import has_condition, wait_for
+from tests.cluster.binaries.build import Binaries, ensure
+from tests.cluster.bring_up import lay_images
+from tests.cluster.cache import digest
+from tests.cluster.cluster import Cluster
+from tests.cluster.images.buildah import ensure_image
+from tests.cluster.images.catalog import find_images
+from tests.cluster.steps import Steps
+from tests.cluster.together import together
+from tests.e2e.product.rendering import CHART, NAMESPACE, RELEASE, of_kind, render
+from tests.e2e.product.s3_server import S3Server
+
+KEYS = "s3-keys"
+COORDINATOR, WEBHOOKS, AGENT = (f"{RELEASE}-{component}" for component in ("coordinator", "webhooks", "agent"))
+
+
+@dataclass(frozen=True)
+class Product:
+    """The release on one cluster; `values` are those that it is installed with."""
+
+    cluster: Cluster
+    api: Api
+    binaries: Binaries
+    values: Mapping[str, Any]
+    namespace: str = NAMESPACE
+
+    async def install(self, **changes: Any) -> None:
+        """Install it, or upgrade it to other values; returns when every component is ready.
+
+        Raises:
+            ClusterError: Helm refused, or a component does not come up.
+        """
+        await self._release(changes).install(self.cluster, self.api, self.binaries)
+        await together(
+            wait_available(self.cluster, self.api, self.namespace, [COORDINATOR, WEBHOOKS], within=180),
+            wait_for(self.api, "apps/v1", "DaemonSet", AGENT, is_on_every_node, namespace=self.namespace, within=180),
+        )
+
+    async def uninstall(self) -> None:
+        """Uninstall it, with its hook.
+
+        Raises:
+            ClusterError: Helm refused, or the hook failed.
+        """
+        await self._release({}).uninstall(self.cluster, self.api, self.binaries)
+
+    def _release(self, changes: Mapping[str, Any]) -> Release:
+        return Release(RELEASE, self.namespace, CHART, overlaid(self.values, changes))
+
+
+def is_on_every_node(daemonset: Object) -> bool:
+    """Whether every node that is to have one has a ready pod of the latest template."""
+    status: Mapping[str, int] = daemonset.get("status", {})
+    generation: int = daemonset["metadata"]["generation"]
+    wanted = status.get("desiredNumberScheduled", 0)
+    return (
+        wanted > 0
+        and status.get("observedGeneration", 0) >= generation
+        and status.get("updatedNumberScheduled", 0) == status.get("numberAvailable", 0) == wanted
+    )
+
+
+async def values(s3: S3Server, steps: Steps) -> dict[str, Any]:
+    """What the product is told in tests. It is installed anew when an image or the chart has changed."""
+    images = {image.name: await ensure_image(steps, image) for image in find_images().values() if image.is_product}
+    control = {"podAnnotations": {"tests.cluster/image": images["control"].name}}
+    agent = {"podAnnotations": {"tests.cluster/image": images["agent"].name}}
+    small = {"requests": {"cpu": "10m", "memory": "64Mi"}}  # tests' quotas are not to be measured by what we take
+    chart = {str(path.relative_to(CHART)): path.read_text() for path in sorted(CHART.rglob("*")) if path.is_file()}
+    return {
+        "global": {"chart": digest(chart)},
+        "image": {"pullPolicy": "Never"},
+        "storage": {
+            "s3": {"bucket": s3.bucket, "endpoint": s3.endpoint, "allowHttp": True, "existingSecret": KEYS},
+        },
+        "log": {"level": "debug"},
+        "coordinator": {**control, "resources": small},
+        "webhooks": {**control, "resources": small},
+        "agent": {**agent, "resources": small},
+    }
+
+
+@asynccontextmanager
+async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> AsyncIterator[Product]:
+    """The product, ready, with its snapshots in that bucket; uninstalled at the end."""
+    binaries = await ensure(TOOL, steps=steps)
+    await lay_images(cluster, steps, product=True)
+    product = Product(cluster, api, binaries, await values(s3, steps))
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    await api.apply(s3.secret(KEYS, NAMESPACE))
+    try:
+        with steps.step("cedana-sched ready"):
+            await product.install()
+        yield product
+    finally:
+        with steps.step("cedana-sched uninstalled"):
+            await product.uninstall()
+
+
+async def define_kinds(api: Api, binaries: Binaries) -> None:
+    """Our kinds alone, so that the release, should it be installed later, takes them for its own."""
+    marks = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE}
+    definitions = of_kind(await render(binaries, {"storage": {"posix": {"path": "/x"}}}), "CustomResourceDefinition")
+    for body in definitions:
+        body["metadata"]["annotations"] |= marks
+        name = (await api.apply(body))["metadata"]["name"]
+        assert name.endswith(GROUP)
+        await wait_for(api, body["apiVersion"], body["kind"], name, has_condition("Established"))

@@ -1,0 +1,181 @@
+"""What the chart writes is what components read, asks for little, and is refused where it cannot be meant."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes_asyncio.client import ApiException
+
+from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
+from cedana_sched.model.objects import names
+from cedana_sched_webhooks.configuration import Configuration as WebhooksConfiguration
+from cedana_sched_webhooks.main import JOBS, PODS, VALIDATE
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import wait_for
+from tests.cluster.binaries.build import Binaries
+from tests.cluster.images.catalog import REPOSITORY, find_images
+from tests.e2e.product.rendering import NAMESPACE, ChartError, lint, named, of_kind, render
+
+pytestmark = pytest.mark.any_shape
+
+S3: dict[str, Any] = {"storage": {"s3": {"bucket": "lab", "prefix": "prod", "existingSecret": "lab-s3"}}}
+FOLDER: dict[str, Any] = {"storage": {"posix": {"path": "/data/snapshots"}}}
+CLAIM: dict[str, Any] = {"storage": {"posix": {"path": "/data/snapshots", "existingClaim": "snapshots"}}}
+EVERYTHING: dict[str, Any] = {
+    **S3,
+    "kueue": {"enabled": True},
+    "networkPolicy": {"enabled": True},
+    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "excludedNamespaces": ["monitoring"],
+    "coordinator": {"podLabels": {"team": "hpc"}, "extraEnv": [{"name": "A", "value": "b"}]},
+}
+WORKLOADS = ("Deployment", "DaemonSet", "Job")
+
+
+def pods_of(objects: list[Object]) -> Iterator[tuple[str, Object]]:
+    for body in of_kind(objects, *WORKLOADS):
+        yield body["metadata"]["name"], body["spec"]["template"]["spec"]
+
+
+def rules_of(objects: list[Object], account: str) -> list[Object]:
+    """What a ServiceAccount of ours may do."""
+    bindings = of_kind(objects, "ClusterRoleBinding", "RoleBinding")
+    roles = [
+        named(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        for binding in bindings
+        if binding["subjects"][0]["name"] == account
+    ]
+    return list(itertools.chain.from_iterable(role["rules"] for role in roles))
+
+
+@pytest.mark.parametrize("told", [S3, FOLDER, CLAIM, EVERYTHING], ids=["s3", "folder", "claim", "everything"])
+async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[str, Any], tmp_path: Path) -> None:
+    await lint(helm, told)
+    objects = await render(helm, told)
+    files = named(objects, "ConfigMap", "cedana-sched")["data"]
+    coordinator = CoordinatorConfiguration.model_validate_json(files["coordinator.json"])
+    agent = AgentConfiguration.model_validate_json(files["agent.json"])
+    webhooks = WebhooksConfiguration.model_validate_json(files["webhooks.json"])
+    assert coordinator.namespace == agent.namespace == webhooks.namespace == NAMESPACE
+    assert str(agent.storage) == ("s3://lab/prod" if "s3" in told["storage"] else "/data/snapshots")
+    assert (coordinator.storage is None) is (told is FOLDER), "a folder of the nodes is not the coordinator's to see"
+    assert webhooks.agent_port == agent.hold_port
+    assert webhooks.excluded_namespaces >= {NAMESPACE, "kube-system", *told.get("excludedNamespaces", ())}
+    assert webhooks.restore.image == find_images()["agent"].tag
+    assert named(objects, "Service", webhooks.service)
+    assert named(objects, "Secret", webhooks.certificates.secret)
+    assert named(objects, "MutatingWebhookConfiguration", webhooks.certificates.mutating_configuration)
+    assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
+
+
+async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
+    objects = await render(helm, EVERYTHING)
+    runtime_class = named(objects, "RuntimeClass", names.RUNTIME_CLASS)
+    assert runtime_class["scheduling"]["nodeSelector"] == {names.NODE_READY: "true"}
+    (check,) = of_kind(objects, "AdmissionCheck")
+    assert check["spec"]["controllerName"] == names.ADMISSION_CHECK_CONTROLLER
+    written = json.dumps(of_kind(objects, "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy"))
+    assert f"'{names.ID}'" in written
+    assert f"'{names.GROUP}/'" in written
+    images = {container["image"] for _, pod in pods_of(objects) for container in pod["containers"]}
+    assert images == {image.tag for image in find_images().values() if image.is_product}
+
+
+async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
+    objects = await render(helm, EVERYTHING)
+    hooks = [
+        hook
+        for body in of_kind(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for hook in body["webhooks"]
+    ]
+    paths = {hook["clientConfig"]["service"]["path"] for hook in hooks}
+    assert paths == {PODS, JOBS, f"{VALIDATE}checkpointpolicies", f"{VALIDATE}checkpointstorages"}
+    for hook in hooks:
+        assert hook["failurePolicy"] == "Ignore"
+        assert hook["timeoutSeconds"] <= 5
+        assert "caBundle" not in hook["clientConfig"], "an upgrade would take it away"
+        if hook["clientConfig"]["service"]["path"] in {PODS, JOBS}:
+            (excluded,) = hook["namespaceSelector"]["matchExpressions"]
+            assert {NAMESPACE, "kube-system", "monitoring"} <= set(excluded["values"])
+            assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
+
+
+async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
+    """Pod Security itself says so."""
+    objects = await render(helm, EVERYTHING)
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "restricted-test", "labels": labels}}
+    await api.apply(namespace)
+    try:
+        await wait_for(api, "v1", "ServiceAccount", "default", lambda _: True, namespace="restricted-test")
+        refused = {}
+        for name, pod in pods_of(objects):
+            spec = {**pod, "serviceAccountName": "default", "priorityClassName": None}
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+            refused[name] = await said_of(api, body)
+    finally:
+        await api.delete("v1", "Namespace", "restricted-test")
+    assert "violates PodSecurity" in refused.pop("cedana-sched-agent")
+    assert set(refused.values()) == {""}
+    assert set(refused) == {"cedana-sched-coordinator", "cedana-sched-webhooks", "cedana-sched-uninstall"}
+
+
+async def said_of(api: Api, pod: Object) -> str:
+    """Why a pod is refused; empty when it is not."""
+    try:
+        await api.call("POST", "/api/v1/namespaces/restricted-test/pods", query={"dryRun": "All"}, body=pod)
+    except ApiException as error:
+        return str(json.loads(error.body or b"{}").get("message"))
+    return ""
+
+
+async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
+    objects = await render(helm, EVERYTHING)
+    for body in of_kind(objects, "ClusterRole", "Role"):
+        for rule in body["rules"]:
+            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+    agent = {(resource, verb) for rule in rules_of(objects, "cedana-sched-agent")
+             for resource in rule["resources"] for verb in rule["verbs"]}  # fmt: skip
+    writes = {(resource, verb) for resource, verb in agent if verb not in {"get", "list", "watch"}}
+    assert writes == {
+        ("checkpoints/status", "patch"), ("restores/status", "patch"), ("nodes", "patch"),
+        ("events", "create"), ("events", "patch"),
+    }  # fmt: skip
+    secrets = [rule for rule in rules_of(objects, "cedana-sched-coordinator") if "secrets" in rule["resources"]]
+    assert secrets == []
+
+
+async def test_an_adapter_has_the_rights_that_it_asks_for(helm: Binaries) -> None:
+    given = rules_of(await render(helm, EVERYTHING), "cedana-sched-coordinator")
+    has = {triple for rule in given for triple in triples(rule)}
+    for fragment in sorted(REPOSITORY.glob("adapters/*/rbac.yaml")):
+        asked = {triple for rule in yaml.safe_load(fragment.read_text())["rules"] for triple in triples(rule)}
+        assert asked <= has, fragment
+
+
+def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
+    return itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, "say where snapshots go"),
+        ({"storage": {**S3["storage"], **FOLDER["storage"]}}, "not both"),
+        ({"storage": {"s3": {"bucket": "lab", "endpoint": "http://s3.example"}}}, "allowHttp"),
+        ({"storage": {"s3": {"bucket": "lab", "accessKey": "a"}}}, "belong together"),
+        ({"storage": {"s3": {"bucket": "Lab"}}}, "/storage/s3/bucket"),
+        ({**S3, "agents": {}}, "'agents' not allowed"),
+        ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),
+    ],
+)
+async def test_values_that_cannot_be_meant_are_refused(helm: Binaries, told: dict[str, Any], said: str) -> None:
+    with pytest.raises(ChartError) as caught:
+        await render(helm, told)
+    assert said in str(caught.value)

@@ -1,0 +1,72 @@
+"""The product installs as its chart says, every component becomes ready, and an upgrade disturbs nothing."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from cedana_sched.model.objects.names import API_VERSION, NODE_READY
+from tests.cluster.api.client import Api
+from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
+from tests.cluster.cluster import Cluster
+from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, Product
+from tests.e2e.product.rendering import RELEASE
+
+_WEBHOOKS = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", RELEASE)
+
+
+async def test_every_component_becomes_ready(installed: Product, api: Api, cluster: Cluster) -> None:
+    pods = await api.objects("v1", "Pod", installed.namespace)
+    components = [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods]
+    assert components.count("coordinator") == components.count("webhooks") == 2
+    assert components.count("agent") == len(cluster.nodes)
+    assert all(has_condition("Ready")(pod) for pod in pods)
+    for name in (COORDINATOR, WEBHOOKS):
+        await wait_for(api, "apps/v1", "Deployment", name, has_condition("Available"), namespace=installed.namespace)
+    assert await api.get("apps/v1", "DaemonSet", AGENT, installed.namespace)
+
+
+async def test_one_coordinator_leads(installed: Product, api: Api) -> None:
+    (lease,) = await api.objects("coordination.k8s.io/v1", "Lease", installed.namespace)
+    assert lease["spec"]["holderIdentity"]
+
+
+async def test_nodes_say_that_they_can_dump_and_continue(installed: Product, api: Api, cluster: Cluster) -> None:
+    await wait_for_all(
+        api, "v1", "Node", lambda nodes: len(nodes) == len(cluster.nodes), selector=f"{NODE_READY}=true", within=60
+    )
+
+
+async def test_the_api_server_trusts_the_webhooks(installed: Product, api: Api) -> None:
+    configuration = await wait_for(
+        api,
+        *_WEBHOOKS,
+        lambda body: all(webhook["clientConfig"].get("caBundle") for webhook in body["webhooks"]),
+    )
+    bundle = base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"])
+    assert bundle.startswith(b"-----BEGIN CERTIFICATE-----")
+
+
+async def test_an_upgrade_changes_what_it_says_and_nothing_else(installed: Product, api: Api) -> None:
+    before = await api.get(*_WEBHOOKS)
+    await installed.install(policy={"spec": {"deadlineSeconds": 45}})
+    try:
+        policy = await api.get(API_VERSION, "CheckpointPolicy", "default")
+        assert policy["spec"]["deadlineSeconds"] == 45
+        assert (await api.get(*_WEBHOOKS))["webhooks"] == before["webhooks"], "caBundle stays"
+    finally:
+        await installed.install()
+
+
+@pytest.mark.any_shape
+async def test_what_is_uninstalled_is_gone_but_for_what_people_made(installed: Product, api: Api) -> None:
+    await installed.uninstall()
+    try:
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            found = await api.objects("admissionregistration.k8s.io/v1", kind)
+            assert RELEASE not in {body["metadata"]["name"] for body in found}
+        assert await api.objects("v1", "Node", selector=NODE_READY) == []
+        assert await api.objects(API_VERSION, "Checkpoint") is not None, "the kinds stay, and what was recorded"
+    finally:
+        await installed.install()

@@ -1,0 +1,90 @@
+"""The API server takes our kinds as the models mean them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client import ApiException
+
+from cedana_sched.model.objects.names import API_VERSION
+from tests.cluster.api.client import Api, Object
+from tests.cluster.fixtures.namespace import Namespace
+
+pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
+
+NOW = "2026-11-21T12:00:00.123456Z"
+POD = {"name": "md-run-0", "uid": "5f1c", "nodeName": "gpu-3"}
+SPECS: dict[str, Object] = {
+    "Checkpoint": {
+        "uid": "c-1", "identity": {"id": "md-run"}, "pod": POD, "adapter": "kueue", "hold": "h-1",
+        "reason": "InCohortReclamation", "createdAt": NOW,
+    },
+    "PreemptionHold": {"uid": "h-1", "adapter": "kueue", "reason": "InCohortReclamation", "createdAt": NOW},
+    "Restore": {"uid": "r-1", "identity": {"id": "md-run"}, "pod": POD, "adapter": "kueue", "createdAt": NOW},
+}  # fmt: skip
+
+
+def of(kind: str, name: str = "md-run", **spec: Any) -> Object:
+    body = {**SPECS.get(kind, {}), **spec}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": body}
+
+
+async def refusal(work: Any) -> str:
+    with pytest.raises(ApiException) as caught:
+        await work
+    assert caught.value.status in {400, 422}
+    return str(caught.value.body)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+async def test_a_record_is_taken_and_its_spec_is_never_changed(namespace: Namespace, kind: str) -> None:
+    await namespace.api.create(of(kind), namespace.name)
+    change = {"spec": {"adapter": "volcano"}}
+    assert "is never changed" in await refusal(namespace.api.patch(API_VERSION, kind, "md-run", change, namespace.name))
+    status = {"status": {"step": "Ready" if kind == "Checkpoint" else "Released", "deadline": NOW}}
+    if kind != "Restore":
+        await namespace.api.patch(API_VERSION, kind, "md-run", status, namespace.name, subresource="status")
+    assert (await namespace.get(API_VERSION, kind, "md-run"))["spec"]["adapter"] == "kueue"
+
+
+async def test_what_was_left_out_is_filled_in_where_people_see_it(api: Api, namespace: Namespace) -> None:
+    name = namespace.name
+    await api.create(of("CheckpointPolicy", name, deadlineSeconds=30))
+    try:
+        found = await api.get(API_VERSION, "CheckpointPolicy", name)
+        assert found["spec"]["deadlineSeconds"] == 30
+        assert found["spec"]["onRestoreFailure"] == "ColdStart"
+        assert found["spec"]["retention"] == {"keepLast": 3}
+    finally:
+        await api.delete(API_VERSION, "CheckpointPolicy", name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({}, "exactly one of s3 and posix"),
+        ({"s3": {"bucket": "lab"}, "posix": {"path": "/data"}}, "exactly one of s3 and posix"),
+        ({"s3": {"bucket": "lab", "endpoint": "http://s3.example"}}, "set s3.allowHttp"),
+        ({"posix": {"path": "data"}}, "spec.posix.path"),
+    ],
+)
+async def test_a_storage_that_cannot_be_meant_is_refused(api: Api, spec: Object, said: str) -> None:
+    assert said in await refusal(api.create(of("CheckpointStorage", "wrong", **spec)))
+
+
+async def test_records_are_found_by_node_and_shown_as_people_expect(namespace: Namespace) -> None:
+    await namespace.apply(of("Checkpoint"), of("Checkpoint", "other", pod={**POD, "nodeName": "gpu-4"}))
+    status = {"phase": "Ready", "step": "Ready", "deadline": NOW, "size": "3.1 GiB"}
+    await namespace.api.patch(
+        API_VERSION, "Checkpoint", "md-run", {"status": status}, namespace.name, subresource="status"
+    )
+    shown, by_category = await asyncio.gather(
+        namespace.kubectl("get", "cckpt", "--field-selector=spec.pod.nodeName=gpu-3,status.phase=Ready"),
+        namespace.kubectl("get", "cedana", "-o", "name"),
+    )
+    head, line = shown.splitlines()
+    assert head.split() == ["NAME", "ID", "INDEX", "GEN", "PHASE", "SIZE", "AGE"]
+    assert line.split()[:4] == ["md-run", "md-run", "0", "Ready"]
+    assert "checkpoint.sched.cedana.ai/other" in by_category.splitlines()
