@@ -6,7 +6,7 @@ The keys are the fields below in camelCase; `webhooks/README.md` lists them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -15,7 +15,17 @@ from cedana_sched.model.objects.base import Written
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
+CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
+"""Environment variable that names the file."""
+
 _REMEDY = "write the file as the chart does; webhooks/README.md lists its keys"
+
+
+class Log(Written):
+    """How we log, to our standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console"] = "json"
 
 
 class RestoreContainer(Written):
@@ -49,6 +59,7 @@ class Configuration(Written):
 
     namespace: str
     """Of our own components."""
+    log: Log = Log()
     service: str = "cedana-sched-webhooks"
     """The Service by which the API server reaches us: the certificate is made out to it."""
     port: Port = 9443

@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import datetime as dt
 import functools
+import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -19,7 +21,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched_webhooks import pods, validation
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
-from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.configuration import CONFIGURATION_VARIABLE, Configuration, Log
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import JobHold
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
@@ -30,7 +32,6 @@ from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
 
-DEFAULT_CONFIGURATION: Final = Path("/etc/cedana-sched/webhooks.json")
 PODS: Final = "/mutate/pods"
 JOBS: Final = "/mutate/jobs"
 VALIDATE: Final = "/validate/"
@@ -112,26 +113,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="cedana_sched_webhooks", description="The admission webhooks of cedana-sched."
     )
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIGURATION, help="JSON file (default: %(default)s)")
+    file = os.environ.get(CONFIGURATION_VARIABLE, "webhooks.json")
+    parser.add_argument("--config", type=Path, default=file, help="JSON file (default: %(default)s)")
     parser.add_argument("--kubeconfig", help="where the pod's own ServiceAccount is not to be used")
     given = parser.parse_args(arguments)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    _log(Log())
     outcome = 0
     try:
-        asyncio.run(_run(Configuration.read(given.config), given.kubeconfig))
+        configuration = Configuration.read(given.config)
+        _log(configuration.log)
+        asyncio.run(_run(configuration, given.kubeconfig))
     except* CedanaSchedError as errors:
         for error in _flat(errors):
             log.error("cannot serve", problem=str(error))  # noqa: TRY400  # a sentence, no traceback
         outcome = 1
     return outcome
+
+
+def _log(wanted: Log) -> None:
+    processors: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
+    if wanted.format == "json":
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        processors.append(structlog.dev.ConsoleRenderer(colors=False))
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, wanted.level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 def _flat(errors: BaseExceptionGroup[CedanaSchedError]) -> Iterator[CedanaSchedError]:

@@ -151,15 +151,14 @@ class OwnCertificateKeeper:
     async def _write(self, secret: Secret | None, issued: Issued) -> None:
         """The watch brings back what was written: by us, or by another replica that was faster."""
         data = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
-        metadata: Object = {"name": self._name, "namespace": self._namespace}
-        metadata["labels"] = {"app.kubernetes.io/part-of": "cedana-sched"}
-        body: Object = {"metadata": metadata, "type": "Opaque", "data": data}
         try:
             if secret is None:
-                await self._api.create(SECRETS, body, into=Secret)
+                metadata: Object = {"name": self._name, "namespace": self._namespace}
+                metadata["labels"] = {"app.kubernetes.io/part-of": "cedana-sched"}
+                await self._api.create(SECRETS, {"metadata": metadata, "type": "Opaque", "data": data}, into=Secret)
             else:
-                metadata["resourceVersion"] = secret.metadata.resource_version
-                await self._api.update(SECRETS, body, into=Secret)
+                version = {"resourceVersion": secret.metadata.resource_version}
+                await self._api.patch(SECRETS, self._name, self._namespace, {"metadata": version, "data": data})
             log.info("certificates made", secret=self._name)
         except (AlreadyExistsError, ConflictError):
             log.info("certificates made by another replica", secret=self._name)

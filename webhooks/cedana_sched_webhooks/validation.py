@@ -62,7 +62,7 @@ def _read(model: type[M], spec: object) -> M:
     try:
         return model.model_validate(spec)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = min(error.errors(include_url=False), key=lambda one: one["type"] == "missing")  # a misspelt name first
         field = ".".join(("spec", *map(str, first["loc"])))
         value = None if first["type"] == "missing" else first["input"]
         raise UsageError(field, value, _problem(first), remedy=_remedy(model, first)) from error

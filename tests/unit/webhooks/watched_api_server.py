@@ -1,4 +1,4 @@
-"""As much of an API server as the webhooks' watches and writes need: lists, watches, versions, JSON patches."""
+"""As much of an API server as the webhooks' watches and writes need: lists, watches, versions, patches."""
 
 from __future__ import annotations
 
@@ -60,15 +60,6 @@ class FakeApiServer(Api):
         self.writes.append(("create", resource.plural))
         return msgspec.convert(self.put(resource, body), into)
 
-    async def update(self, resource: Resource, body: Object, *, into: type[Any], subresource: str | None = None) -> Any:
-        metadata = body["metadata"]
-        self._refuse(resource)
-        current = self._objects[resource.plural, metadata.get("namespace", ""), metadata["name"]]
-        if metadata["resourceVersion"] != current["metadata"]["resourceVersion"]:
-            raise ConflictError("it has changed", status=409)
-        self.writes.append(("update", resource.plural))
-        return msgspec.convert(self.put(resource, body), into)
-
     async def patch(
         self,
         resource: Resource,
@@ -78,11 +69,16 @@ class FakeApiServer(Api):
         *,
         subresource: str | None = None,
     ) -> None:
-        assert isinstance(patch, list)
         self._refuse(resource)
+        current = self._objects[resource.plural, namespace or "", name]
+        if isinstance(patch, dict):
+            if patch["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
+                raise ConflictError("it has changed", status=409)
+            self.writes.append(("update", resource.plural))
+            self.put(resource, {**current, "data": {**current.get("data", {}), **patch["data"]}})
+            return
         self.writes.append(("patch", resource.plural))
         operations = [one for one in patch if one["op"] != "test"]
-        current = self._objects[resource.plural, namespace or "", name]
         assert len(operations) < len(patch), "a patch by position says which element it means"
         self.put(resource, patched(current, operations))
 
@@ -90,12 +86,16 @@ class FakeApiServer(Api):
         if resource.plural in self.refuses:
             raise RefusedByServerError("forbidden", status=403)
 
-    async def pages(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, decode: msgspec.json.Decoder[Any]
-    ) -> Any:
+    async def list_all(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        query: Mapping[str, str] | None = None,
+        *,
+        into: type[Any],
+    ) -> tuple[tuple[Any, ...], str]:
         bodies = [body for key, body in self._objects.items() if key[0] == resource.plural]
-        items = [body for body in bodies if _matches(body, namespace, query)]
-        return decode.decode(msgspec.json.encode({"metadata": {"resourceVersion": "0"}, "items": items}))
+        return tuple(msgspec.convert(body, into) for body in bodies if _matches(body, namespace, query or {})), "0"
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float

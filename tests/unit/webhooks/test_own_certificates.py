@@ -1,0 +1,205 @@
+"""Certificates in a Secret that replicas share, and `caBundle`, against an API server in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from cedana_sched_webhooks import own_certificates
+from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
+from cedana_sched_webhooks.configuration import OwnCertificates
+from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
+from cedana_sched_webhooks.tls import ServingCertificate
+from tests.unit.webhooks.watched_api_server import FakeApiServer
+
+NAMES = OwnCertificates(secret="certificates")  # noqa: S106  # a Secret's name
+CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+
+
+class Replica:
+    """A keeper and what it serves; time is set by the test."""
+
+    def __init__(self, api: FakeApiServer, time: list[dt.datetime]) -> None:
+        self.metrics = Metrics()
+        self.serving = ServingCertificate(self.metrics)
+        self.served: list[bytes] = []
+        self.keeper = OwnCertificateKeeper(
+            api,
+            NAMES,
+            namespace="ours",
+            service_names=("webhooks.ours.svc",),
+            serving=self.serving,
+            metrics=self.metrics,
+            now=lambda: time[0],
+        )
+
+    @property
+    def problems(self) -> float:
+        return self.metrics.registry.get_sample_value("cedana_sched_webhook_certificate_problems_total") or 0.0
+
+    @property
+    def expires(self) -> float:
+        name = "cedana_sched_webhook_certificate_expiry_timestamp_seconds"
+        return self.metrics.registry.get_sample_value(name) or 0.0
+
+
+class Installation:
+    """An API server with the webhook configurations of the chart, and replicas that come and go."""
+
+    def __init__(self) -> None:
+        self.api = FakeApiServer()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.time = [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]
+        for resource in CONFIGURATIONS:
+            webhooks = [
+                {"name": "pods", "clientConfig": {"service": {"name": "x"}}},
+                {"name": "jobs", "clientConfig": {}},
+            ]
+            self.api.put(resource, {"metadata": {"name": "cedana-sched"}, "webhooks": webhooks})
+
+    @asynccontextmanager
+    async def replica(self) -> AsyncIterator[Replica]:
+        replica = Replica(self.api, self.time)
+        task = asyncio.create_task(replica.keeper.run())
+        self._tasks.append(task)
+        try:
+            yield replica
+        finally:
+            self._tasks.remove(task)
+            task.cancel()
+            await asyncio.wait([task])
+
+    def secret(self) -> dict[str, bytes]:
+        stored = self.api.stored(SECRETS, "certificates", "ours")
+        data = (stored or {}).get("data", {})
+        return {key: base64.b64decode(value) for key, value in data.items()}
+
+    def bundles(self) -> set[bytes]:
+        found = [self.api.stored(resource, "cedana-sched")["webhooks"] for resource in CONFIGURATIONS]
+        return {base64.b64decode(one["clientConfig"].get("caBundle", "")) for webhooks in found for one in webhooks}
+
+    def trusts(self) -> bool:
+        return self.bundles() == {self.secret().get("ca.crt", b"-")}
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # all is in memory: each turn of the loop is progress
+                for task in self._tasks:
+                    assert not task.done(), task.exception()
+                await asyncio.sleep(0)
+
+    def pass_time(self, by: dt.timedelta) -> None:
+        """And make the replicas look, as their timers would."""
+        self.time[0] += by
+        for resource in CONFIGURATIONS:
+            self.api.put(resource, self.api.stored(resource, "cedana-sched"))
+
+
+async def test_the_first_replica_makes_them_and_all_serve_them() -> None:
+    there = Installation()
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(there.replica()) for _ in range(3)]
+        await there.until(lambda: all(one.serving.loaded for one in replicas) and there.trusts())
+        until = expiry(there.secret()["tls.crt"]).timestamp()
+        assert {one.expires for one in replicas} == {until}
+    assert there.api.writes.count(("create", "secrets")) == 1
+    assert ("update", "secrets") not in there.api.writes
+
+
+async def test_a_replica_that_comes_later_changes_nothing() -> None:
+    there = Installation()
+    async with there.replica():
+        await there.until(there.trusts)
+    before = list(there.api.writes)
+    async with there.replica() as late:
+        await there.until(lambda: late.serving.loaded)
+    assert there.api.writes == before
+
+
+async def test_a_certificate_is_renewed_while_it_is_served() -> None:
+    there = Installation()
+    async with there.replica() as first, there.replica() as second:
+        await there.until(lambda: there.trusts() and second.serving.loaded)
+        before, authority = there.secret()["tls.crt"], there.secret()["ca.crt"]
+        there.pass_time(CERTIFICATE_LIFE * 0.7)
+        await there.until(lambda: there.secret()["tls.crt"] != before)
+        until = expiry(there.secret()["tls.crt"]).timestamp()
+        await there.until(lambda: first.expires == second.expires == until)
+        assert there.secret()["ca.crt"] == authority
+    assert there.api.writes.count(("update", "secrets")) == 1
+
+
+async def test_a_new_authority_is_in_every_bundle_before_it_issues() -> None:
+    there = Installation()
+    async with there.replica() as replica, there.replica():
+        await there.until(there.trusts)
+        old = there.secret()
+        there.pass_time(AUTHORITY_LIFE * 0.7)
+        await there.until(lambda: there.secret()["ca.crt"] != old["ca.crt"] and there.trusts())
+        both = there.secret()
+        assert both["ca.crt"].endswith(old["ca.crt"])
+        there.pass_time(dt.timedelta(minutes=11))
+        await there.until(lambda: there.secret()["tls.crt"] != both["tls.crt"])
+        assert there.bundles() == {both["ca.crt"]}
+        until = expiry(there.secret()["tls.crt"]).timestamp()
+        await there.until(lambda: replica.expires == until)
+
+
+async def test_what_somebody_emptied_is_filled_again() -> None:
+    there = Installation()
+    async with there.replica() as replica:
+        await there.until(there.trusts)
+        bare = there.api.stored(MUTATING_WEBHOOKS, "cedana-sched")
+        there.api.put(MUTATING_WEBHOOKS, {**bare, "webhooks": [{"name": "pods", "clientConfig": {}}]})
+        await there.until(there.trusts)
+        there.api.remove(SECRETS, "certificates", "ours")
+        await there.until(lambda: there.secret() and there.trusts())
+        metadata = {"name": "certificates", "namespace": "ours", "labels": {"the": "chart's"}}
+        there.api.put(SECRETS, {"metadata": metadata})
+        await there.until(lambda: there.secret() and there.trusts())
+        assert there.api.stored(SECRETS, "certificates", "ours")["metadata"]["labels"] == {"the": "chart's"}
+        until = expiry(there.secret()["tls.crt"]).timestamp()
+        await there.until(lambda: replica.expires == until)
+        assert replica.problems == 0
+
+
+async def test_configurations_that_are_not_installed_are_no_obstacle() -> None:
+    there = Installation()
+    for resource in CONFIGURATIONS:
+        there.api.remove(resource, "cedana-sched")
+    async with there.replica() as replica:
+        await there.until(lambda: replica.serving.loaded)
+    assert there.api.writes == [("create", "secrets")]
+
+
+@pytest.mark.parametrize("refused", ["secrets", "mutatingwebhookconfigurations"])
+async def test_a_write_that_is_refused_is_counted_and_tried_again(
+    refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_certificates, "FIRST_PAUSE_SECONDS", 0.001)
+    there = Installation()
+    there.api.refuses.add(refused)
+    async with there.replica() as replica:
+        await there.until(lambda: replica.problems >= 2)
+        there.api.refuses.clear()
+        await there.until(there.trusts)
+
+
+async def test_a_damaged_secret_is_said_and_what_is_served_stays() -> None:
+    there = Installation()
+    async with there.replica() as replica:
+        await there.until(there.trusts)
+        good = there.api.stored(SECRETS, "certificates", "ours")
+        there.api.put(SECRETS, {**good, "data": {**good["data"], "tls.key": base64.b64encode(b"x").decode()}})
+        await there.until(lambda: replica.problems >= 1)
+        assert replica.serving.loaded
+        there.api.put(SECRETS, {**good, "data": {**good["data"], "tls.key": "%"}})
+        await there.until(lambda: replica.problems >= 2)

@@ -1,0 +1,77 @@
+"""What is refused of that which people write, and with which remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cedana_sched_webhooks import validation
+from cedana_sched_webhooks.admission import Answer
+from tests.unit.webhooks.admission_builders import creation
+
+
+def ask(plural: str, spec: Any) -> Answer:
+    return validation.answer(creation({"metadata": {"name": "x"}, "spec": spec}), validation.CHECKS[plural])
+
+
+@pytest.mark.parametrize(
+    ("plural", "spec"),
+    [
+        ("checkpointpolicies", {}),
+        ("checkpointpolicies", None),
+        ("checkpointpolicies", {"deadlineSeconds": 120, "retention": {"keepLast": 2}, "compression": "zstd"}),
+        ("checkpointstorages", {"posix": {"path": "/lab/snapshots"}}),
+        ("checkpointstorages", {"s3": {"bucket": "b"}}),
+        ("checkpointstorages", {"s3": {"bucket": "b", "endpoint": "https://s3.example.com:9000"}}),
+        ("checkpointstorages", {"s3": {"bucket": "b", "endpoint": "http://s3.example.com", "allowHttp": True}}),
+    ],
+)
+def test_what_is_valid(plural: str, spec: Any) -> None:
+    assert ask(plural, spec) == Answer("valid")
+
+
+@pytest.mark.parametrize(
+    ("plural", "spec", "parts"),
+    [
+        ("checkpointpolicies", {"deadlineSeconds": 0}, ("spec.deadlineSeconds: 0 is not allowed", "greater than 0")),
+        (
+            "checkpointpolicies",
+            {"deadlineSecs": 9},
+            ("spec.deadlineSecs: 9 is no field", "use one of deadlineSeconds,"),
+        ),
+        ("checkpointpolicies", {"compression": "gzip"}, ("spec.compression: 'gzip'", "'lz4'")),
+        ("checkpointpolicies", {"retention": {"keep": 1}}, ("spec.retention.keep: 1", "use one of keepLast, maxAge")),
+        ("checkpointstorages", {}, ("spec: {} names no storage", "exactly one of spec.s3 and spec.posix")),
+        ("checkpointstorages", {"s3": {"bucket": "b"}, "posix": {"path": "/p"}}, ("names two", "exactly one")),
+        ("checkpointstorages", {"s3": {}}, ("spec.s3.bucket: None is missing",)),
+        (
+            "checkpointstorages",
+            {"s3": {"bucket": "b", "secret": {"nam": "x"}}},
+            ("spec.s3.secret.nam", "use one of name"),
+        ),
+        ("checkpointstorages", {"posix": {"path": "relative"}}, ("spec.posix.path: 'relative'", "^/")),
+        (
+            "checkpointstorages",
+            {"s3": {"bucket": "b", "endpoint": "host:9000"}},
+            ("'host:9000'", "https://host[:port]"),
+        ),
+        (
+            "checkpointstorages",
+            {"s3": {"bucket": "b", "endpoint": "http://h.example.com"}},
+            ("not encrypted", "allowHttp"),
+        ),
+    ],
+)
+def test_what_is_refused_names_field_value_and_remedy(plural: str, spec: Any, parts: tuple[str, ...]) -> None:
+    answer = ask(plural, spec)
+    assert answer.refusal is not None
+    assert (answer.refusal.code, answer.refusal.reason) == (422, "Invalid")
+    for part in parts:
+        assert part in answer.refusal.message
+
+
+def test_a_deletion_is_not_looked_at() -> None:
+    request = creation({"spec": {"posix": "x"}})
+    gone = type(request)(uid="1", operation="DELETE", old_object=request.object)
+    assert validation.answer(gone, validation.check_storage) == Answer("not-ours")
