@@ -37,7 +37,9 @@ from tests.cluster.fixtures.namespace import Namespace, container, job
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 _CONTROLLER = "system:serviceaccount:kueue-system:kueue-controller-manager"
-_DEFINITIONS = Path(__file__).parents[2] / "manifests" / "chart" / "files" / "crds"
+_ROOT = Path(__file__).parents[2]
+_DEFINITIONS = _ROOT / "manifests" / "chart" / "files" / "crds"
+_RIGHTS = _ROOT / "adapters" / "kueue" / "rbac.yaml"
 _ENDLESS = "import time; time.sleep(10_000)"
 _HELD = f"""
 !(object.spec.suspend == true && oldObject.spec.suspend != true)
@@ -64,8 +66,8 @@ class _Running:
 
 
 @asynccontextmanager
-async def _adapting(cluster: Cluster) -> AsyncIterator[_Running]:
-    async with ProductApi.open(str(cluster.kubeconfig)) as api:
+async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
+    async with ProductApi.open(str(kubeconfig)) as api:
         pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
         running = _Running(KueueAdapter.connect(ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), "-")))
 
@@ -82,8 +84,37 @@ async def _adapting(cluster: Cluster) -> AsyncIterator[_Running]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def running(cluster: Cluster, namespace: Namespace, kueue: None, kinds: None) -> AsyncIterator[_Running]:
-    async with _adapting(cluster) as running:
+async def rights(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Path]:
+    """A kubeconfig with the rights that the adapter says it needs, those of the coordinator to pods, and no others."""
+    api, name = namespace.api, namespace.name
+    group = "rbac.authorization.k8s.io"
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    rules = [*yaml.safe_load(_RIGHTS.read_text())["rules"], pods]
+    bodies: list[Object] = [
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": name}],
+        },
+    ]
+    for body in bodies:
+        await api.apply(body)
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    token = await namespace.kubectl("create", "token", "default")
+    config["users"] = [{"name": user["name"], "user": {"token": token.strip()}} for user in config["users"]]
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    yield kubeconfig
+    for body in bodies:
+        await api.delete(body["apiVersion"], body["kind"], name)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def running(rights: Path, kueue: None, kinds: None) -> AsyncIterator[_Running]:
+    async with _adapting(rights) as running:
         yield running
 
 
@@ -233,7 +264,7 @@ def _is_unmarked(body: Object) -> bool:
 
 
 async def test_a_preemption_is_told_held_released_and_undone(
-    groups: Namespace, running: _Running, cluster: Cluster, toolbox: str, audit: Audit
+    groups: Namespace, running: _Running, rights: Path, toolbox: str, audit: Audit
 ) -> None:
     signal = await _preempt(groups, toolbox, running, "import time; time.sleep(1)")
 
@@ -255,7 +286,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
         return any(one.resource == "jobs" and one.name == name and one.code >= 400 for one in writes)
 
     await audit.wait_for(is_refused)
-    async with _adapting(cluster) as restarted:
+    async with _adapting(rights) as restarted:
         assert (await restarted.signal()).uid == signal.uid, "what is pending is told again"
 
     assert _message(preemptor) == "", "it has no quota yet"
