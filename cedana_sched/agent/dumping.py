@@ -11,8 +11,9 @@ All or nothing: the first step that fails stops the others, and all containers r
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot.archive import write_archive
 from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.freezer import thaw_together
+from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback, shared_namespaces
 from cedana_sched.snapshot.stream import StreamSink, StreamWriter
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -35,6 +37,7 @@ class WorkloadDump:
     """One dump of a workload. `run` blocks; `cancel` may be called from another thread at any time."""
 
     def __init__(self, toolchain: Toolchain, request: CaptureRequest, sink: StreamSink) -> None:
+        self._toolchain = toolchain
         self._workload = request.workload
         self._sink = sink
         self._stopped = ""
@@ -59,11 +62,24 @@ class WorkloadDump:
         """
         began = time.monotonic()
         try:
-            self._run_all(self._steps())
+            with self._connections_held():
+                self._run_all(self._steps())
         except BaseException:
             thaw_together(self._workload.freezers)
             raise
         return time.monotonic() - began
+
+    @contextlib.contextmanager
+    def _connections_held(self) -> Iterator[None]:
+        """Between containers; see `loopback`."""
+        namespaces = shared_namespaces(tree.root_pid for tree in self._workload.containers)
+        try:
+            for namespace in namespaces:
+                cut_loopback(self._toolchain, namespace)
+            yield
+        finally:
+            for namespace in namespaces:
+                mend_loopback(self._toolchain, namespace)
 
     def _steps(self) -> list[Callable[[], object]]:
         steps: list[Callable[[], object]] = [dump.run for dump in self._dumps]

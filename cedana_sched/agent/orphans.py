@@ -18,6 +18,7 @@ from cedana_sched.agent.messages import CaptureRequest
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.dump import LOG_NAME
 from cedana_sched.snapshot.freezer import members
+from cedana_sched.snapshot.loopback import mend_loopback, shared_namespaces
 from cedana_sched.snapshot.toolchain import Toolchain
 
 PATIENCE_SECONDS = 10.0
@@ -97,6 +98,8 @@ def await_orphans(toolchain: Toolchain, request: CaptureRequest) -> bool:
     psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
     for directory in {orphans[process] for process in alive}:
         undo_killed_dump(toolchain, members(directories[directory].freezer), Path(directory, LOG_NAME))
+    for namespace in shared_namespaces(tree.root_pid for tree in request.workload.containers):
+        mend_loopback(toolchain, namespace)
     return not alive
 
 

@@ -7,7 +7,8 @@ CRIU that fails undoes everything by itself. CRIU that is *killed* in the middle
                     (compel's `fini`); its few hundred KiB of memory stay mapped in the task
     helpers         processes of CRIU's own, some of them stopped: `dump` kills its whole process group
     cgroup          thawed by CRIU at the beginning of the dump; `dump` thaws it again in any case
-    network lock    an nftables table `CRIU-<run id>` that drops the packets of the tree's connections: removed here
+    network lock    an nftables table `CRIU-<run id>` that drops the packets of the tree's connections, in the tree's
+                    network namespace: removed here
     TCP sockets     in repair mode, where recv(2) fails with EPERM: switched back here
 
 Two dangers remain, for kills that come from outside (the out-of-memory killer, a person):
@@ -28,6 +29,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from cedana_sched.snapshot.connections import wake_connections
@@ -38,22 +40,36 @@ _RUN_ID = re.compile(r"CRIU run id = ([0-9a-f-]+)")
 
 def undo_killed_dump(toolchain: Toolchain, pids: Iterable[int], log: Path) -> None:
     """Give the network back to the processes of a tree whose dump was killed."""
-    remove_network_lock(toolchain, log)
+    pids = list(pids)
+    remove_network_lock(toolchain, log, pids)
     wake_connections(pids)
 
 
-def remove_network_lock(toolchain: Toolchain, log: Path) -> bool:
-    """Remove the nftables table of the CRIU that wrote `log`; False when there is none."""
+def remove_network_lock(toolchain: Toolchain, log: Path, pids: Iterable[int]) -> bool:
+    """Remove the nftables table of the CRIU that wrote `log` and dumped these processes; False when there is none."""
     found = _RUN_ID.search(log.read_text(errors="replace")) if log.exists() else None
     if found is None:
         return False
     wanted = f"CRIU-{found.group(1)}"
-    tables = re.findall(r"table inet (CRIU-[0-9a-f-]+)", _nft(toolchain, "list", "tables"))
-    matching = [table for table in tables if wanted.startswith(table)]  # CRIU cuts the name at 26 characters
-    for table in matching:
-        _nft(toolchain, "delete", "table", "inet", table)
-    return bool(matching)
+    removed = False
+    for namespace in _network_namespaces(pids):
+        tables = re.findall(r"table inet (CRIU-[0-9a-f-]+)", _nft(toolchain, namespace, "list", "tables"))
+        for table in tables:
+            if wanted.startswith(table):  # CRIU cuts the name at 26 characters
+                _nft(toolchain, namespace, "delete", "table", "inet", table)
+                removed = True
+    return removed
 
 
-def _nft(toolchain: Toolchain, *words: str) -> str:
-    return subprocess.run([toolchain.nft, *words], capture_output=True, text=True, check=False).stdout
+def _network_namespaces(pids: Iterable[int]) -> list[Path]:
+    found: dict[int, Path] = {}
+    for process in ("self", *map(str, pids)):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            path = Path("/proc", process, "ns/net")
+            found.setdefault(path.stat().st_ino, path)
+    return list(found.values())
+
+
+def _nft(toolchain: Toolchain, namespace: Path, *words: str) -> str:
+    command = ["nsenter", f"--net={namespace}", "--", str(toolchain.nft), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -68,7 +68,8 @@ class Container:
         try:
             self._runc_with_output(
                 "restore", "--detach", "--bundle", str(self.bundle), "--image-path", str(images),
-                "--work-path", str(work), "--manage-cgroups-mode", "ignore", "--file-locks", "--tcp-established", self.id,
+                "--work-path", str(work), "--manage-cgroups-mode", "ignore", "--file-locks", "--tcp-established",
+                self.id,
             )  # fmt: skip
         except AssertionError as error:
             log = work / "restore.log"

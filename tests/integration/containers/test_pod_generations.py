@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback
 from tests.integration.containers.conftest import Laboratory
 from tests.integration.containers.pods import Pod
 
@@ -77,11 +78,13 @@ def bring_back(lab: Laboratory, images: Path, uid: str) -> Pod:
     pod = lab.node.pod(uid)
     lay(images / "volumes/data.tar", pod.volume)
     lay(images / "volumes/_shm.tar", pod.shared_memory)
+    cut_loopback(lab.toolchain, Path(pod.namespace("net")))
     for folder in sorted(path for path in images.iterdir() if (path / "inventory.img").exists()):
         container = pod.container(folder.name)
         container.make(["/bin/false"])
         lay(folder / "rootfs.tar", container.bundle / "rootfs")
         container.restore(folder)
+    mend_loopback(lab.toolchain, Path(pod.namespace("net")))
     return pod
 
 
@@ -116,13 +119,13 @@ def test_two_containers_continue_together_with_their_files(lab: Laboratory) -> N
     pod.run("server", SERVER)
     client = pod.run("client", CLIENT)
     client.await_lines(5)
-    answers = client.lines
+    answers: list[str] = []
     for generation in (2, 3):
         images = take_away(lab, pod)
+        answers += client.lines
         pod = bring_back(lab, images, f"pod-{generation}")
         server, client = pod.containers["server"], pod.containers["client"]
         client.await_lines(5)
-        answers += client.lines
         root = server.bundle / "rootfs"
         assert (root / "opt/made here/link").readlink() == Path("/etc/hostname")
         assert not (root / "etc/shells").exists()
@@ -131,6 +134,7 @@ def test_two_containers_continue_together_with_their_files(lab: Laboratory) -> N
         assert (root / "opt/sparse").stat().st_size == 64 << 20
         assert os.getxattr(root / "opt/sparse", "user.test") == b"x"
         assert (pod.volume / "of the client").exists()
+    answers += list(client.lines)
     numbers = [int(answer.split()[0]) for answer in answers]
     assert numbers == list(range(1, len(numbers) + 1))
     assert {answer.split()[1] for answer in answers} == {"kept"}
