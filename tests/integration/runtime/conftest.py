@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -46,6 +47,15 @@ class Watched:
         return self.policy
 
 
+class _Stream:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.close = file.close
+
+    def write(self, data: memoryview) -> None:
+        self._file.write(data)
+
+
 class Site(Laboratory):
     """The laboratory with the runtime handler in runc's place."""
 
@@ -70,8 +80,7 @@ class Site(Laboratory):
         for archive, folder in archives.items():
             if not archive.exists():
                 archive.parent.mkdir(exist_ok=True)
-                with archive.open("wb", buffering=0) as file:
-                    write_archive(folder, file)
+                write_archive(folder, _Stream(archive.open("wb")))
         for cgroup in running.freezers:
             freezer.kill(cgroup)
         pod.end()

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
+
 import pytest
 
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
 from tests.integration.runtime.conftest import Site
 
 pytestmark = pytest.mark.criu
@@ -37,3 +44,141 @@ def test_a_pod_continues_with_its_files(site: Site) -> None:
     for kept in (second.volume / "number", again.upper / "srv/number", second.shared_memory / "number"):
         numbers = [int(line) for line in kept.read_text().split()]
         assert numbers == list(range(1, len(numbers) + 1)), kept
+
+
+def test_a_container_that_cannot_continue_begins_anew_with_the_files_of_its_image(site: Site) -> None:
+    images = _damaged(site)
+
+    pod = site.replacement("pod-2", "main")
+    error = site.bring_back(pod, images, "main")
+
+    again = pod.containers["main"]
+    again.await_lines(1)
+    assert again.lines == ["cold"]
+    assert not (again.upper / "srv/number").exists()
+    assert isinstance(error, RestoreError)
+    assert "container main" in str(error)
+    result = read_result(str(site.state / "pods/pod-2"), "main")
+    assert result is not None
+    assert (result.restored, result.cold) == (False, True)
+    assert result.log is not None
+    assert "Error" in Path(result.log).read_text()
+
+
+def test_where_the_policy_says_so_it_fails_and_says_why(site: Site) -> None:
+    images = _damaged(site)
+    site.watched.policy = OnRestoreFailure.FAIL
+
+    pod = site.replacement("pod-2", "main")
+    with pytest.raises(AssertionError, match="cedana: not continued from its snapshot: criu failed"):
+        site.bring_back(pod, images, "main")
+    again = pod.containers["main"]
+    with pytest.raises(AssertionError, match="cedana: not continued from its snapshot: criu failed"):
+        again.start()
+    assert not again.lines
+
+
+def test_containers_that_had_ended_do_nothing_this_time(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+
+    second = site.replacement("pod-2", "main", inits=("prepare",))
+    assert site.bring_back(second, images, "prepare", "main") is None
+
+    site.node.runc("state", second.containers["prepare"].id)
+    second.containers["main"].await_lines(1)
+    assert second.containers["prepare"].lines == []
+
+
+def test_a_container_that_the_kubelet_starts_again_begins_anew(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+    again = second.containers["main"]
+    again.await_lines(1)
+    site.node.runc("delete", "--force", again.id)
+    again.join()
+    again.lines.clear()
+    specification = json.loads((again.bundle / "config.json").read_text())
+    specification["process"]["args"] = ["/bin/echo", "cold"]
+    (again.bundle / "config.json").write_text(json.dumps(specification))
+
+    again.start()
+
+    again.await_lines(1)
+    assert again.lines == ["cold"]
+
+
+def test_an_agent_that_is_started_anew_goes_on(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    second = site.replacement("pod-2", "main")
+
+    async def interrupted() -> None:
+        """The agent has made its plan and told the restore container, and dies."""
+        task = asyncio.create_task(site.returns.continue_from(site.ref(second), images, site.facts))
+        await asyncio.to_thread(site.let_start, second)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(interrupted())
+    assert not asyncio.run(site.returns.was_restored(site.ref(second)))
+    main = second.container("main")
+    main.make(["/bin/echo", "cold"])
+    main.start()
+    (images / "volumes/data.tar").write_bytes(b"")  # it would be seen if anything were laid again
+
+    asyncio.run(site.returns.continue_from(site.ref(second), images, site.facts))
+
+    assert asyncio.run(site.returns.was_restored(site.ref(second)))
+    main.await_lines(1)
+    assert "cold" not in main.lines
+
+
+@pytest.mark.parametrize(
+    ("policy", "begins_anew"), [(OnRestoreFailure.COLD_START, True), (OnRestoreFailure.FAIL, False)]
+)
+def test_a_handler_that_crashes_keeps_no_container_from_starting(
+    site: Site, policy: OnRestoreFailure, begins_anew: bool
+) -> None:
+    plan = Plan(RESTORE, fallback=FAIL if policy is OnRestoreFailure.FAIL else COLD, containers={"main": _NOWHERE})
+    write_plan(str(site.state / "pods/pod-1"), plan)
+    (site.folder / "opt" / (site.folder / "opt/bin").readlink() / "../python/bin/python3").write_bytes(b"no program")
+    main = site.node.pod("pod-1").container("main")
+    main.make(["/bin/echo", "cold"])
+
+    if begins_anew:
+        main.start()
+        main.await_lines(1)
+    else:
+        with pytest.raises(AssertionError, match="cedana: the runtime handler ended with status"):
+            main.start()
+
+    result = read_result(str(site.state / "pods/pod-1"), "main")
+    assert result is not None
+    assert (result.restored, result.cold) == (False, begins_anew)
+
+
+def test_a_pod_without_a_plan_is_runcs_alone(site: Site) -> None:
+    write_plan(str(site.state / "pods/another"), Plan(RESTORE, containers={"main": _NOWHERE}))
+    main = site.node.pod("pod-1").container("main")
+    main.make(["/bin/echo", "cold"])
+    main.start()
+    main.await_lines(1)
+
+
+_NOWHERE = ContainerPlan(images="/nonexistent", work="/nonexistent")
+
+
+def _damaged(site: Site) -> Path:
+    """A staged snapshot that CRIU cannot read."""
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    for image in (images / "main").glob("mm-*.img"):
+        image.write_bytes(b"")
+    return images
