@@ -37,7 +37,7 @@ def continuation_of(namespace: str, replica: Replica, knowledge: Knowledge) -> C
 
 
 def asked_for(namespace: str, text: str, knowledge: Knowledge) -> Continuation:
-    """The snapshot that a pod's annotation names: `<id>/<index>@<generation>`, or `<id>/<index>` while in flight.
+    """The snapshot that a pod's annotation names: `<id>/<index>@<generation>`; without a generation what there is.
 
     Raises:
         UsageError: it names none.
@@ -49,8 +49,14 @@ def asked_for(namespace: str, text: str, knowledge: Knowledge) -> Continuation:
         remedy = "write <id>/<index>@<generation>, as 'kubectl get checkpoints' shows it"
         raise UsageError(field, text, "names no snapshot", remedy=remedy) from error
     replica = Replica(identity.id, identity.index)
+    if generation is None:
+        found = continuation_of(namespace, replica, knowledge)
+        if found is None:
+            remedy = "see 'kubectl get checkpoints', or leave the annotation out"
+            raise UsageError(field, text, "has no snapshot", remedy=remedy)
+        return found
     known = knowledge.checkpoints_of(namespace, replica)
-    source = next((one for one in known if generation is not None and one.generation == generation), None)
+    source = next((one for one in known if one.generation == generation), None)
     return Continuation(replica, generation, source)
 
 

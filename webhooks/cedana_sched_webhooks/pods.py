@@ -64,7 +64,8 @@ def _prepare(
         injection.restore(pod, continuation, configuration)
         warnings = _keep_to_able_nodes(pod, continuation, knowledge)
         decision = "gated" if continuation.generation is None else "restores"
-    return Answer(decision, patch=tuple(difference(before, pod)), warnings=warnings)
+    patch = tuple(difference(before, pod))
+    return Answer(decision if patch else "unchanged", patch=patch, warnings=warnings)
 
 
 def _wanted(annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:

@@ -211,6 +211,16 @@ def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest() -> None:
     assert after["spec"]["runtimeClassName"] == "cedana"
 
 
+def test_a_person_may_ask_for_another_ids_newest_and_for_one_that_only_the_store_knows() -> None:
+    known = knowledge(checkpoints=[checkpoint(7), checkpoint(2, identifier="older")])
+    newest = mutated(pod(annotations={names.RESTORES: "older/0"}), known)
+    assert newest["metadata"]["annotations"][names.RESTORES] == "older/0@2"
+    assert "schedulingGates" not in newest["spec"]
+    stored = mutated(pod(annotations={names.RESTORES: "sim/0@1"}), known)
+    assert stored["metadata"]["annotations"][names.RESTORES] == "sim/0@1"
+    assert stored["spec"]["runtimeClassName"] == "cedana"
+
+
 def test_the_restore_container_is_admissible_under_pod_security_restricted() -> None:
     spec = mutated(pod(), knowledge(checkpoints=[checkpoint(1)]))["spec"]
     made = spec["initContainers"][0]
@@ -353,6 +363,7 @@ def resolved_later() -> Object:
         (pod(annotations={names.POLICY: "broken"}), ("'broken'", "kubectl edit checkpointpolicy broken")),
         (pod(annotations={names.INDEX: "one"}), (f"metadata.annotations[{names.INDEX}]: 'one'", "from 0")),
         (pod(annotations={names.RESTORES: "x y"}), (f"metadata.annotations[{names.RESTORES}]: 'x y'", "@<generation>")),
+        (pod(annotations={names.RESTORES: "none/0"}), ("'none/0' has no snapshot", "kubectl get checkpoints")),
         (pod(annotations={names.RESTORES: "sim/0@0"}), ("'sim/0@0'", "@<generation>")),
     ],
 )

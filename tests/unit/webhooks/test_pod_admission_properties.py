@@ -158,7 +158,9 @@ def assert_terms_kept(old: Any, new: Any) -> None:
 @given(any_pod(), anything_known())
 def test_asking_again_changes_nothing(before: Object, known: Knowledge) -> None:
     after = mutated(before, known)
-    assert pods.answer(creation(after), known, configuration()).patch == ()
+    again = pods.answer(creation(after), known, configuration())
+    assert again.patch == ()
+    assert again.decision == "unchanged"
 
 
 @settings(deadline=None)
