@@ -1,0 +1,116 @@
+"""A pod of which one container cannot be saved runs on as before; a doomed pod ends when it is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.agent.messages import CaptureFailed
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.snapshot import freezer
+from tests.integration.containers.conftest import Laboratory, NoReturns
+from tests.integration.containers.pods import until
+from tests.integration.containers.test_pod_generations import COUNTER
+
+pytestmark = pytest.mark.criu
+
+STUBBORN = """
+import os, time
+kept = open("/opt/one name", "w")
+os.link("/opt/one name", "/opt/another name")
+os.unlink("/opt/one name")  # a snapshot cannot find the other
+number = 0
+while True:
+    number += 1
+    print(number)
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in another mount namespace, which has all mounts that are made here later too."""
+    subprocess.run(["mount", "--bind", tmp_path, tmp_path], check=True)
+    subprocess.run(["mount", "--make-shared", tmp_path], check=True)
+    host = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", "echo; exec sleep infinity"],
+        stdout=subprocess.PIPE,
+    )
+    assert host.stdout is not None
+    assert host.stdout.readline() == b"\n"
+    yield host
+    host.kill()
+    host.wait()
+    host.stdout.close()
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def test_what_one_container_cannot_all_cannot(lab: Laboratory) -> None:
+    pod = lab.node.pod("pod-1")
+    good, bad = pod.run("good", COUNTER), pod.run("stubborn", STUBBORN)
+    good.await_lines(1)
+    bad.await_lines(1)
+    running = lab.freeze(pod)
+    report = asyncio.run(lab.capture(running))
+    assert isinstance(report, CaptureFailed), report
+    assert lab.store.list(lab.identity.namespace, lab.identity.id) == []
+    good.await_progress()
+    bad.await_progress()
+
+
+def test_a_pod_that_runs_is_not_saved(lab: Laboratory) -> None:
+    pod = lab.node.pod("pod-1")
+    first, second = pod.run("first", COUNTER), pod.run("second", COUNTER)
+    running = lab.freeze(pod)
+    freezer.thaw(running.containers[1].freezer)
+    report = asyncio.run(lab.capture(running))
+    assert isinstance(report, CaptureFailed), report
+    assert report.retryable
+    freezer.thaw_together(running.freezers)
+    first.await_progress()
+    second.await_progress()
+
+
+async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) -> None:
+    pod = lab.node.pod("pod-1")
+    containers = pod.run("first", COUNTER), pod.run("second", COUNTER)
+    for container in containers:
+        await asyncio.to_thread(container.await_lines, 1)
+    running = await lab.runtime.running(lab.ref(pod))
+    assert running is not None
+    await asyncio.to_thread(freezer.freeze_together, running.freezers)
+    async with lab.runtime:
+        await lab.runtime.end_frozen(lab.ref(pod))
+        assert await lab.runtime.running(lab.ref(pod)) is None
+        assert all(map(freezer.is_frozen, running.freezers))
+        assert all(map(freezer.members, running.freezers))
+        lines = [len(container.lines) for container in containers]
+        await lab.runtime.deleted(pod.uid)
+        assert not any(map(freezer.members, running.freezers))
+    pod.end()
+    assert [len(container.lines) for container in containers] == lines
+
+
+def test_an_agent_in_a_mount_namespace_of_its_own(elsewhere: subprocess.Popen[bytes], lab: Laboratory) -> None:
+    """It sees the host below /proc/PID/root, and starts CRIU in the host's namespace."""
+    pod = lab.node.pod("pod-1")
+    counter = pod.run("main", COUNTER)
+    counter.await_lines(1)
+    host = Path(f"/proc/{elsewhere.pid}/root")
+    places = lab.node.places
+    seen = Places(host_root=host, bundles=places.bundles, states=places.states, pods=places.pods)
+    lab.runtime = PodRuntime(NoReturns(), seen, lab.folder / "doomed")
+    lab.launcher = ("nsenter", f"--mount=/proc/{elsewhere.pid}/ns/mnt", "--")
+    running = lab.freeze(pod)
+    assert running.containers[0].freezer.is_relative_to(host)
+    images = lab.stage(lab.dump(running))
+    assert (images / "main/rootfs.tar").exists()
+    assert (images / "main/inventory.img").exists()
+    for cgroup in running.freezers:
+        freezer.kill(cgroup)
+    until(lambda: not freezer.members(running.freezers[0]), lambda: "its end")

@@ -1,0 +1,111 @@
+"""A frozen, committed pod ends when it is deleted, not before, and not never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cluster.node import doomed
+from cedana_sched.cluster.node.doomed import DoomedPods
+from cedana_sched.snapshot.freezer import FreezerError
+
+
+class Killer:
+    """Remembers whom it killed; fails as often as it is told."""
+
+    def __init__(self) -> None:
+        self.killed: list[str] = []
+        self.failures = 0
+        self.done = asyncio.Event()
+
+    async def __call__(self, pod: str) -> None:
+        await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise FreezerError("it does not go")
+        self.killed.append(pod)
+        self.done.set()
+
+
+@pytest.fixture
+async def killer() -> Killer:
+    return Killer()
+
+
+@pytest.fixture
+async def pods(tmp_path: Path, killer: Killer) -> AsyncIterator[DoomedPods]:
+    async with DoomedPods(tmp_path / "doomed", killer) as pods:
+        yield pods
+
+
+async def test_it_is_killed_by_its_deletion(pods: DoomedPods, killer: Killer) -> None:
+    await pods.doom("p1")
+    assert "p1" in pods
+    assert killer.killed == []
+    await pods.deleted("p2")
+    await pods.deleted("p1")
+    assert killer.killed == ["p1"]
+    assert "p1" not in pods
+
+
+async def test_a_pod_that_is_deleted_already_is_killed_at_once(pods: DoomedPods, killer: Killer) -> None:
+    await pods.deleted("p1")
+    assert killer.killed == []
+    await pods.doom("p1")
+    assert killer.killed == ["p1"]
+    assert "p1" not in pods
+
+
+async def test_the_watch_and_the_kubelet_kill_it_one_after_the_other(pods: DoomedPods, killer: Killer) -> None:
+    await pods.doom("p1")
+    await asyncio.gather(pods.deleted("p1"), pods.deleted("p1"))
+    assert "p1" not in pods
+    assert set(killer.killed) == {"p1"}
+
+
+async def test_a_pod_that_nobody_deletes_is_killed_in_the_end(
+    tmp_path: Path, killer: Killer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doomed, "PATIENCE_SECONDS", 0.0)
+    async with DoomedPods(tmp_path, killer) as pods:
+        await pods.doom("p1")
+        async with asyncio.timeout(10):
+            await killer.done.wait()
+        await pods.deleted("p1")  # returns when that is over
+        assert "p1" not in pods
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_agent_that_is_started_anew_knows_who_is_doomed(tmp_path: Path, killer: Killer) -> None:
+    async with DoomedPods(tmp_path, killer) as pods:
+        await pods.doom("p1")
+    async with DoomedPods(tmp_path, killer) as pods:
+        assert "p1" in pods
+        await pods.deleted("p1")
+    assert killer.killed == ["p1"]
+    async with DoomedPods(tmp_path, killer) as pods:
+        assert "p1" not in pods
+
+
+async def test_a_pod_that_did_not_go_stays_doomed(pods: DoomedPods, killer: Killer) -> None:
+    await pods.doom("p1")
+    killer.failures = 1
+    with pytest.raises(FreezerError):
+        await pods.deleted("p1")
+    assert "p1" in pods
+    await pods.deleted("p1")
+    assert killer.killed == ["p1"]
+
+
+async def test_a_pod_that_is_no_more_is_forgotten(pods: DoomedPods, killer: Killer, tmp_path: Path) -> None:
+    await pods.doom("p1")
+    await pods.deleted("p2")
+    for pod in ("p1", "p2"):
+        pods.gone(pod)
+    assert "p1" not in pods
+    assert list((tmp_path / "doomed").iterdir()) == []
+    await pods.doom("p2")
+    assert killer.killed == []
