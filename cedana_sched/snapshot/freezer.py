@@ -5,7 +5,8 @@ Both generations of the kernel's interface are served, recognised by the files i
     v2 (`cgroup.freeze`)    the kernel tells when all are frozen, and when the last has gone: `cgroup.events`, poll(2)
     v1 (`freezer.state`)    nothing is told, so the state is read again every 2 ms within the time allowed. The v1
                             freezer also misses processes that are being forked: writing FROZEN once more
-                            collects them (what CRIU and runc do too)
+                            collects them (what CRIU and runc do too). It also stops the threads that an exec(2) is
+                            waiting for to end, and then never freezes: letting all run for a moment helps (runc too)
 
 A frozen process executes nothing, not even a signal handler; SIGKILL stays pending until the cgroup is thawed (v1)
 and then takes effect before any instruction of the program. So `kill` of a frozen cgroup runs none of its code.
@@ -30,6 +31,8 @@ from cedana_sched.snapshot.vfork import held_by_vfork
 _REREAD_SECONDS = 0.002
 _VFORK_SECONDS = 0.002
 _REWRITE_EVERY = 16  # re-reads after which FROZEN is written again, about every 30 ms
+_RELEASE_EVERY = 64  # re-reads after which all that is not frozen may run for a moment, about every 130 ms
+_RELEASE_SECONDS = 0.01
 
 
 class FreezerError(SnapshotError):
@@ -174,6 +177,9 @@ def _freeze_v1(cgroup: Path, deadline: float) -> bool:
     state = cgroup / "freezer.state"
     reads = 0
     while True:
+        if reads and reads % _RELEASE_EVERY == 0:
+            _write(state, "THAWED")
+            time.sleep(_RELEASE_SECONDS)
         if reads % _REWRITE_EVERY == 0:
             _write(state, "FROZEN")
         if state.read_text().strip() == "FROZEN":

@@ -38,6 +38,14 @@ while True:
         os._exit(0)
 """
 
+EXECUTING = """
+import os, sys, threading, time
+for _ in range(8):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print("again")
+os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+"""
+
 
 def test_a_family_stops_and_goes_on(either_lab: Laboratory) -> None:
     lab = either_lab
@@ -110,3 +118,12 @@ def test_a_freeze_that_does_not_succeed_is_taken_back(lab: Laboratory, monkeypat
         freezer.freeze(lab.cgroup)
     assert any("python3" in line for line in caught.value.evidence)
     lab.await_progress()
+
+
+def test_one_with_threads_that_becomes_another_program_all_the_time_is_frozen(either_lab: Laboratory) -> None:
+    lab = either_lab
+    lab.python(EXECUTING)
+    for _ in range(20):
+        lab.await_progress(1)
+        freezer.freeze(lab.cgroup)
+        freezer.thaw(lab.cgroup)
