@@ -8,9 +8,10 @@ import secrets
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.placement import require_label
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched_webhooks import affinity, restore_container
+from cedana_sched_webhooks import restore_container
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.continuation import Continuation
 from cedana_sched_webhooks.identity import Replica
@@ -61,7 +62,7 @@ def restore(pod: Object, continuation: Continuation, configuration: Configuratio
     spec = pod["spec"]
     pod["metadata"]["annotations"][names.RESTORES] = str(continuation)
     spec["runtimeClassName"] = names.RUNTIME_CLASS
-    affinity.require_label(pod, names.NODE_READY, "true")
+    require_label(spec, names.NODE_READY, "true")
     initial = spec.get("initContainers") or []
     if not _named(initial, names.RESTORE_CONTAINER):
         made = restore_container.container(configuration.restore, spec["containers"][0])

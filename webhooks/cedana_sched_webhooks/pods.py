@@ -10,12 +10,13 @@ import copy
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched_webhooks import affinity, injection
+from cedana_sched_webhooks import injection
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.continuation import Continuation, asked_for, continuation_of, cpus_that_can_continue
+from cedana_sched_webhooks.continuation import Continuation, continuation_of, wanted
 from cedana_sched_webhooks.identity import Replica, replica_of
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
@@ -70,8 +71,8 @@ def _prepare(
 
 def _wanted(annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
     """A snapshot that a person asked for wins over the newest one."""
-    if text := annotations.get(names.RESTORES):
-        return asked_for(namespace, text, knowledge)
+    if text := annotations.get(names.WANTED):
+        return wanted(namespace, text, knowledge)
     return continuation_of(namespace, replica, knowledge)
 
 
@@ -99,9 +100,9 @@ def _keep_to_able_nodes(pod: Object, continuation: Continuation, knowledge: Know
     """Restrict it to CPUs that can continue the snapshot; in flight, the coordinator does so when it lifts the gate."""
     if continuation.generation is None or continuation.source is None:
         return ()
-    cpus = cpus_that_can_continue(continuation.source, knowledge.nodes)
+    cpus = cpus_that_can_continue(continuation.source.spec.pod.node_name, tuple(knowledge.nodes))
     if cpus:
-        affinity.require_one_of(pod, names.NODE_CPU, cpus)
+        require_one_of(pod["spec"], names.NODE_CPU, cpus)
     elif cpus is not None:
         return (f"cedana: no node of this cluster has the CPU features that {continuation} needs",)
     return ()

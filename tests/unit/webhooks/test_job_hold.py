@@ -69,6 +69,17 @@ def test_the_annotation_of_the_release_allows_and_goes(step: HoldStep) -> None:
     assert patched(request.object, answer.patch)["metadata"]["annotations"] == {"mine": "x"}
 
 
+@pytest.mark.parametrize("earlier", [(), (hold("hold-0", created=OF_AN_EARLIER_RUN, step=HoldStep.RELEASED),)])
+def test_a_release_without_any_hold_allows_since_there_is_nothing_to_save(earlier: tuple[PreemptionHold, ...]) -> None:
+    answer = Desk(*earlier).ask(suspension(annotations={names.RELEASED: "hold-9"}))
+    assert answer.decision == "released"
+    assert answer.patch
+
+
+def test_a_release_of_something_else_does_not_end_a_hold() -> None:
+    refused(Desk(hold()).ask(suspension(annotations={names.RELEASED: "hold-9"})))
+
+
 def test_the_annotation_of_an_older_release_does_not_allow() -> None:
     older = hold("hold-0", created="2026-05-01T11:30:00Z", step=HoldStep.RELEASED)
     assert "Preempted" in refused(Desk(older, hold()).ask(suspension(annotations={names.RELEASED: "hold-0"})))

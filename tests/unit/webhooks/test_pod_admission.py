@@ -203,22 +203,16 @@ def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
     assert names.RESTORES not in mutated(pod(), known)["metadata"]["annotations"]
 
 
-def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest() -> None:
+@pytest.mark.parametrize(
+    ("asked", "restores"), [("older/0@2", "older/0@2"), ("older@2", "older/0@2"), ("sim/3@1", "sim/3@1")]
+)
+def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest(asked: str, restores: str) -> None:
     known = knowledge(checkpoints=[checkpoint(7), checkpoint(2, identifier="older")])
-    after = mutated(pod(annotations={names.RESTORES: "older/0@2"}), known)
-    assert after["metadata"]["annotations"][names.RESTORES] == "older/0@2"
+    after = mutated(pod(annotations={names.WANTED: asked}), known)
+    assert after["metadata"]["annotations"][names.RESTORES] == restores
     assert after["metadata"]["annotations"][names.ID] == "sim"
     assert after["spec"]["runtimeClassName"] == "cedana"
-
-
-def test_a_person_may_ask_for_another_ids_newest_and_for_one_that_only_the_store_knows() -> None:
-    known = knowledge(checkpoints=[checkpoint(7), checkpoint(2, identifier="older")])
-    newest = mutated(pod(annotations={names.RESTORES: "older/0"}), known)
-    assert newest["metadata"]["annotations"][names.RESTORES] == "older/0@2"
-    assert "schedulingGates" not in newest["spec"]
-    stored = mutated(pod(annotations={names.RESTORES: "sim/0@1"}), known)
-    assert stored["metadata"]["annotations"][names.RESTORES] == "sim/0@1"
-    assert stored["spec"]["runtimeClassName"] == "cedana"
+    assert "schedulingGates" not in after["spec"]
 
 
 def test_the_restore_container_is_admissible_under_pod_security_restricted() -> None:
@@ -301,11 +295,11 @@ def test_affinity_adds_to_every_alternative_that_the_user_gave() -> None:
     assert after["nodeSelector"] == {"disk": "ssd", names.NODE_READY: "true"}
 
 
-def test_a_node_that_is_gone_is_known_by_its_twin() -> None:
-    known = knowledge(
-        checkpoints=[checkpoint(1, node="gone", labels={names.NODE_CPU: "aaa"})], nodes=[node("node9", cpu="aaa")]
-    )
-    assert "affinity" in mutated(pod(), known)["spec"]
+def test_of_a_node_that_is_gone_nothing_is_known_and_nothing_asked() -> None:
+    known = knowledge(checkpoints=[checkpoint(1, node="gone")], nodes=[node("node9", cpu="aaa")])
+    answer = ask(pod(), known)
+    assert answer.warnings == ()
+    assert "affinity" not in patched(pod(), answer.patch)["spec"]
 
 
 def test_no_affinity_and_a_warning_when_no_node_can() -> None:
@@ -362,9 +356,8 @@ def resolved_later() -> Object:
         ),
         (pod(annotations={names.POLICY: "broken"}), ("'broken'", "kubectl edit checkpointpolicy broken")),
         (pod(annotations={names.INDEX: "one"}), (f"metadata.annotations[{names.INDEX}]: 'one'", "from 0")),
-        (pod(annotations={names.RESTORES: "x y"}), (f"metadata.annotations[{names.RESTORES}]: 'x y'", "@<generation>")),
-        (pod(annotations={names.RESTORES: "none/0"}), ("'none/0' has no snapshot", "kubectl get checkpoints")),
-        (pod(annotations={names.RESTORES: "sim/0@0"}), ("'sim/0@0'", "@<generation>")),
+        (pod(annotations={names.WANTED: "x y"}), (f"metadata.annotations[{names.WANTED}]: 'x y'", "@generation")),
+        (pod(annotations={names.WANTED: "sim/0@0"}), ("'sim/0@0'", "@generation")),
     ],
 )
 def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tuple[str, ...]) -> None:

@@ -81,7 +81,8 @@ def any_pod(draw: st.DrawFn) -> Object:
 
 @st.composite
 def anything_known(draw: st.DrawFn) -> Knowledge:
-    steps = draw(st.lists(st.sampled_from(CheckpointStep), max_size=3))
+    likely = [CheckpointStep.READY, CheckpointStep.READY, CheckpointStep.DUMPING, CheckpointStep.FAILED]
+    steps = draw(st.lists(st.sampled_from(likely), max_size=3))
     generations = draw(st.lists(st.integers(1, 9), min_size=len(steps), max_size=len(steps)))
     return knowledge(
         checkpoints=[checkpoint(one, step=step) for one, step in zip(generations, steps, strict=True)],

@@ -59,14 +59,21 @@ def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seco
         left = (datetime.fromisoformat(newest.status.deadline) - now).total_seconds()
         if eviction.released != newest.metadata.name and left > 0:
             return Verdict("held", _sentence(newest.spec.reason, left))
+    if _is_released(eviction, holds, newest):
+        return Verdict("released")
     if newest is not None and newest.status.deadline is not None and _of_this_run(newest, eviction):
-        if eviction.released == newest.metadata.name:
-            return Verdict("released")
         return Verdict("past-deadline" if newest.status.step is HoldStep.HOLDING else "over")
     left = UNANNOUNCED_SECONDS - waited_seconds
     if left > 0:
         return Verdict("not-yet-held", _sentence("the coordinator has not taken the eviction up yet", left))
     return Verdict("nobody-holds")
+
+
+def _is_released(eviction: Eviction, holds: tuple[PreemptionHold, ...], newest: PreemptionHold | None) -> bool:
+    """The adapter names the newest hold, or one that was never made: there was nothing to save."""
+    if newest is not None and eviction.released == newest.metadata.name:
+        return _of_this_run(newest, eviction)
+    return eviction.released is not None and all(eviction.released != hold.metadata.name for hold in holds)
 
 
 def _age(hold: PreemptionHold) -> tuple[str, str]:
