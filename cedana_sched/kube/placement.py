@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,8 +17,13 @@ from cedana_sched.model.objects import names
 
 def facts_of(node: Metadata) -> Compatibility | None:
     """What a node's agent says of it; None when it says nothing, or what a newer agent says."""
+    return _facts(node.annotations.get(names.NODE_FACTS, ""))
+
+
+@lru_cache(maxsize=1_024)  # nodes of one kind say the same
+def _facts(text: str) -> Compatibility | None:
     try:
-        return msgspec.json.decode(node.annotations.get(names.NODE_FACTS, ""), type=Compatibility)
+        return msgspec.json.decode(text, type=Compatibility)
     except msgspec.DecodeError:
         return None
 
@@ -33,13 +39,11 @@ def cpus_that_can_continue(taken_on: str, nodes: Collection[HasMetadata]) -> tup
 
 
 def _able(needed: Compatibility, nodes: Iterable[HasMetadata]) -> tuple[str, ...]:
-    able = {
-        label
+    kinds = {
+        (node.metadata.labels.get(names.NODE_CPU, ""), node.metadata.annotations.get(names.NODE_FACTS, ""))
         for node in nodes
-        if (label := node.metadata.labels.get(names.NODE_CPU))
-        and (facts := facts_of(node.metadata)) is not None
-        and not needed.reasons_against(facts)
     }
+    able = {label for label, text in kinds if label and (facts := _facts(text)) and not needed.reasons_against(facts)}
     return tuple(sorted(able))
 
 
