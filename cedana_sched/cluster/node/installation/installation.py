@@ -128,9 +128,10 @@ class Installation:
         Raises:
             HostError: it does not accept it; everything is as before.
         """
-        if not changes:
+        if not changes and not await asyncio.to_thread(self._is_unread_by, daemon):
             return True
         before = [Change(change.path, await self._read(change.path)) for change in changes]
+        await asyncio.to_thread(self._note_unread, daemon)  # first: an agent that dies now must find it
         await self._write(changes)
         try:
             await self._host.run(daemon.command[0], "--config", self._site.configuration, "config", "dump")
@@ -140,11 +141,25 @@ class Installation:
             await self._write(before)
             if self._site.restarts and not await self._is_running(daemon):
                 await restart(daemon, self._host, self._site.socket)
+            await asyncio.to_thread(self._unread.unlink, missing_ok=True)
             raise
         if not self._site.restarts:
             return False
+        await asyncio.to_thread(self._unread.unlink, missing_ok=True)
         await self._node_is_ready()
         return True
+
+    @property
+    def _unread(self) -> Path:
+        """Holds the process id of the containerd that has not read our last change; it is gone after a reboot."""
+        return self._host.here(self._site.state) / "containerd-unread"
+
+    def _note_unread(self, daemon: Daemon) -> None:
+        self._unread.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._unread.write_text(str(daemon.pid))
+
+    def _is_unread_by(self, daemon: Daemon) -> bool:
+        return self._unread.exists() and self._unread.read_text() == str(daemon.pid)
 
     async def _is_running(self, daemon: Daemon) -> bool:
         """Whether it is still the process that it was, and so runs with what it has read before."""

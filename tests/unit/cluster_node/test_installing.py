@@ -1,0 +1,152 @@
+"""Installing on a host that is a folder: what is written, what is taken back, and when containerd is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cluster.node.installation import installation as module
+from cedana_sched.cluster.node.installation.daemon import Daemon
+from cedana_sched.cluster.node.installation.host import Host, HostError
+from cedana_sched.cluster.node.installation.installation import Installation, Site
+from cedana_sched.snapshot.toolchain import Toolchain
+
+CONFIGURATION = 'version = 2\nroot = "/var/lib/containerd"\n'
+
+
+class FolderHost(Host):
+    """Remembers what it was asked to run."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.commands: list[str] = []
+        self.refuses = "nothing"
+
+    async def run(self, *command: str | Path, environment: Mapping[str, str] | None = None) -> str:
+        said = " ".join(map(str, command))
+        self.commands.append(said)
+        if self.refuses in said:
+            raise HostError(f"refused: {self.refuses}")
+        return "/usr/sbin/runc\n" if "command -v" in said else ""
+
+
+class Node:
+    """A node with a containerd."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.host = FolderHost(folder / "host")
+        self.file = self.host.here(Path("/etc/containerd/config.toml"))
+        self.file.parent.mkdir(parents=True)
+        self.file.write_text(CONFIGURATION)
+        self.daemon = Daemon(100, ("/usr/bin/containerd",), "/usr/bin")
+        self.restarts: list[str] = []
+        """What containerd read, each time."""
+        self.rejects = "nothing"
+        self.waits = 0
+        criu = folder / "criu-4.2.1"
+        for name in ("bin/criu", "bin/nft", "bin/tini", "toolchain.json"):
+            (criu / name).parent.mkdir(parents=True, exist_ok=True)
+            (criu / name).write_text(name)
+        self.toolchain = Toolchain("4.2.1", criu / "bin/criu", criu / "bin/tini", criu / "bin/nft", criu / "python")
+        patch.setattr(module, "find_daemon", lambda socket: self.daemon)
+        patch.setattr(module, "restart", self._restart)
+
+    def installation(self, *, restarts: bool = True) -> Installation:
+        return Installation(self.host, Site(restarts=restarts), self._ready)
+
+    async def _ready(self) -> None:
+        self.waits += 1
+
+    async def _restart(self, daemon: Daemon, host: Host, socket: Path) -> None:
+        self.restarts.append(self.file.read_text())
+        self.daemon = Daemon(self.daemon.pid + 1, daemon.command, daemon.search_path)
+        if self.rejects in self.restarts[-1]:
+            raise HostError("containerd does not take calls")
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    return Node(tmp_path, monkeypatch)
+
+
+async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
+    installed = await node.installation().install(node.toolchain)
+    assert installed.is_active
+    assert installed.toolchain.criu.is_relative_to("/opt/cedana-sched/versions")
+    assert node.host.here(installed.toolchain.criu).read_text() == "bin/criu"
+    launcher = node.host.here(Path("/opt/cedana-sched/bin/cedana-runtime")).read_text()
+    assert "runc=/usr/sbin/runc" in launcher
+    assert "@" not in launcher.replace('"$@"', "")
+    assert "cedana" in node.file.read_text()
+    assert (len(node.restarts), node.waits) == (1, 1)
+
+    assert await node.installation().install(node.toolchain) == installed
+    assert len(node.restarts) == 1, "nothing had changed"
+
+    await node.installation().uninstall()
+    assert node.file.read_text() == CONFIGURATION
+    assert not node.host.here(Path("/opt/cedana-sched")).exists()
+    assert node.restarts[1:] == [CONFIGURATION]
+
+
+@pytest.mark.parametrize("refuses", ["cedana-check", "criu --version", "cedana-runtime --version"])
+async def test_a_host_on_which_our_programs_do_not_run_is_left_as_it_was(node: Node, refuses: str) -> None:
+    node.host.refuses = refuses
+    with pytest.raises(HostError, match="refused"):
+        await node.installation().install(node.toolchain)
+    assert node.file.read_text() == CONFIGURATION
+    assert node.restarts == []
+    assert not node.host.here(Path("/opt/cedana-sched/bin")).exists()
+
+
+async def test_a_configuration_that_containerd_refuses_is_taken_back(node: Node) -> None:
+    node.host.refuses = "config dump"
+    with pytest.raises(HostError, match="refused"):
+        await node.installation().install(node.toolchain)
+    assert node.file.read_text() == CONFIGURATION
+    assert node.restarts == [], "it runs on with what it had read"
+
+
+async def test_a_containerd_that_does_not_come_back_gets_what_it_had(node: Node) -> None:
+    node.rejects = "cedana"
+    with pytest.raises(HostError, match="does not take calls"):
+        await node.installation().install(node.toolchain)
+    assert node.file.read_text() == CONFIGURATION
+    assert node.restarts[1:] == [CONFIGURATION]
+
+
+async def test_where_nobody_may_restart_it_the_node_is_not_ready_before_somebody_did(node: Node) -> None:
+    for _ in range(2):
+        installed = await node.installation(restarts=False).install(node.toolchain)
+        assert not installed.is_active
+    assert node.restarts == []
+    node.daemon = Daemon(200, node.daemon.command, node.daemon.search_path)
+    assert (await node.installation(restarts=False).install(node.toolchain)).is_active
+
+
+async def test_an_agent_that_died_before_the_restart_restarts_containerd_next_time(node: Node) -> None:
+    await node.installation(restarts=False).install(node.toolchain)
+    assert (await node.installation().install(node.toolchain)).is_active
+    assert len(node.restarts) == 1
+    await node.installation().install(node.toolchain)
+    assert len(node.restarts) == 1
+
+
+async def test_a_new_version_leaves_the_one_before(node: Node) -> None:
+    versions = node.host.here(Path("/opt/cedana-sched/versions"))
+    for number in range(3):
+        node.toolchain.criu.write_text(f"build {number}")
+        installed = await node.installation().install(node.toolchain)
+        assert node.host.here(installed.toolchain.criu).read_text() == f"build {number}"
+    kept = {(version / "criu/bin/criu").read_text() for version in versions.iterdir()}
+    assert kept == {"build 1", "build 2"}
+    assert len(node.restarts) == 1, "containerd's configuration names no version"
+
+
+async def test_a_damaged_version_is_laid_again(node: Node) -> None:
+    installed = await node.installation().install(node.toolchain)
+    node.host.here(installed.toolchain.criu).write_text("")
+    await node.installation().install(node.toolchain)
+    assert node.host.here(installed.toolchain.criu).read_text() == "bin/criu"

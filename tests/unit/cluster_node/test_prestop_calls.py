@@ -1,0 +1,88 @@
+"""The kubelet's preStop calls, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from cedana_sched.cluster.node.prestop import PreStopServer, same_token
+from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.model.errors import CedanaSchedError
+
+POD_TOKEN = "secret"  # noqa: S105 - of a pod that does not exist
+POD = Pod(Metadata(name="p", namespace="team-a", uid="u-1"))
+
+
+class Held:
+    """What the server is given."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.asked = asyncio.Event()
+        self.release = asyncio.Event()
+        self.error: CedanaSchedError | None = None
+
+    def find(self, token: str) -> Pod | None:
+        return POD if same_token(POD_TOKEN, token) else None
+
+    async def deleted(self, uid: str) -> None:
+        self.told.append(uid)
+        if self.error:
+            raise self.error
+
+    async def released(self, uid: str) -> None:
+        self.told.append(f"waits {uid}")
+        self.asked.set()
+        await self.release.wait()
+        self.told.append("released")
+
+
+async def _ask(held: Held, *, given: str = POD_TOKEN, longest: float = 30.0) -> tuple[int, str]:
+    server = PreStopServer(held.find, held.deleted, held.released, longest)
+    async with (
+        server.serve(0) as port,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/v1/hold/{given}") as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def test_a_pod_is_held_until_it_is_released() -> None:
+    held = Held()
+    asking = asyncio.create_task(_ask(held))
+    await held.asked.wait()
+    assert not asking.done()
+    held.release.set()
+    assert await asking == (200, "let go\n")
+    assert held.told == ["u-1", "waits u-1", "released"]
+
+
+async def test_an_unknown_token_is_answered_at_once() -> None:
+    held = Held()
+    assert (await _ask(held, given="guessed"))[0] == 404
+    assert held.told == []
+
+
+async def test_a_hold_has_an_end() -> None:
+    held = Held()
+    assert await _ask(held, longest=0.01) == (200, "let go: held too long\n")
+
+
+async def test_a_pod_that_does_not_end_is_the_kubelets() -> None:
+    held = Held()
+    held.error = CedanaSchedError("process 7 does not go")
+    assert await _ask(held) == (500, "process 7 does not go\n")
+
+
+async def test_a_kubelet_that_hangs_up_is_not_waited_for() -> None:
+    held = Held()
+    server = PreStopServer(held.find, held.deleted, held.released)
+    async with server.serve(0) as port, aiohttp.ClientSession() as session:
+        asking = asyncio.create_task(session.get(f"http://127.0.0.1:{port}/v1/hold/{POD_TOKEN}"))
+        await held.asked.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert "released" not in held.told

@@ -1,0 +1,200 @@
+"""What the handler makes of runc's command line and of a bundle, without any runc."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedana_sched.runtime import handler, planned
+from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.finished import program, replace_process
+from cedana_sched.runtime.plan import (
+    COLD,
+    FAIL,
+    RESTORE,
+    ContainerPlan,
+    Plan,
+    Result,
+    plan_path,
+    read_plan,
+    read_result,
+    write_plan,
+    write_result,
+)
+
+GLOBAL = ["--root", "/run/containerd/runc/k8s.io", "--log", "LOG", "--log-format", "json", "--systemd-cgroup"]
+MAIN = ContainerPlan(images="/images/main", work="/logs/main")
+
+
+def _bundle(folder: Path, name: str = "main", kind: str = "container", uid: str = "u-1") -> Path:
+    notes = {"container-type": kind, "container-name": name, "sandbox-uid": uid}
+    annotations = {f"io.kubernetes.cri.{key}": value for key, value in notes.items()}
+    specification = {"process": {"args": ["sleep"]}, "mounts": [], "annotations": annotations}
+    (folder / "config.json").write_text(json.dumps(specification, separators=(",", ":")))
+    return folder
+
+
+def _create(bundle: Path, folder: Path) -> list[str]:
+    words = [str(folder / "runc.log") if word == "LOG" else word for word in GLOBAL]
+    return [*words, "create", "--bundle", str(bundle), "--pid-file", f"{bundle}/init.pid", "c1"]
+
+
+def test_a_call_to_create_is_understood() -> None:
+    call = CreateCall([*GLOBAL, "create", "--bundle", "/b", "--no-new-keyring", "--console-socket", "/s",
+                       "--no-pivot", "--pid-file=/p", "c1"])  # fmt: skip
+    assert (call.id, call.bundle, call.root, call.log) == ("c1", "/b", "/run/containerd/runc/k8s.io", "LOG")
+    assert call.options == ["--bundle", "/b", "--console-socket", "/s", "--no-pivot", "--pid-file=/p"]
+    assert call.global_options == GLOBAL
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["create"], ["start", "c1"], [*GLOBAL, "delete", "--force", "create"], ["create", "--pid-file", "/p", "c1"]],
+)
+def test_other_calls_are_not_ours(arguments: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"not a call|no bundle"):
+        CreateCall(arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "uid"),
+    [
+        ('{"annotations":{"io.kubernetes.cri.sandbox-uid":"a-1"}}', "a-1"),
+        ('{"annotations": {"io.kubernetes.cri.sandbox-uid": "a-1"}}', "a-1"),
+        ('{"env":["X=\\"io.kubernetes.cri.sandbox-uid\\":\\"b\\""]}', None),
+        ('{"annotations":{"io.kubernetes.cri.sandbox-uid":"../../etc"}}', None),
+        ('{"annotations":{"io.kubernetes.cri.sandbox-uid":""}}', None),
+        ("{}", None),
+    ],
+)
+def test_the_pod_of_a_bundle_is_found_without_parsing(tmp_path: Path, text: str, uid: str | None) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert handler.sandbox_uid(str(tmp_path / "config.json")) == uid
+
+
+def test_a_container_without_a_plan_passes_without_importing_anything(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path)
+    ask = (
+        "import os, sys; sys.path.insert(0, sys.argv.pop(1)); before = set(sys.modules)\n"
+        "from cedana_sched.runtime.handler import handle\n"
+        "status = handle(sys.argv[2:], '/runc', sys.argv[1], '')\n"
+        "print(status, *sorted(set(sys.modules) - before))"
+    )
+    root = str(Path(handler.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", ask, root, str(tmp_path / "state"), *_create(bundle, tmp_path)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [
+        "100", "__future__", "cedana_sched", "cedana_sched.runtime", "cedana_sched.runtime.handler",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "name", "kind", "status"),
+    [
+        (Plan(COLD), "main", "container", handler.PASS),
+        (Plan(FAIL, "no room"), "another", "container", handler.PASS),
+        (Plan(FAIL, "no room", containers={"main": MAIN}), "main", "container", handler.FAILED),
+        (Plan(RESTORE, containers={"main": MAIN}), "another", "container", handler.PASS),
+        (Plan(RESTORE, containers={"main": MAIN}), "main", "sandbox", handler.PASS),
+        (Plan(RESTORE, containers={}, skip=("prepare",)), "prepare", "container", handler.PASS),
+    ],
+)
+def test_what_is_not_to_continue_is_runcs(tmp_path: Path, plan: Plan, name: str, kind: str, status: int) -> None:
+    bundle = _bundle(tmp_path, name, kind)
+    write_plan(str(tmp_path / "pods/u-1"), plan)
+    assert handler.handle(_create(bundle, tmp_path), "/nonexistent", str(tmp_path), "/finished") == status
+    args = json.loads((bundle / "config.json").read_text())["process"]["args"]
+    assert args == (["/.cedana-finished"] if name in plan.skip else ["sleep"])
+    assert (tmp_path / "runc.log").exists() == (status == handler.FAILED)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", '{"version": 2, "decision": "restore"}', '{"version": 1}', '{"version": 1, "decision": "x"}',
+        '{"version": 1, "decision": "restore", "containers": {"main": {}}}',
+    ],
+)  # fmt: skip
+def test_a_plan_that_is_not_understood_is_none(tmp_path: Path, content: str) -> None:
+    bundle = _bundle(tmp_path)
+    folder = tmp_path / "pods/u-1"
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(content)
+    assert read_plan(str(folder)) is None
+    assert handler.handle(_create(bundle, tmp_path), "/nonexistent", str(tmp_path), "") == handler.PASS
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (Result(restored=True), handler.PASS),
+        (Result(restored=False, cold=True, why="no"), handler.PASS),
+        (Result(restored=False, why="no"), handler.FAILED),
+    ],
+)
+def test_a_container_has_one_turn(tmp_path: Path, result: Result, status: int) -> None:
+    bundle, folder = _bundle(tmp_path), str(tmp_path / "pods/u-1")
+    write_plan(folder, Plan(RESTORE, containers={"main": MAIN}))
+    write_result(folder, "main", result)
+    assert planned.create(_create(bundle, tmp_path), "/nonexistent", folder, "") == status
+
+
+@pytest.mark.parametrize("fallback", [COLD, FAIL])
+def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: str) -> None:
+    bundle, folder = _bundle(tmp_path), str(tmp_path / "pods/u-1")
+    monkeypatch.setattr(planned, "die_with_parent", lambda parent: None)
+    blocked = tmp_path / "file"
+    blocked.touch()
+    broken = MAIN._replace(work=str(blocked / "below"))
+    write_plan(folder, Plan(RESTORE, fallback=fallback, containers={"main": broken}))
+    status = planned.create(_create(bundle, tmp_path), "/bin/false", folder, "")
+    assert status == (handler.PASS if fallback == COLD else handler.FAILED)
+    result = read_result(folder, "main")
+    assert result is not None
+    assert "NotADirectoryError" in result.why
+    assert result.cold == (fallback == COLD)
+    if fallback == FAIL:
+        assert json.loads((tmp_path / "runc.log").read_text())["level"] == "error"
+
+
+def test_beside_a_container_that_continued_none_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, folder = _bundle(tmp_path, "second"), str(tmp_path / "pods/u-1")
+    monkeypatch.setattr(planned, "die_with_parent", lambda parent: None)
+    broken = MAIN._replace(work="/proc/nonexistent")
+    write_plan(folder, Plan(RESTORE, containers={"first": MAIN, "second": broken}))
+    write_result(folder, "first", Result(restored=True))
+    assert planned.create(_create(bundle, tmp_path), "/bin/false", folder, "") == handler.FAILED
+
+
+def test_plans_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    full = ContainerPlan("/i", "/w", "/i/rootfs.tar", ("tcp-close",))
+    plan = Plan(RESTORE, "because", FAIL, {"main": full}, ("prepare",))
+    result = Result(restored=False, why="no", cold=True, log="/w/restore.log", tail=("Error",))
+    write_plan(str(tmp_path), plan)
+    write_result(str(tmp_path), "main", result)
+    assert read_plan(str(tmp_path)) == plan
+    assert read_result(str(tmp_path), "main") == result
+    assert read_result(str(tmp_path), "another") is None
+    assert not Path(plan_path(str(tmp_path)) + ".new").exists()
+
+
+def test_the_finished_program_ends_well(tmp_path: Path) -> None:
+    file = tmp_path / "finished"
+    file.write_bytes(program())
+    file.chmod(0o755)
+    assert subprocess.run([file], check=False).returncode == 0
+    assert program("aarch64") != program("x86_64")
+
+
+def test_a_finished_container_starts_nothing_else() -> None:
+    specification: dict[str, Any] = {"process": {"args": ["sh", "-c", "work"]}, "mounts": [{"destination": "/proc"}]}
+    replace_process(specification, "/opt/finished")
+    assert specification["process"] == {"args": ["/.cedana-finished"]}
+    assert [mount["destination"] for mount in specification["mounts"]] == ["/proc", "/.cedana-finished"]
