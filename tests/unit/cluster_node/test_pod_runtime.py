@@ -1,0 +1,81 @@
+"""A pod is a workload of several containers; its way back is somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.model.preemption import WorkloadRef
+from tests.unit.cluster_node.bundle_tree import Host
+
+POD = WorkloadRef("p1", "team-a", "sim-0", "node-1")
+
+
+class Returns:
+    """Remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def was_restored(self, workload: WorkloadRef) -> bool:
+        return workload == POD
+
+    async def continue_from(self, *arguments: Any) -> None:
+        self.asked.append(arguments)
+
+    async def start_cold(self, *arguments: Any) -> None:
+        self.asked.append(arguments)
+
+    async def give_up(self, *arguments: Any) -> None:
+        self.asked.append(arguments)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "host")
+
+
+@pytest.fixture
+def returns() -> Returns:
+    return Returns()
+
+
+@pytest.fixture
+async def runtime(host: Host, returns: Returns, tmp_path: Path) -> AsyncIterator[PodRuntime]:
+    async with PodRuntime(returns, host.places, tmp_path / "doomed") as runtime:
+        yield runtime
+
+
+async def test_a_pod_without_containers_does_not_run(runtime: PodRuntime) -> None:
+    assert await runtime.running(POD) is None
+
+
+async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Host) -> None:
+    host.container("a", name="main")
+    host.container("b", name="side")
+    data = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/data")
+    running = await runtime.running(POD)
+    assert running is not None
+    assert [tree.name for tree in running.containers] == ["main", "side"]
+    assert running.volumes["data"] == data
+    assert running.restore_facts == {"containers": ["main", "side"], "volumes": ["_shm", "data"]}
+    assert running.restored
+
+
+async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> None:
+    host.container("a")
+    await runtime.end_frozen(POD)
+    assert await runtime.running(POD) is None
+    runtime.gone(POD.uid)
+    assert await runtime.running(POD) is not None
+
+
+async def test_the_way_back_is_asked_of_others(runtime: PodRuntime, returns: Returns) -> None:
+    await runtime.continue_from(POD, Path("/staged"), {"volumes": []})
+    await runtime.start_cold(POD, "why")
+    await runtime.give_up(POD, "no")
+    assert returns.asked == [(POD, Path("/staged"), {"volumes": []}), (POD, "why"), (POD, "no")]
