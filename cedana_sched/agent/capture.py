@@ -38,7 +38,7 @@ from cedana_sched.model.manifest import SnapshotMetadata, TransferStats
 from cedana_sched.model.records import Transfer
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import LOG_NAME
-from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
+from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 
@@ -93,7 +93,7 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         DumpError, StoreError: nothing is committed, and the workload runs on.
     """
     cache = Path(request.cache_directory)
-    toolchain = ensure_toolchain(cache)
+    toolchain = request.toolchain
     if any((request.criu_directory(tree.name) / LOG_NAME).exists() for tree in request.workload.containers):
         await_orphans(toolchain, request)  # of an earlier capture
     storage = StorageConfig.load(request.store)

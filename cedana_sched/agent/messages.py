@@ -10,6 +10,7 @@ import msgspec
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer
+from cedana_sched.snapshot.toolchain import Toolchain
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):
@@ -19,8 +20,10 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     identity: Identity
     workload: RunningWorkload
     store: dict[str, Any]
+    toolchain: Toolchain
+    """The agent's own, which has looked at every file of it already: nobody waits for that while he is frozen."""
     cache_directory: str
-    """Where the toolchain lies that the agent uses."""
+    """Where the store keeps copies of what it needs again."""
     work_directory: str
     """This dump's own folder: CRIU's log stays there when it fails."""
     compression: str

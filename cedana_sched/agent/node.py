@@ -53,13 +53,14 @@ class NodeAgent:
         Args:
             runtime: what runs the workloads.
             storage: where snapshots lie.
-            toolchain: the CRIU of `cache_directory`.
-            cache_directory: where the toolchain and the store's own copies lie.
+            toolchain: CRIU; with a `launcher` as that finds it.
+            cache_directory: where the store's own copies lie.
             state_directory: CRIU's logs and staged snapshots; with a `launcher` the same path for CRIU and the agent.
             launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
                 `nsenter --mount=/proc/1/ns/mnt --`.
         """
         self._launcher = launcher
+        self._toolchain = toolchain
         self._runtime = runtime
         self._storage = storage
         self._store = SnapshotStore.open(storage, cache_directory=cache_directory)
@@ -176,6 +177,7 @@ class NodeAgent:
             identity=order.identity,
             workload=running,
             store=self._storage.reveal(),
+            toolchain=self._toolchain,
             cache_directory=str(self._cache_directory),
             work_directory=str(self._work / order.checkpoint_uid),
             compression=order.compression,

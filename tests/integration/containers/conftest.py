@@ -79,6 +79,7 @@ class Laboratory:
             identity=self.identity,
             workload=running,
             store=self.storage.reveal(),
+            toolchain=self.toolchain,
             cache_directory=str(default_cache_dir()),
             work_directory=str(self.folder / "captures" / uid),
             compression="lz4",

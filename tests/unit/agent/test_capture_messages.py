@@ -16,6 +16,7 @@ from cedana_sched.agent.messages import (
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer
+from cedana_sched.snapshot.toolchain import Toolchain
 
 
 def request(*containers: RunningContainer) -> CaptureRequest:
@@ -24,6 +25,7 @@ def request(*containers: RunningContainer) -> CaptureRequest:
         identity=Identity("team-a", "sim"),
         workload=RunningWorkload(containers, {"data": Path("/pods/p1/data")}, {"volumes": ["data"]}),
         store={"url": "/store"},
+        toolchain=Toolchain("4.2.1", Path("/criu"), Path("/tini"), Path("/nft"), Path("/python"), Path("/preload.so")),
         cache_directory="/cache",
         work_directory="/work/c1",
         compression="lz4",

@@ -79,7 +79,8 @@ class Installation:
         is_active = await self._change(changes, daemon)
         log.info("node prepared", programs=str(version), containerd_changed=bool(changes), active=is_active)
         criu = version / "criu"
-        here = replace(toolchain, criu=criu / "bin/criu", nft=criu / "bin/nft", tini=criu / "bin/tini")
+        preload = criu / "preload.so" if toolchain.preload else None
+        here = replace(toolchain, criu=criu / "bin/criu", nft=criu / "bin/nft", tini=criu / "bin/tini", preload=preload)
         return Installed(here, is_active)
 
     async def uninstall(self) -> None:
