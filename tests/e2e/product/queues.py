@@ -17,7 +17,7 @@ GROUPS = ("bio", "ml")
 
 
 @asynccontextmanager
-async def groups(namespace: Namespace, *, quota: str = "400m", check: str | None = "cedana") -> AsyncIterator[None]:
+async def groups(namespace: Namespace, *, quota: str = "400m", check: str | None = "checkpoint-restore") -> AsyncIterator[None]:
     """A ClusterQueue and a LocalQueue per group, of one cohort; they name our AdmissionCheck."""
     api, flavor = namespace.api, namespace.name
     await api.apply({"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": flavor}})
