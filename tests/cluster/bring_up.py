@@ -45,13 +45,13 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     await _archives(steps, product=True)
 
 
-async def lay_images(cluster: Cluster, steps: Steps, *, product: bool = False) -> None:
-    """Lay the images of the tests into all nodes, or those of the product, built anew where their inputs have changed.
+async def lay_images(cluster: Cluster, steps: Steps) -> None:
+    """Lay the images of the tests into all nodes, built anew where their inputs have changed.
 
     Raises:
         ClusterError: one cannot be built.
     """
-    archives = await _archives(steps, product=product)
+    archives = await _archives(steps, product=False)
     with steps.step(f"{len(archives)} images of Containerfiles on {len(cluster.nodes)} nodes"):
         await cluster.import_images(archives)
 

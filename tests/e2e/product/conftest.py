@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from tests.cluster.addons.charts import TOOL
@@ -14,6 +15,13 @@ from tests.cluster.steps import Steps
 from tests.e2e.product import installation, s3_server
 from tests.e2e.product.installation import Product
 from tests.e2e.product.s3_server import S3Server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever wants the product first may have to wait for its images to be built."""
+    for item in items:
+        if "installed" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cedana_sched.model.objects.names import GROUP
@@ -13,7 +14,6 @@ from tests.cluster.addons.deployments import wait_available
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for
 from tests.cluster.binaries.build import Binaries, ensure
-from tests.cluster.bring_up import lay_images
 from tests.cluster.cache import digest
 from tests.cluster.cluster import Cluster
 from tests.cluster.images.buildah import ensure_image
@@ -73,9 +73,8 @@ def is_on_every_node(daemonset: Object) -> bool:
     )
 
 
-async def values(s3: S3Server, steps: Steps) -> dict[str, Any]:
+def values(s3: S3Server, images: Mapping[str, Path]) -> dict[str, Any]:
     """What the product is told in tests. It is installed anew when an image or the chart has changed."""
-    images = {image.name: await ensure_image(steps, image) for image in find_images().values() if image.is_product}
     control = {"podAnnotations": {"tests.cluster/image": images["control"].name}}
     agent = {"podAnnotations": {"tests.cluster/image": images["agent"].name}}
     small = {"requests": {"cpu": "10m", "memory": "64Mi"}}  # tests' quotas are not to be measured by what we take
@@ -97,8 +96,10 @@ async def values(s3: S3Server, steps: Steps) -> dict[str, Any]:
 async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> AsyncIterator[Product]:
     """The product, ready, with its snapshots in that bucket; uninstalled at the end."""
     binaries = await ensure(TOOL, steps=steps)
-    await lay_images(cluster, steps, product=True)
-    product = Product(cluster, api, binaries, await values(s3, steps))
+    images = {image.name: await ensure_image(steps, image) for image in find_images().values() if image.is_product}
+    with steps.step(f"images of the product on {len(cluster.nodes)} nodes"):
+        await cluster.import_images(list(images.values()))
+    product = Product(cluster, api, binaries, values(s3, images))
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     await api.apply(s3.secret(KEYS, NAMESPACE))
