@@ -11,6 +11,9 @@ directory that hides what lies below has the attribute `opaque`. What overlayfs 
 this machine, and is left out. Renamed folders and files without content of their own (mount options `redirect_dir` and
 `metacopy`, which no container runtime uses) are refused.
 
+The content of a large file begins on a page of the stream, so that the store recognises it in the next generation
+wherever it has moved to.
+
 The folder must not change meanwhile: its processes are frozen. Used by the agent's dump; `runtime.layer` lays it back.
 """
 
@@ -30,6 +33,8 @@ from cedana_sched.snapshot.stream import StreamWriter
 
 _BLOCK = tarfile.BLOCKSIZE
 _BUFFER_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+_ALIGNED_FROM_BYTES = 64 << 10
 _XATTR = "SCHILY.xattr."
 _OVERLAY = re.compile(r"(?:trusted|user)\.overlay\.(.+)")
 _OVERLAY_KEPT = frozenset({"opaque", "whiteout"})
@@ -110,7 +115,11 @@ class _Archive:
                 info.size = size
             else:
                 sparse_map = _make_sparse(info, data, size)
-            self._put(_header(info) + sparse_map)
+            header = _header(info)
+            gap = -(self._written + self._used + len(header) + len(sparse_map)) % _PAGE_BYTES
+            if gap and size >= _ALIGNED_FROM_BYTES:
+                header = _longer_header(info, gap)
+            self._put(header + sparse_map)
             for run in data:
                 self._copy(path, descriptor, run)
         finally:
@@ -222,6 +231,13 @@ def _make_sparse(info: tarfile.TarInfo, data: list[_Data], size: int) -> bytes:
     }
     info.size = len(sparse_map) + sum(run.length for run in data)
     return sparse_map
+
+
+def _longer_header(info: tarfile.TarInfo, blocks_bytes: int) -> bytes:
+    """The header, longer by some blocks: a comment whose record (length, key, value) fills them."""
+    frame = f"{blocks_bytes} comment=\n"
+    info.pax_headers = {**info.pax_headers, "comment": " " * (blocks_bytes - len(frame))}
+    return _header(info)
 
 
 def _header(info: tarfile.TarInfo) -> bytes:

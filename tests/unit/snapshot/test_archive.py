@@ -158,3 +158,16 @@ def test_archives_of_one_folder_are_the_same(folder: Path) -> None:
     for number in range(50):
         (folder / str(number)).write_text(str(number))
     assert archive_of(folder).read_bytes() == archive_of(folder).read_bytes()
+
+
+@pytest.mark.parametrize("before", [0, 1, 600, 5000, 70_000])
+@pytest.mark.parametrize("hole", [0, 1 << 20])
+def test_a_large_file_begins_on_a_page_wherever_it_is(folder: Path, before: int, hole: int) -> None:
+    content = bytes(hole) + os.urandom(100_000)
+    (folder / "a").write_bytes(b"x" * before)
+    with (folder / "b").open("wb") as file:
+        file.seek(hole)
+        file.write(content[hole:])
+    archive = archive_of(folder)
+    assert archive.read_bytes().find(content[hole:]) % 4096 == 0
+    assert (extracted(archive) / "b").read_bytes() == content
