@@ -42,12 +42,16 @@ case $command in
     *) exec "$runc" "$@" ;;
 esac
 
+annotation() { sed -n "s/.*\"io\\.kubernetes\\.cri\\.$1\": *\"\\([^\"]*\\)\".*/\\1/p" "$bundle/config.json" | head -n 1; }
 planned=''
 for plan in "$state"/pods/*/plan.json; do
     if [ -e "$plan" ]; then planned=1; fi
     break
 done
 [ -n "$planned" ] || exec "$runc" "$@"
+uid=$(annotation sandbox-uid)
+pod=$state/pods/$uid
+if [ -n "$uid" ] && ! [ -e "$pod/plan.json" ]; then exec "$runc" "$@"; fi
 
 code='from cedana_sched.runtime.handler import main
 sys.exit(main())'
@@ -60,10 +64,7 @@ case $status in
 esac
 
 # The handler has crashed. Unless the plan forbids it, the container starts from its beginning, and that is told.
-annotation() { sed -n "s/.*\"io\\.kubernetes\\.cri\\.$1\": *\"\\([^\"]*\\)\".*/\\1/p" "$bundle/config.json" | head -n 1; }
-uid=$(annotation sandbox-uid)
 name=$(annotation container-name)
-pod=$state/pods/$uid
 why="the runtime handler ended with status $status"
 if [ -z "$uid" ] || ! [ -e "$pod/plan.json" ]; then exec "$runc" "$@"; fi
 if ! [ -e "$pod/results/$name.json" ]; then

@@ -35,13 +35,12 @@ class Watched:
 
     pods: dict[str, KubePod] = field(default_factory=dict)
     policy: OnRestoreFailure = OnRestoreFailure.COLD_START
-    ending: dict[str, asyncio.Event] = field(default_factory=dict)
 
     def pod(self, uid: str) -> KubePod | None:
         return self.pods.get(uid)
 
     async def ended(self, uid: str) -> None:
-        await self.ending.setdefault(uid, asyncio.Event()).wait()
+        await asyncio.Event().wait()
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
         return self.policy

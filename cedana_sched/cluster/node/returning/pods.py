@@ -211,6 +211,7 @@ class ReturningPods:
                 task.cancel()
             await asyncio.gather(doing, ended, return_exceptions=True)
         if not is_done:
+            ended.result()
             raise RestoreError("the pod ended before it had come back")
         doing.result()
 
