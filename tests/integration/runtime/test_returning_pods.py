@@ -171,6 +171,32 @@ def test_a_pod_without_a_plan_is_runcs_alone(site: Site) -> None:
     main.await_lines(1)
 
 
+TALKER = """
+import socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+here = socket.create_connection(listener.getsockname())
+there, _ = listener.accept()
+number = 0
+while True:
+    number += 1
+    here.sendall(f"{number}\\n".encode())
+    print(there.recv(100).decode(), end="")
+    time.sleep(0.02)
+"""
+
+
+def test_connections_of_a_container_to_itself_go_on(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", TALKER).await_lines(3)
+    images = site.take(first)
+    counted = first.containers["main"].lines
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+    again = second.containers["main"]
+    again.await_lines(3)
+    assert int(again.lines[0]) == int(counted[-1]) + 1
+
+
 _NOWHERE = ContainerPlan(images="/nonexistent", work="/nonexistent")
 
 

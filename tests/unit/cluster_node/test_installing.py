@@ -91,6 +91,23 @@ async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
     assert node.restarts[1:] == [CONFIGURATION]
 
 
+async def test_containers_of_our_handler_can_still_be_stopped_when_it_is_gone(node: Node) -> None:
+    await node.installation().install(node.toolchain)
+    bundle = node.host.here(Site().bundles) / "c1"
+    bundle.mkdir(parents=True)
+    (bundle / "runtime").write_text("/opt/cedana-sched/bin/cedana-runtime")
+    await node.installation().uninstall()
+    handler = node.host.here(Path("/opt/cedana-sched/bin/cedana-runtime"))
+    assert handler.readlink() == Path("/usr/sbin/runc")
+    assert sum(1 for path in handler.parents[1].rglob("*") if not path.is_dir()) <= 2, "nothing else is left"
+
+    await node.installation().install(node.toolchain)
+    assert not handler.is_symlink()
+    (bundle / "runtime").unlink()
+    await node.installation().uninstall()
+    assert not handler.parents[1].exists()
+
+
 @pytest.mark.parametrize("refuses", ["cedana-check", "criu --version", "cedana-runtime --version"])
 async def test_a_host_on_which_our_programs_do_not_run_is_left_as_it_was(node: Node, refuses: str) -> None:
     node.host.refuses = refuses

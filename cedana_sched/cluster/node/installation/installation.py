@@ -16,6 +16,7 @@ from pathlib import Path
 
 import structlog
 
+from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.installation.containerd_files import Change, ContainerdFiles
 from cedana_sched.cluster.node.installation.daemon import Daemon, find_daemon, restart
 from cedana_sched.cluster.node.installation.host import Host, HostError
@@ -34,8 +35,20 @@ class Site:
     configuration: Path = Path("/etc/containerd/config.toml")
     programs: Path = Path("/opt/cedana-sched")
     state: Path = Path("/run/cedana-sched")
+    bundles: Path = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
     restarts: bool = True
     """Whether containerd may be restarted."""
+
+    @classmethod
+    def of(cls, configuration: AgentConfiguration) -> Site:
+        """As the agent is told."""
+        return cls(
+            socket=configuration.containerd_socket,
+            configuration=configuration.containerd_configuration,
+            programs=configuration.programs,
+            state=configuration.state,
+            restarts=configuration.restart_containerd,
+        )
 
 
 @dataclass(frozen=True)
@@ -86,14 +99,24 @@ class Installation:
     async def uninstall(self) -> None:
         """Take everything back but snapshots and logs.
 
+        Containers that were started through our handler run on, and containerd calls it to stop them: as long as there
+        are any, runc itself stays in its place.
+
         Raises:
             HostError: containerd does not come back, or its configuration is no more what we can read.
         """
         daemon = await asyncio.to_thread(find_daemon, self._site.socket)
         files = await self._files()
+        runc = await self._runc(files, daemon)
         await self._change(files.without_handler(), daemon)
-        await asyncio.to_thread(self._programs.remove)
-        log.info("node cleared")
+        used = await asyncio.to_thread(self._is_used)
+        await asyncio.to_thread(self._programs.remove, runc if used else None)
+        log.info("node cleared", still_used_by_containers=used)
+
+    def _is_used(self) -> bool:
+        """Whether a container was started through our handler: the shim has written its program down beside it."""
+        known = self._host.here(self._site.bundles).glob("*/runtime")
+        return any(file.read_text().strip() == str(self._programs.handler) for file in known)
 
     async def _files(self) -> ContainerdFiles:
         return await asyncio.to_thread(ContainerdFiles, self._site.configuration, self._host.here)

@@ -84,9 +84,19 @@ class Programs:
         for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT - len(kept) :]:
             shutil.rmtree(path, ignore_errors=True)
 
-    def remove(self) -> None:
-        """Take all of it away."""
-        shutil.rmtree(self._here, ignore_errors=True)
+    def remove(self, runc: Path | None = None) -> None:
+        """Take all of it away; `runc` is left in the handler's place, for containers that still need one there."""
+        if runc is not None:
+            farewell = self._here / "versions/runc/bin"
+            farewell.mkdir(parents=True, exist_ok=True)
+            (farewell / self.handler.name).unlink(missing_ok=True)
+            (farewell / self.handler.name).symlink_to(runc)
+            self.use(self._folder / "versions/runc")
+            for version in (self._here / "versions").iterdir():
+                if version.name != "runc":
+                    shutil.rmtree(version, ignore_errors=True)
+        else:
+            shutil.rmtree(self._here, ignore_errors=True)
 
 
 def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
