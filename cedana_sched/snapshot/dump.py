@@ -181,7 +181,7 @@ class Dump:
 
     def _environment(self) -> dict[str, str]:
         environment = self._toolchain.environment()
-        stored_gzip.install(self._images)
+        stored_gzip.install(self._images, self._toolchain.gzip)
         return environment | {"PATH": f"{self._images}:{environment.get('PATH', os.defpath)}"}
 
     def _arguments(self) -> list[str]:

@@ -1,37 +1,28 @@
-"""A `gzip` that does not compress: standard input to standard output, in stored blocks.
+"""Puts a `gzip` that does not compress before the real one: see `cedana_sched.runtime.stored_gzip`."""
 
-CRIU saves the files of a tmpfs, like a job's /dev/shm, through `tar --gzip`, while the job stands still. Compressing
-takes a minute for each GiB, and the store compresses anyway. `dump` puts this before the real one in CRIU's PATH; what
-it writes is ordinary gzip, so any CRIU restores it.
-
-Started as a file by a bare interpreter (`python -I -S`), so it imports nothing of this package.
-"""
+from __future__ import annotations
 
 import sys
-import zlib
 from pathlib import Path
 
-_BLOCK_BYTES = 1 << 20
-_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+from cedana_sched.runtime import stored_gzip
+
 _SCRIPT = """\
 #!/bin/sh
 exec '{interpreter}' -I -S '{program}'
 """
 
 
-def install(folder: Path) -> None:
-    """Write a program `gzip` into `folder`, which is then put into a PATH."""
-    script = folder / "gzip"
-    script.write_text(_SCRIPT.format(interpreter=sys.executable, program=Path(__file__).resolve()))
-    script.chmod(0o755)
+def install(folder: Path, program: Path | None = None) -> None:
+    """Put a program `gzip` into `folder`, which is then put into a PATH.
 
-
-def main() -> None:
-    store = zlib.compressobj(0, zlib.DEFLATED, _GZIP_FORMAT)
-    while block := sys.stdin.buffer.read(_BLOCK_BYTES):
-        sys.stdout.buffer.write(store.compress(block))
-    sys.stdout.buffer.write(store.flush())
-
-
-if __name__ == "__main__":
-    main()
+    Args:
+        folder: seen by CRIU under the same path.
+        program: as CRIU sees it; None: CRIU sees this process's interpreter and files.
+    """
+    place = folder / "gzip"
+    if program is not None:
+        place.symlink_to(program)
+        return
+    place.write_text(_SCRIPT.format(interpreter=sys.executable, program=Path(stored_gzip.__file__).resolve()))
+    place.chmod(0o755)

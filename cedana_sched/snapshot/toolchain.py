@@ -79,6 +79,8 @@ class Toolchain:
     """Folder that holds the Python package `pycriu`: put it on `sys.path`."""
     preload: Path | None = None
     """Shared object that CRIU needs on a machine without CAP_SYS_RESOURCE, else None (see `rlimits`)."""
+    gzip: Path | None = None
+    """A `gzip` that does not compress, where CRIU cannot use this process's own (see `stored_gzip`)."""
 
     def environment(self) -> dict[str, str]:
         """The environment to start `criu` with."""

@@ -20,7 +20,7 @@ from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.installation.containerd_files import Change, ContainerdFiles
 from cedana_sched.cluster.node.installation.daemon import Daemon, find_daemon, restart
 from cedana_sched.cluster.node.installation.host import Host, HostError
-from cedana_sched.cluster.node.installation.programs import Programs
+from cedana_sched.cluster.node.installation.programs import GZIP, Programs
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -93,7 +93,14 @@ class Installation:
         log.info("node prepared", programs=str(version), containerd_changed=bool(changes), active=is_active)
         criu = version / "criu"
         preload = criu / "preload.so" if toolchain.preload else None
-        here = replace(toolchain, criu=criu / "bin/criu", nft=criu / "bin/nft", tini=criu / "bin/tini", preload=preload)
+        here = replace(
+            toolchain,
+            criu=criu / "bin/criu",
+            nft=criu / "bin/nft",
+            tini=criu / "bin/tini",
+            preload=preload,
+            gzip=version / GZIP,
+        )
         return Installed(here, is_active)
 
     async def uninstall(self) -> None:

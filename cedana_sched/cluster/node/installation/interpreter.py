@@ -19,7 +19,14 @@ from pathlib import Path
 from cedana_sched.model.errors import CedanaSchedError
 
 _LOADER = re.compile(rb"/[\w./-]*/ld-[\w.-]+\.so[.\d]*(?=\0)")
-_NEEDED = ("cedana_sched.runtime.planned", "encodings.ascii", "encodings.latin_1", "encodings.utf_8", "traceback")
+_NEEDED = (
+    "cedana_sched.runtime.planned",
+    "zlib",
+    "encodings.ascii",
+    "encodings.latin_1",
+    "encodings.utf_8",
+    "traceback",
+)
 _ASK = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sorted(sys.modules))"
 
 

@@ -23,6 +23,7 @@ from cedana_sched.runtime.finished import program
 from cedana_sched.snapshot.toolchain import SYSTEM_CRIU_VARIABLE, Toolchain
 
 HANDLER = "bin/cedana-runtime"
+GZIP = "bin/gzip"
 _PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
 _KEPT = 2
 
@@ -64,7 +65,7 @@ class Programs:
             digest = _digest(made, f"{self._folder} {self._state} {runc} {os.environ.get(_PRELOAD_VARIABLE)}")
             target = versions / digest
             folder = self._folder / "versions" / digest
-            _write_launcher(made, folder, words, runc, self._state, toolchain)
+            _write_launchers(made, folder, words, runc, self._state, toolchain)
             if not (target.exists() and _digest(target, "") == _digest(made, "")):
                 shutil.rmtree(target, ignore_errors=True)  # damaged: an intact one would have matched
                 made.chmod(0o755)
@@ -124,21 +125,33 @@ def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
     return words
 
 
-def _write_launcher(made: Path, folder: Path, words: list[str], runc: Path, state: Path, toolchain: Toolchain) -> None:
-    loader, libraries, program_ = (f"$here/python/{word}" for word in words)
+def _write_launchers(made: Path, folder: Path, words: list[str], runc: Path, state: Path, toolchain: Toolchain) -> None:
+    python = _python(words)
+    gzip = made / GZIP
+    gzip.write_text(
+        f"#!/bin/sh\nhere={shlex.quote(str(folder))}\n"
+        f"exec {python} -I -S -B $here/handler/cedana_sched/runtime/stored_gzip.py\n"
+    )
+    gzip.chmod(0o755)
     preload = str(folder / "criu/preload.so") if toolchain.preload else os.environ.get(_PRELOAD_VARIABLE)
     text = Path(cedana_sched.__file__).parent.joinpath("runtime/launcher.sh").read_text()
     for place, value in {
         "@HERE@": shlex.quote(str(folder)),
         "@RUNC@": shlex.quote(str(runc)),
         "@STATE@": shlex.quote(str(state)),
-        "@PYTHON@": f'"{loader}" --library-path "{libraries}" --argv0 "{program_}" "{program_}"',
+        "@PYTHON@": python,
         "@EXPORTS@": f"export {_PRELOAD_VARIABLE}={shlex.quote(preload)}" if preload else "",
     }.items():
         text = text.replace(place, value)
     launcher = made / HANDLER
     launcher.write_text(text)
     launcher.chmod(0o755)
+
+
+def _python(words: list[str]) -> str:
+    """The command of a shell that starts the interpreter, below `$here`."""
+    loader, libraries, program_ = (f"$here/python/{word}" for word in words)
+    return f'"{loader}" --library-path "{libraries}" --argv0 "{program_}" "{program_}"'
 
 
 def _digest(folder: Path, more: str) -> str:
