@@ -43,7 +43,7 @@ _ORDERLY_SECONDS = 3.0
 
 
 class DumpInterruptedError(DumpError, RetryableError):
-    """CRIU was killed by somebody else: the same dump may succeed when it is tried again."""
+    """CRIU was killed by somebody else, or came at a bad moment: the same dump may succeed when it is tried again."""
 
 
 class After(enum.StrEnum):
@@ -129,7 +129,7 @@ class Dump:
         """Dump the tree into the sink.
 
         Raises:
-            DumpInterruptedError: CRIU was killed.
+            DumpInterruptedError: CRIU was killed, or something was under way that ends by itself.
             DumpError: it failed, or was cancelled, or took too long. The processes run on (a frozen cgroup is thawed),
                 and the cause is the sink's own exception if there was one.
         """
@@ -238,7 +238,7 @@ class Dump:
             return DumpError(message, remedy="the processes run on", evidence=found.evidence)
         if self._why_stopped:
             return DumpError(self._why_stopped, remedy="the processes run on", evidence=found.evidence)
-        kind = DumpInterruptedError if status < 0 else DumpError
+        kind = DumpInterruptedError if status < 0 or found.passes else DumpError
         return kind(found.message, remedy=found.remedy, evidence=found.evidence)
 
 

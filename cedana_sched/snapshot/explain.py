@@ -32,6 +32,8 @@ class Explanation:
     message: str
     remedy: str
     evidence: tuple[str, ...]
+    passes: bool = False
+    """Whether the same may succeed in a moment, without anybody changing anything."""
 
 
 def explain(log: Path, status: int, stderr: Path | None = None) -> Explanation:
@@ -54,7 +56,7 @@ def explain_lines(lines: list[str], status: int) -> Explanation:
     text = "\n".join(errors)
     for failure in FAILURES:
         if found := failure.pattern.search(text):
-            return Explanation(failure.say(found), failure.remedy, evidence)
+            return Explanation(failure.say(found), failure.remedy, evidence, failure.passes)
     if status < 0:
         name = signal.Signals(-status).name
         remedy = "look for the out-of-memory killer in the kernel's log, then try again"

@@ -17,6 +17,8 @@ class Failure:
     pattern: re.Pattern[str]
     sentence: str
     remedy: str
+    passes: bool = False
+    """Whether it is about something that is over by itself in a moment."""
 
     def say(self, found: re.Match[str]) -> str:
         """The sentence about this very occurrence."""
@@ -27,11 +29,17 @@ class Failure:
         return self.sentence.format(**values)
 
 
-def _failure(pattern: str, sentence: str, remedy: str) -> Failure:
-    return Failure(re.compile(pattern), sentence, remedy)
+def _failure(pattern: str, sentence: str, remedy: str, *, passes: bool = False) -> Failure:
+    return Failure(re.compile(pattern), sentence, remedy, passes)
 
 
 FAILURES = (
+    _failure(
+        r"In-flight connection",
+        "a TCP connection was being opened, which the program had not accepted yet",
+        "try again in a moment; a program that never accepts it must be made to",
+        passes=True,
+    ),
     _failure(
         r"No space left on device",
         "there is no space left where the images, or a restored deleted file, are written",

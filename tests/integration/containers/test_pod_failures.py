@@ -31,6 +31,14 @@ while True:
     time.sleep(0.02)
 """
 
+WAITING = """
+import socket, time
+listener = socket.create_server(("127.0.0.1", 7070))
+client = socket.create_connection(("127.0.0.1", 7070))
+print("connected")
+time.sleep(60)
+"""
+
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -74,6 +82,15 @@ def test_a_pod_that_runs_is_not_saved(lab: Laboratory) -> None:
     freezer.thaw_together(running.freezers)
     first.await_progress()
     second.await_progress()
+
+
+def test_a_connection_that_is_not_accepted_yet_is_a_matter_of_time(lab: Laboratory) -> None:
+    pod = lab.node.pod("pod-1")
+    pod.run("main", WAITING).await_lines(1)
+    report = asyncio.run(lab.capture(lab.freeze(pod)))
+    assert isinstance(report, CaptureFailed), report
+    assert "had not accepted" in report.why
+    assert report.retryable
 
 
 async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) -> None:

@@ -27,7 +27,7 @@ def request(*containers: RunningContainer) -> CaptureRequest:
         store={"url": "/store"},
         toolchain=Toolchain("4.2.1", Path("/criu"), Path("/tini"), Path("/nft"), Path("/python"), Path("/preload.so")),
         cache_directory="/cache",
-        work_directory="/work/c1",
+        work_directory="/captures/c1",
         compression="lz4",
         reason="Preempted",
         adapter="test",
@@ -55,5 +55,5 @@ def test_reports_come_back() -> None:
 
 def test_each_container_has_a_folder_of_its_own_and_a_single_tree_that_of_the_capture() -> None:
     tree = request()
-    assert tree.criu_directory("") == Path("/work/c1")
-    assert tree.criu_directory("lock") == Path("/work/c1/containers/lock")
+    assert tree.criu_directory("") == Path("/captures/c1")
+    assert tree.criu_directory("lock") == Path("/captures/c1/containers/lock")

@@ -27,6 +27,10 @@ LIMITS = """\
 (00.062040) Error (criu/cr-dump.c:1584): Dump core (pid: 11712) failed with -1
 (00.070011) Error (criu/cr-dump.c:1975): Dumping FAILED."""
 
+IN_FLIGHT = """\
+(00.074911) Error (criu/sk-inet.c:185): inet: In-flight connection (l) for 37c822
+(00.075122) Error (criu/cr-dump.c:1975): Dumping FAILED."""
+
 GONE = """\
 (00.044301)      2: Error (criu/files-reg.c:2353): Can't open file data/written on restore: No such file or directory
 (00.044310)      2: Error (criu/files-reg.c:2267): Can't open file data/written: No such file or directory
@@ -127,3 +131,8 @@ def test_what_criu_says_before_its_log_is_open_counts(tmp_path: Path) -> None:
     stderr = tmp_path / "stderr"
     stderr.write_text("Error (criu/config.c:1071): invalid argument for -t: -D\n")
     assert "invalid argument" in explain(tmp_path / "none", 1, stderr).message
+
+
+def test_what_passes_by_itself_is_told_from_what_stays() -> None:
+    assert explain_lines(IN_FLIGHT.splitlines(), 1).passes
+    assert not explain_lines(OUTSIDE.splitlines(), 1).passes
