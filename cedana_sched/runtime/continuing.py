@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any
+import signal
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NoReturn
 
 from cedana_sched.runtime.call import CreateCall
-from cedana_sched.runtime.kernel import die_with_parent
+from cedana_sched.runtime.kernel import die_with_parent, unmount
 from cedana_sched.runtime.layer import LayerError
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
@@ -20,6 +23,8 @@ from cedana_sched.runtime.rootfs import Rootfs
 RESTORED = "cedana-restored"
 """A file among runc's state of a container that was continued: the `start` that follows has nothing to do."""
 LOG = "restore.log"
+TOO_LONG = 124
+"""The status of a program that was ended because it took too long, as of timeout(1)."""
 
 _CONFIGURATION = "org.criu.config"
 """Annotation by which runc passes a configuration file on to CRIU."""
@@ -51,24 +56,38 @@ def continue_container(
         return Result(restored=False, why=why + _cleaned(rootfs, wanted=clean_after_failure))
     _configure_criu(call, plan, spec)
     said = _size(call.log)
-    status = run(runc, _restore_arguments(call, plan))
+    status = run(runc, _restore_arguments(call, plan), seconds=plan.seconds)
     if status == 0:
         with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8"):
             pass
         return Result(restored=True, log=log)
     why = _last_error(call.log, said) or f"runc restore ended with status {status}"
-    tail = _tail(log)
+    if status == TOO_LONG:
+        why = f"the restore did not end within {plan.seconds:g} s"
+    tail = _tail(log) if status != TOO_LONG else ()  # it says nothing of what it waits for
     if clean_after_failure:
-        run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
+        remove_container(runc, call)
         why += _cleaned(rootfs, wanted=True)
-    return Result(restored=False, why=why, log=log if tail else None, tail=tail)
+    return Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
 
 
-def run(program: str, arguments: list[str], *, quiet: bool = False) -> int:
+def remove_container(runc: str, call: CreateCall) -> None:
+    """Remove what is left of a container that did not come back, so that it can be created.
+
+    A `runc restore` that was killed leaves the container's root mounted among its state, and `runc delete` would
+    delete all that it finds there, file by file.
+    """
+    with suppress(OSError):  # it is not mounted there
+        unmount(f"{call.root}/{call.id}/criu-root")
+    run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
+
+
+def run(program: str, arguments: list[str], *, quiet: bool = False, seconds: float = 0) -> int:
     """Run a program on this process's own standard streams, which are the container's, or none at all.
 
     Returns:
-        Its exit status; 128 and the signal's number when one killed it.
+        Its exit status; 128 and the signal's number when one killed it; TOO_LONG when it was ended after `seconds`,
+        with all that descends from it (0: it may take as long as it likes).
     """
     parent = os.getpid()
     child = os.fork()
@@ -82,9 +101,38 @@ def run(program: str, arguments: list[str], *, quiet: bool = False) -> int:
             os.execv(program, [program, *arguments])  # noqa: S606 - no shell, on purpose
         finally:
             os._exit(127)
-    _, status = os.waitpid(child, 0)
+    signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        _, status = os.waitpid(child, 0)
+    except TimeoutError:
+        _kill_tree(child)
+        os.waitpid(child, 0)
+        return TOO_LONG
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    raise TimeoutError
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill a process and what descends from it: stopped first from the top, so that nobody makes more of them."""
+    found = [pid]
+    for process in found:
+        try:
+            os.kill(process, signal.SIGSTOP)
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children:
+                    found += map(int, children.read().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+    for process in reversed(found):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _restore_arguments(call: CreateCall, plan: ContainerPlan) -> list[str]:

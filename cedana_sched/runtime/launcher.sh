@@ -39,6 +39,10 @@ case $command in
         exec "$runc" "$@"
         ;;
     create) ;;
+    delete) # a restore that was killed leaves the root mounted here, and runc would delete all that is in it
+        if [ -e "$root/$previous/criu-root" ]; then umount "$root/$previous/criu-root" 2>/dev/null; fi
+        exec "$runc" "$@"
+        ;;
     *) exec "$runc" "$@" ;;
 esac
 
@@ -81,5 +85,6 @@ if grep -q '"fallback": *"fail"' "$pod/plan.json"; then
     done
     exit 1
 fi
+umount "$root/$previous/criu-root" 2>/dev/null
 "$runc" --root "$root" delete --force "$previous" >/dev/null 2>&1
 exec "$runc" "$@"

@@ -35,6 +35,8 @@ class ContainerPlan(NamedTuple):
     """Tar of the files that it had changed in its image."""
     criu: tuple[str, ...] = ()
     """More options for CRIU, a line each, as in its configuration files."""
+    seconds: float = 110.0
+    """It must be back within this time: less than what the kubelet gives a call of its runtime (120 s by default)."""
 
 
 class Plan(NamedTuple):
@@ -98,7 +100,7 @@ def read_plan(folder: str) -> Plan | None:
             containers=containers,
             skip=tuple(map(str, content.get("skip", ()))),
         )
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -128,6 +130,7 @@ def _container(entry: dict[str, Any]) -> ContainerPlan:
         work=str(entry["work"]),
         layer=entry.get("layer"),
         criu=tuple(map(str, entry.get("criu", ()))),
+        seconds=float(entry.get("seconds", 110.0)),
     )
 
 

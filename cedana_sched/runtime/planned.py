@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from cedana_sched.runtime.call import CreateCall
-from cedana_sched.runtime.continuing import continue_container, run, write_specification
+from cedana_sched.runtime.continuing import continue_container, remove_container, write_specification
 from cedana_sched.runtime.finished import replace_process
 from cedana_sched.runtime.handler import FAILED, PASS
 from cedana_sched.runtime.kernel import die_with_parent
@@ -65,7 +65,7 @@ def _first(plan: Plan, name: str, call: CreateCall, spec: dict[str, Any], runc: 
         trace = traceback.format_exc().splitlines()
         result = Result(restored=False, why=f"the runtime handler failed: {error!r}", tail=tuple(trace[-20:]))
         if may_begin_anew:
-            run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
+            remove_container(runc, call)
     if result.restored:
         write_result(folder, name, result)
         return 0

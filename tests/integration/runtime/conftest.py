@@ -67,7 +67,7 @@ class Site(Laboratory):
             str(programs.handler), "--root", str(self.node.places.states), "--log-format", "json",
         ]  # fmt: skip
         self.watched = Watched()
-        self.returns = ReturningPods(self.node.places, self.state, folder / "data", toolchain, self.watched)
+        self.returns = ReturningPods(self.node.places, self.state, folder / "data", toolchain, self.watched, 20.0)
 
     def take(self, pod: Pod) -> Path:
         """Freeze, dump, commit, kill and stage a pod."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
@@ -169,6 +170,22 @@ def test_a_pod_without_a_plan_is_runcs_alone(site: Site) -> None:
     main.make(["/bin/echo", "cold"])
     main.start()
     main.await_lines(1)
+
+
+def test_a_restore_that_hangs_is_ended_and_leaves_nothing(site: Site) -> None:
+    site.returns = ReturningPods(
+        site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, restore_seconds=2
+    )
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    for pages in (images / "main").glob("pages-*.img"):
+        pages.write_bytes(b"")  # CRIU 4.2.1 reads it for ever
+    pod = site.replacement("pod-2", "main")
+    error = site.bring_back(pod, images, "main")
+    assert "did not end within 2 s" in str(error)
+    pod.containers["main"].join()
+    assert pod.containers["main"].lines == ["cold"]
 
 
 TALKER = """

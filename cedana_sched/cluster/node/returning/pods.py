@@ -37,6 +37,7 @@ from cedana_sched.snapshot.toolchain import Toolchain
 log = structlog.get_logger(__name__)
 
 LAYER = "rootfs.tar"
+RESTORE_SECONDS = 110.0
 _LOGS = "logs"
 
 
@@ -65,14 +66,24 @@ class ReturningPods:
         data: our folder on the host's disk, likewise; logs lie below it.
         toolchain: decodes images.
         pods: what the agent's watches know.
+        restore_seconds: how long one container may take; less than the kubelet's `runtimeRequestTimeout`.
     """
 
-    def __init__(self, places: Places, state: Path, data: Path, toolchain: Toolchain, pods: PodsOfNode) -> None:
+    def __init__(
+        self,
+        places: Places,
+        state: Path,
+        data: Path,
+        toolchain: Toolchain,
+        pods: PodsOfNode,
+        restore_seconds: float = RESTORE_SECONDS,
+    ) -> None:
         self._places = places
         self._state = state
         self._logs = data / _LOGS
         self._toolchain = toolchain
         self._pods = pods
+        self._restore_seconds = restore_seconds
 
     # --- PodReturns
 
@@ -167,6 +178,7 @@ class ReturningPods:
                 work=str(self._logs / workload.uid / name),
                 layer=str(layer) if layer.exists() else None,
                 criu=options,
+                seconds=self._restore_seconds,
             )
         done = (entry.name for entry in pod.spec.init_containers if entry.name not in {*names, RESTORE_CONTAINER})
         fails = self._pods.on_restore_failure(workload) is OnRestoreFailure.FAIL
