@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from cedana_sched.runtime.call import CreateCall
-from cedana_sched.runtime.kernel import die_with_parent, unmount
+from cedana_sched.runtime.kernel import die_with_parent, unmount, unmount_below
 from cedana_sched.runtime.layer import LayerError
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
@@ -64,6 +64,7 @@ def continue_container(
     why = _last_error(call.log, said) or f"runc restore ended with status {status}"
     if status == TOO_LONG:
         why = f"the restore did not end within {plan.seconds:g} s"
+        unmount_below(plan.work)
     tail = _tail(log) if status != TOO_LONG else ()  # it says nothing of what it waits for
     if clean_after_failure:
         remove_container(runc, call)

@@ -39,6 +39,15 @@ def unmount(target: str) -> None:
     _check(_libc.umount2(os.fsencode(target), 0), f"unmount of {target}")
 
 
+def unmount_below(folder: str) -> None:
+    """Take away every mount below a folder, as a killed CRIU leaves them in its work directory."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        points = [line.split(" ")[4] for line in table]
+    for point in reversed(points):
+        if point.startswith(f"{folder}/"):
+            unmount(point)
+
+
 def watched(folder: str) -> int:
     """A descriptor that tells of files that are made, written or moved in a folder, from now on."""
     descriptor = _check(_libc.inotify_init1(os.O_CLOEXEC), "inotify")

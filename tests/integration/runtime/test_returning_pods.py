@@ -186,6 +186,7 @@ def test_a_restore_that_hangs_is_ended_and_leaves_nothing(site: Site) -> None:
     assert "did not end within 2 s" in str(error)
     pod.containers["main"].join()
     assert pod.containers["main"].lines == ["cold"]
+    assert str(site.folder / "data") not in Path("/proc/mounts").read_text()
 
 
 TALKER = """

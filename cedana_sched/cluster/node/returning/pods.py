@@ -30,6 +30,7 @@ from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime import plan as plans
+from cedana_sched.runtime.kernel import unmount_below
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result
 from cedana_sched.snapshot.explain import explain_lines
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -129,6 +130,7 @@ class ReturningPods:
         plan = plans.read_plan(str(folder))
         results = _results(str(folder), plan).values() if plan else ()
         if all(result is not None and result.restored for result in results):
+            unmount_below(str(self._logs / folder.name))
             shutil.rmtree(self._logs / folder.name, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
 
