@@ -68,7 +68,7 @@ class Returns:
     async def continue_(self, order: orders.Continue) -> orders.Outcome:
         """Continue it; an agent that was started meanwhile, and finds it half staged, stages it first."""
         uid = order.restore_uid
-        if await self._runtime.running(order.workload) is None:
+        if not await self._was_restored(order.workload):  # some of its containers may have come back already
             try:
                 facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 if facts is None:

@@ -52,20 +52,10 @@ async def serve(configuration: AgentConfiguration) -> None:
     ):
         facts = NodeFacts(api, node)
         toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
-        installation = Installation(Host(HOST_ROOT), _site(configuration), facts.is_ready)
+        installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.is_ready)
         installed = await installation.install(toolchain)
         await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
         await _Agent(api, node, configuration, installed).run(awaited.clear)
-
-
-def _site(configuration: AgentConfiguration) -> Site:
-    return Site(
-        socket=configuration.containerd_socket,
-        configuration=configuration.containerd_configuration,
-        programs=configuration.programs,
-        state=configuration.state,
-        restarts=configuration.restart_containerd,
-    )
 
 
 class _Agent:
@@ -103,7 +93,7 @@ class _Agent:
             group.create_task(self._feed.run(), name="orders")
             await self._feed.synced()
             await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
-            await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
+            await self._forget()
             await stack.enter_async_context(self._pre_stop.serve(self._hold_port))
             log.info("agent serves", pods=len(self._pods.mirror))
             ready()
@@ -113,12 +103,16 @@ class _Agent:
         return self._agent.perform(order)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        assert self._deletions is not None  # noqa: S101  # set before anything is heard
         if now is None:
             if before is not None:
                 self._runtime.gone(before.metadata.uid)
+                self._deletions.create_task(self._forget(), name=f"rest of {before.metadata.name}")
         elif now.metadata.deletion_timestamp and (before is None or not before.metadata.deletion_timestamp):
-            assert self._deletions is not None  # noqa: S101  # set before anything is heard
             self._deletions.create_task(self._deleted(now), name=f"deletion of {now.metadata.name}")
+
+    async def _forget(self) -> None:
+        await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
 
     async def _deleted(self, pod: Pod) -> None:
         try:

@@ -38,9 +38,13 @@ class NodePods:
         return next((pod for pod in self.mirror if pod.metadata.uid == uid), None)
 
     def with_token(self, token: str) -> Pod | None:
-        """The pod whose preStop path ends in this token."""
+        """The pod whose preStop path ends in this token.
+
+        Of several, because somebody has applied the manifest of a running pod anew, the one that is being deleted.
+        """
         known = ((pod.metadata.annotations.get(names.HOLD_TOKEN, ""), pod) for pod in self.mirror)
-        return next((pod for own, pod in known if own and same_token(own, token)), None)
+        found = [pod for own, pod in known if own and same_token(own, token)]
+        return max(found, key=lambda pod: pod.metadata.deletion_timestamp or "", default=None)
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
         """What the policy of a pod's Restore says; ours where there is none."""
