@@ -41,20 +41,17 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     await ensure_parts(steps)
     await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
     await ensure_sandbox_image(steps)
-    await _archives(steps, product=False)
-    await _archives(steps, product=True)
+    for image in find_images().values():
+        await ensure_image(steps, image)
 
 
 async def lay_images(cluster: Cluster, steps: Steps) -> None:
-    """Lay the images of the tests into all nodes, built anew where their inputs have changed.
+    """Lay the images of the tests into all nodes, but the large ones, built anew where their inputs have changed.
 
     Raises:
         ClusterError: one cannot be built.
     """
-    archives = await _archives(steps, product=False)
+    images = [image for image in find_images().values() if not (image.is_product or image.is_on_demand)]
+    archives = [await ensure_image(steps, image) for image in images]
     with steps.step(f"{len(archives)} images of Containerfiles on {len(cluster.nodes)} nodes"):
         await cluster.import_images(archives)
-
-
-async def _archives(steps: Steps, *, product: bool) -> list[Path]:
-    return [await ensure_image(steps, image) for image in find_images().values() if image.is_product is product]

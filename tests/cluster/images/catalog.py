@@ -20,6 +20,8 @@ _BASES = frozenset({BASE_NAME, "debian:trixie-slim", "scratch"})
 
 _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*$", re.IGNORECASE | re.MULTILINE)
 _WHEELS = re.compile(r"^#\s*wheels:\s*(.+?)\s*$", re.MULTILINE)
+_FROM_REPOSITORY = re.compile(r"^#\s*context:\s*repository\s*$", re.MULTILINE)
+_ON_DEMAND = re.compile(r"^#\s*laid:\s*on demand\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Image:
     def is_product(self) -> bool:
         """Whether it is shipped; the others are of tests."""
         return self.tag.startswith(PRODUCT_PREFIX)
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether only the tests that name it lay it into nodes: it is large."""
+        return bool(_ON_DEMAND.search(self._text()))
 
     @property
     def ignore_file(self) -> Path | None:
@@ -103,5 +110,7 @@ def find_images(repository: Path = REPOSITORY) -> dict[str, Image]:
             raise ClusterError(
                 f"{found[name].containerfile} and {containerfile} have the same name", remedy="rename one's folder"
             )
-        found[name] = Image(name, f"{TEST_PREFIX}{name}:{TEST_TAG}", containerfile, containerfile.parent)
+        is_whole = _FROM_REPOSITORY.search(containerfile.read_text(encoding="utf-8"))
+        context = repository if is_whole else containerfile.parent
+        found[name] = Image(name, f"{TEST_PREFIX}{name}:{TEST_TAG}", containerfile, context)
     return found

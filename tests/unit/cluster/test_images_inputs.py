@@ -40,6 +40,14 @@ def test_names_and_contexts_follow_from_the_folder(repository: Path) -> None:
     assert toolbox.context == repository / "tests/e2e/images/toolbox"
 
 
+def test_a_test_image_may_be_built_from_the_repository_and_laid_only_where_it_is_wanted(repository: Path) -> None:
+    assert not image(repository, "toolbox").is_on_demand
+    containerfile = repository / "tests/e2e/images/toolbox/Containerfile"
+    containerfile.write_text("# context: repository\n# laid: on demand\nFROM scratch\n")
+    assert image(repository, "toolbox").context == repository
+    assert image(repository, "toolbox").is_on_demand
+
+
 def test_two_of_one_name_are_refused(repository: Path) -> None:
     (repository / "tests/e2e/images/toolbox").rename(repository / "tests/e2e/images/agent")
     with pytest.raises(ClusterError, match="have the same name"):
