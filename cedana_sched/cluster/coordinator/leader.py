@@ -65,7 +65,7 @@ class Leader:
             adapters=adapters,
             agents=self._agents,
             clock=SystemClock(),
-            listener=Listeners(TellEvents(self._events), *listeners),
+            listener=Listeners(TellEvents(self._events, self._pods), *listeners),
         )
 
     @asynccontextmanager

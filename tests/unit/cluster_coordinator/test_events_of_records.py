@@ -1,0 +1,48 @@
+"""What is told stands on the objects that people look at: the Job above all, and its pod."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from cedana_sched.cluster.coordinator.telling import TellEvents
+from cedana_sched.coordinator.core import Tell
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.preemption import HeldObject, WorkloadRef
+
+_JOB = HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
+_OWNER = OwnerReference("batch/v1", "Job", "md", "job-uid", controller=True)
+_POD = WorkloadRef("pod-uid", "bio", "md-0-abcde", "node-1")
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.told: list[Happening] = []
+
+    def tell(self, happening: Happening) -> None:
+        self.told.append(happening)
+
+
+def _told(tell: Tell, *pods: Pod) -> list[tuple[str, str]]:
+    recorder = _Recorder()
+    mirror: Mirror[Pod] = Mirror(cast("Any", None))
+    mirror._replace(pods)
+    TellEvents(cast("EventRecorder", recorder), mirror).told(tell)
+    return [(one.involved["kind"], one.involved["uid"]) for one in recorder.told]
+
+
+def _pod(uid: str = _POD.uid) -> Pod:
+    return Pod(Metadata("md-0-abcde", "bio", uid, resource_version="1", owner_references=(_OWNER,)))
+
+
+def test_checkpoint_is_told_on_the_held_job_and_on_the_pod() -> None:
+    assert _told(Tell("CheckpointStarted", "-", workload=_POD, held=_JOB)) == [("Job", "job-uid"), ("Pod", "pod-uid")]
+
+
+def test_return_is_told_on_the_job_that_controls_the_pod() -> None:
+    assert _told(Tell("Restored", "-", workload=_POD), _pod()) == [("Job", "job-uid"), ("Pod", "pod-uid")]
+
+
+def test_job_of_another_pod_of_the_same_name_hears_nothing() -> None:
+    assert _told(Tell("Restored", "-", workload=_POD), _pod("another")) == [("Pod", "pod-uid")]
