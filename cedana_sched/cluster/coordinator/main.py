@@ -40,7 +40,8 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 
         async def lead() -> None:
-            async with Leader(api, configuration, identity, metrics).coordinating() as coordinator:
+            leader = Leader(api, configuration, identity, metrics, recorded=metrics.recorded)
+            async with leader.coordinating() as coordinator:
                 metrics.leads(leads=True)
                 try:
                     await coordinator.ended()

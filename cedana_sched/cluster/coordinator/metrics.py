@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+from collections.abc import Collection
+from typing import Final
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from cedana_sched.coordinator.core import Tell
+from cedana_sched.model.records import (
+    Checkpoint,
+    CheckpointStep,
+    HoldStep,
+    PreemptionHold,
+    Record,
+    Restore,
+    RestoreStep,
+)
+
+_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+_COLD: Final = "cold"
+_RESTORED: Final = "restored"
 
 
 class CoordinatorMetrics:
-    """Implements `coordinator.ports.Listener`: counts what is told."""
+    """Implements `coordinator.ports.Listener`, and hears of every record that is saved (`journal.Recorded`)."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._told = Counter(
@@ -18,11 +34,81 @@ class CoordinatorMetrics:
             registry=registry,
         )
         self._leads = Gauge("cedana_sched_leader", "1 while this replica coordinates.", registry=registry)
+        self._holding = Gauge("cedana_sched_evictions_held", "Evictions that wait now.", registry=registry)
+        self._held = Histogram(
+            "cedana_sched_eviction_held_seconds",
+            "From the signal of a preemption to its release.",
+            ["adapter", "reason"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._checkpoints = Counter(
+            "cedana_sched_checkpoints_total", "Checkpoints that are over.", ["adapter", "phase"], registry=registry
+        )
+        self._frozen = Histogram(
+            "cedana_sched_checkpoint_frozen_seconds",
+            "From freeze to commit.",
+            ["adapter"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._saved = Counter(
+            "cedana_sched_checkpoint_read_bytes_total", "State that was saved.", ["adapter"], registry=registry
+        )
+        self._stored = Counter(
+            "cedana_sched_checkpoint_stored_bytes_total", "What the store took of it.", ["adapter"], registry=registry
+        )
+        self._restores = Histogram(
+            "cedana_sched_return_seconds",
+            "From a pod's bind to its first instruction: restored, or cold although a snapshot was expected.",
+            ["outcome"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._known: dict[str, str] = {}
 
     def leads(self, *, leads: bool) -> None:
         """Whether this replica coordinates."""
         self._leads.set(1 if leads else 0)
+        if not leads:
+            self._known.clear()
+            self._holding.set(0)
 
     def told(self, tell: Tell) -> None:
         """See `coordinator.ports.Listener`."""
         self._told.labels(tell.kind, str(tell.severity)).inc()
+
+    def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
+        """See `journal.Recorded`; what was settled before this replica began is not counted again."""
+        for record in records:
+            before = self._known.get(record.uid)
+            if before is not None and before != record.step:
+                self._moved(record)
+            self._known[record.uid] = record.step
+        for record in forgotten:
+            self._known.pop(record.uid, None)
+        if records or forgotten:
+            self._holding.set(sum(step == HoldStep.HOLDING for step in self._known.values()))
+
+    def _moved(self, record: Record) -> None:
+        match record:
+            case Checkpoint() if record.settled:
+                self._settled(record)
+            case PreemptionHold() if record.released_at is not None:
+                held = self._held.labels(record.adapter, record.reason)
+                held.observe(max(record.released_at - record.created_at, 0.0))
+            case Restore() if record.step is RestoreStep.RUNNING and record.running_at is not None:
+                if not record.cold or record.failure is not None:  # else it was a plain first start
+                    outcome = _COLD if record.cold else _RESTORED
+                    self._restores.labels(outcome).observe(max(record.running_at - record.created_at, 0.0))
+            case _:
+                pass
+
+    def _settled(self, checkpoint: Checkpoint) -> None:
+        self._checkpoints.labels(checkpoint.adapter, str(checkpoint.phase)).inc()
+        if checkpoint.step is not CheckpointStep.READY:
+            return
+        self._saved.labels(checkpoint.adapter).inc(checkpoint.transfer.read_bytes)
+        self._stored.labels(checkpoint.adapter).inc(checkpoint.transfer.stored_bytes)
+        if checkpoint.frozen_at is not None and checkpoint.committed_at is not None:
+            self._frozen.labels(checkpoint.adapter).observe(max(checkpoint.committed_at - checkpoint.frozen_at, 0.0))

@@ -55,7 +55,7 @@ _CHECKPOINT = Checkpoint(
     gone=True,
     unconfirmed=True,
 )
-_HOLD = PreemptionHold(
+HOLD = PreemptionHold(
     uid="s",
     adapter="kueue",
     preemptor="ml/urgent",
@@ -70,7 +70,7 @@ _HOLD = PreemptionHold(
     verdicts={"0b3c": Verdict.COMMITTED, "other": Verdict.LET_GO},
     reasons={"other": "the store is down"},
 )
-_RESTORE = Restore(
+RESTORE = Restore(
     uid="restore.0b3c",
     adapter="pods",
     workload=_POD,
@@ -93,7 +93,7 @@ def _back(record: Record) -> Record:
     return to_record(resource_of(record), body)
 
 
-@pytest.mark.parametrize("record", [_CHECKPOINT, _HOLD, _RESTORE], ids=["checkpoint", "hold", "restore"])
+@pytest.mark.parametrize("record", [_CHECKPOINT, HOLD, RESTORE], ids=["checkpoint", "hold", "restore"])
 def test_nothing_is_lost_on_the_way_through_an_object(record: Record) -> None:
     assert _back(record) == record
 

@@ -1,0 +1,58 @@
+"""The coordinator's metrics count what happens, once."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
+from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep, Transfer
+from tests.unit.cluster_coordinator.test_object_journal import checkpoint
+from tests.unit.cluster_coordinator.test_objects_of_records import HOLD, RESTORE
+
+
+def _metrics() -> tuple[CoordinatorMetrics, CollectorRegistry]:
+    registry = CollectorRegistry()
+    return CoordinatorMetrics(registry), registry
+
+
+def test_checkpoint_is_counted_when_it_is_over_and_only_once() -> None:
+    metrics, registry = _metrics()
+    dumping = replace(checkpoint(1, CheckpointStep.DUMPING), frozen_at=10.0)
+    ready = replace(
+        checkpoint(1, CheckpointStep.READY), frozen_at=10.0, committed_at=12.0, transfer=Transfer(100, 0, 0, 30)
+    )
+    for record in (dumping, ready, ready):
+        metrics.recorded([record], [])
+    assert registry.get_sample_value("cedana_sched_checkpoints_total", {"adapter": "kueue", "phase": "Ready"}) == 1
+    assert registry.get_sample_value("cedana_sched_checkpoint_frozen_seconds_sum", {"adapter": "kueue"}) == 2
+    assert registry.get_sample_value("cedana_sched_checkpoint_stored_bytes_total", {"adapter": "kueue"}) == 30
+
+
+def test_what_was_over_before_this_replica_led_is_not_counted_again() -> None:
+    metrics, registry = _metrics()
+    metrics.recorded([checkpoint(1, CheckpointStep.READY)], [])
+    assert registry.get_sample_value("cedana_sched_checkpoints_total", {"adapter": "kueue", "phase": "Ready"}) is None
+
+
+def test_evictions_held_go_up_and_down() -> None:
+    metrics, registry = _metrics()
+    holding = replace(HOLD, step=HoldStep.HOLDING, released_at=None)
+    metrics.recorded([holding], [])
+    assert registry.get_sample_value("cedana_sched_evictions_held") == 1
+    metrics.recorded([replace(holding, step=HoldStep.RELEASED, released_at=holding.created_at + 3)], [])
+    assert registry.get_sample_value("cedana_sched_evictions_held") == 0
+    labels = {"adapter": "kueue", "reason": "InCohortReclamation"}
+    assert registry.get_sample_value("cedana_sched_eviction_held_seconds_sum", labels) == 3
+
+
+def test_first_start_is_no_cold_start() -> None:
+    metrics, registry = _metrics()
+    waiting = replace(RESTORE, step=RestoreStep.STARTING_COLD, failure=None)
+    metrics.recorded([waiting], [])
+    metrics.recorded([replace(waiting, step=RestoreStep.RUNNING)], [])
+    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) is None
+    expected = replace(waiting, uid="another", failure="the store is empty")
+    metrics.recorded([expected], [])
+    metrics.recorded([replace(expected, step=RestoreStep.RUNNING)], [])
+    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 1
