@@ -14,10 +14,11 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Following:
-    """The output of every pod of a Job, by completion index, in the order in which the pods ran."""
+    """The output of a container of every pod of a Job, by completion index, in the order in which the pods ran."""
 
-    def __init__(self, namespace: Namespace, job: str) -> None:
+    def __init__(self, namespace: Namespace, job: str, container: str) -> None:
         self._namespace = namespace
+        self._container = container
         self._selector = f"job-name={job}"
         self._seen: dict[str, asyncio.Task[None]] = {}
         self._output: defaultdict[int, list[bytearray]] = defaultdict(list)
@@ -27,9 +28,9 @@ class Following:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, namespace: Namespace, job: str) -> AsyncIterator[Following]:
+    async def of(cls, namespace: Namespace, job: str, container: str = "main") -> AsyncIterator[Following]:
         """Follow inside the block."""
-        following = cls(namespace, job)
+        following = cls(namespace, job, container)
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(following._watch(group))
             try:
@@ -55,8 +56,11 @@ class Following:
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         async for event in self._namespace.api.watch("v1", "Pod", self._namespace.name, selector=self._selector):
             for pod in event.object["items"] if event.type == "LIST" else [event.object]:
-                if event.type != "DELETED" and _has_run(pod) and pod["metadata"]["name"] not in self._seen:
+                if event.type != "DELETED" and self._is_new(pod):
                     self._begin(group, pod)
+
+    def _is_new(self, pod: Object) -> bool:
+        return pod["metadata"]["name"] not in self._seen and _has_run(pod, self._container)
 
     def _begin(self, group: asyncio.TaskGroup, pod: Object) -> None:
         name, index = pod["metadata"]["name"], int(pod["metadata"]["annotations"].get(INDEX, "0"))
@@ -66,7 +70,7 @@ class Following:
         self._seen[name] = group.create_task(self._read(name, output), name=f"log of {name}")
 
     async def _read(self, pod: str, output: bytearray) -> None:
-        command = self._namespace.kubectl_command("logs", "--follow", pod, "--container=main")
+        command = self._namespace.kubectl_command("logs", "--follow", pod, f"--container={self._container}")
         process = await asyncio.create_subprocess_exec(
             *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
@@ -84,7 +88,8 @@ class Following:
                 await process.wait()
 
 
-def _has_run(pod: Object) -> bool:
-    """Whether its main container has begun, so that it has a log."""
-    statuses = pod["status"].get("containerStatuses") or []
-    return any(status["name"] == "main" and not status["state"].get("waiting") for status in statuses)
+def _has_run(pod: Object, container: str) -> bool:
+    """Whether its container has begun, so that it has a log."""
+    status = pod["status"]
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return any(one["name"] == container and not one["state"].get("waiting") for one in statuses)
