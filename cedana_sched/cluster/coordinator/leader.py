@@ -18,6 +18,7 @@ from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.ports import Listener
@@ -56,6 +57,7 @@ class Leader:
         self._projection = Projection(api, namespace)
         self._agents = ObjectAgents(api, self._projection, self._nodes)
         self._gates = Gates(api, self._pods, self._nodes)
+        self._storages = StorageProbe(api)
         cluster = ClusterAccess(api, self._events, self._pods, self._policies, namespace)
         self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
         adapters: dict[str, Adapter] = {PodReports.name: PodReports(cluster), **self._adapters}
@@ -81,6 +83,7 @@ class Leader:
                     ("nodes", self._nodes.run()),
                     ("pods", self._pods.run()),
                     ("gates", self._gates.run()),
+                    ("storages", self._storages.run()),
                     ("events", self._events.run()),
                     *((f"adapter {name}", adapter.run()) for name, adapter in self._adapters.items()),
                 )

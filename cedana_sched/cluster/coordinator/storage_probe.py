@@ -1,0 +1,152 @@
+"""Tries every CheckpointStorage before it is needed, and says on the object whether it can be used."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+from pydantic import ValidationError
+
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CHECKPOINT_STORAGES
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.errors import CedanaSchedError, UsageError
+from cedana_sched.model.objects.base import Condition, ConditionStatus, moment
+from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, CheckpointStorageStatus
+from cedana_sched.store.check import StoreReport
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+
+log = structlog.get_logger(__name__)
+
+PROBE_SECONDS = 300.0
+READY = "Ready"
+
+Probe = Callable[[StorageConfig], StoreReport | None]
+
+
+class StorageObject(msgspec.Struct, frozen=True):
+    """A CheckpointStorage, as far as it is looked at here."""
+
+    metadata: Metadata
+    spec: Object = {}
+
+
+def measure(config: StorageConfig) -> StoreReport:
+    """Write, read and delete a sample of 32 MiB; see `SnapshotStore.check`."""
+    return SnapshotStore.open(config).check()
+
+
+def look(config: StorageConfig) -> None:
+    """See with a few small requests whether it can still be used: storage and requests cost money."""
+    SnapshotStore.open(config)
+
+
+class StorageProbe:
+    """Run `run` as a task. `first` and `later` block; they are called in threads."""
+
+    def __init__(self, api: Api, first: Probe = measure, later: Probe = look) -> None:
+        self._api = api
+        self._first = first
+        self._later = later
+        self._mirror = Mirror(Watch(api, CHECKPOINT_STORAGES, StorageObject))
+        self._threads = StoreThreads()
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._since: dict[str, tuple[ConditionStatus, float]] = {}
+
+    async def run(self) -> None:
+        """Try each of them when it appears or is changed, and then every few minutes, for ever."""
+        async with asyncio.TaskGroup() as group:
+
+            def heard(before: StorageObject | None, now: StorageObject | None) -> None:
+                known = now or before
+                if known is None or (before and now and before.metadata.generation == now.metadata.generation):
+                    return
+                if task := self._probes.pop(known.metadata.name, None):
+                    task.cancel()
+                if now is not None:
+                    name = now.metadata.name
+                    self._probes[name] = group.create_task(self._keep_trying(now), name=f"probe of {name}")
+
+            self._mirror.subscribe(heard)
+            await self._mirror.run()
+
+    async def _keep_trying(self, storage: StorageObject) -> None:
+        probe = self._first
+        measured = ""
+        while True:
+            status, measured = await self._try(storage, probe, measured)
+            if measured:
+                probe = self._later
+            try:
+                name, said = storage.metadata.name, status.to_json()
+                await self._api.patch(CHECKPOINT_STORAGES, name, None, {"status": said}, subresource="status")
+            except ApiError as error:
+                log.warning("storage's state not written", storage=storage.metadata.name, problem=error.message)
+            await asyncio.sleep(PROBE_SECONDS)
+
+    async def _try(self, storage: StorageObject, probe: Probe, measured: str) -> tuple[CheckpointStorageStatus, str]:
+        """Its state now, and what was measured when it was first usable."""
+        try:
+            config = config_of(storage.spec)
+            if config.path is not None:
+                sentence = "a folder of the nodes is not tried from here"
+                return self._status(storage, "Unknown", "OnlyNodesSeeIt", sentence), sentence
+            report = await self._threads.run(probe, config)
+        except CedanaSchedError as error:
+            log.warning("storage cannot be used", storage=storage.metadata.name, problem=str(error))
+            return self._status(storage, "False", type(error).__name__.removesuffix("Error"), str(error)), measured
+        if report is not None:
+            measured = _words(report)
+        return self._status(storage, "True", "Probed", measured), measured
+
+    def _status(
+        self, storage: StorageObject, status: ConditionStatus, reason: str, message: str
+    ) -> CheckpointStorageStatus:
+        now = time.time()
+        before, since = self._since.get(storage.metadata.name, (status, now))
+        if before != status:
+            since = now
+        self._since[storage.metadata.name] = (status, since)
+        condition = Condition(
+            type=READY, status=status, reason=reason, message=message, last_transition_time=moment(since)
+        )
+        return CheckpointStorageStatus(last_probe_at=moment(now), conditions=(condition,))
+
+
+def config_of(spec: Object) -> StorageConfig:
+    """Where a CheckpointStorage is. Keys are our own environment's.
+
+    Raises:
+        UsageError: naming the field, its value and the remedy.
+    """
+    try:
+        written = CheckpointStorageSpec.model_validate(spec)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, ("spec", *first["loc"])))
+        raise UsageError(field, first["input"], "is not valid", remedy=first["msg"]) from None
+    if written.posix is not None:
+        return StorageConfig.load({"path": written.posix.path})
+    if written.s3 is None:
+        raise UsageError("spec", spec, "names no place", remedy="give s3 or posix")
+    s3 = written.s3
+    values = {"bucket": s3.bucket, "prefix": s3.prefix, "region": s3.region, "allow_http": s3.allow_http}
+    if s3.endpoint:
+        values["endpoint"] = s3.endpoint
+    return StorageConfig.load({"s3": values})
+
+
+def _words(report: StoreReport) -> str:
+    mib = 1 << 20
+    return (
+        f"{report.place}: writes {report.write_bytes_per_second / mib:.0f} MiB/s, reads"
+        f" {report.read_bytes_per_second / mib:.0f} MiB/s, {report.round_trip_seconds * 1000:.0f} ms a round trip,"
+        f" commits by {report.commit_protocol}"
+    )

@@ -1,0 +1,86 @@
+"""A CheckpointStorage says whether it can be used, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+
+from cedana_sched.cluster.coordinator.storage_probe import StorageObject, StorageProbe, config_of
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.errors import StoreDeniedError, UsageError
+from cedana_sched.store.check import StoreReport
+from cedana_sched.store.location import StorageConfig
+
+_S3: Object = {"s3": {"bucket": "snapshots", "endpoint": "http://s3.test:7070", "allowHttp": True, "prefix": "lab"}}
+_REPORT = StoreReport("s3://snapshots/lab", True, "conditional create", True, 100 << 20, 200 << 20, 0.004)
+
+
+class _Server:
+    """Takes the status of storages."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[Object] = asyncio.Queue()
+
+    async def patch(self, resource: Any, name: str, namespace: None, patch: Object, *, subresource: str) -> None:
+        assert subresource == "status"
+        self.said.put_nowait(patch["status"])
+
+
+async def _first_status(spec: Object, report: StoreReport | Exception) -> Object:
+    server = _Server()
+
+    def probe(config: StorageConfig) -> StoreReport:
+        if isinstance(report, Exception):
+            raise report
+        return report
+
+    storages = StorageProbe(cast("Api", server), probe, probe)
+    trying = asyncio.create_task(storages._keep_trying(StorageObject(Metadata(name="lab"), spec)))
+    try:
+        return await asyncio.wait_for(server.said.get(), 10)
+    finally:
+        trying.cancel()
+        with suppress(asyncio.CancelledError):
+            await trying
+
+
+async def test_usable_storage_says_what_was_measured() -> None:
+    status = await _first_status(_S3, _REPORT)
+    [ready] = status["conditions"]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "True", "Probed")
+    assert ready["message"].startswith("s3://snapshots/lab: writes 100 MiB/s, reads 200 MiB/s, 4 ms a round trip")
+    assert status["lastProbeAt"] == ready["lastTransitionTime"]
+
+
+async def test_storage_that_refuses_says_why_and_what_to_do() -> None:
+    status = await _first_status(_S3, StoreDeniedError("the keys are wrong", remedy="see the Secret"))
+    [ready] = status["conditions"]
+    assert (ready["status"], ready["reason"], ready["message"]) == (
+        "False",
+        "StoreDenied",
+        "the keys are wrong (see the Secret)",
+    )
+
+
+async def test_folder_of_the_nodes_is_not_tried_from_the_coordinator() -> None:
+    status = await _first_status({"posix": {"path": "/lab"}}, AssertionError("nobody looks"))
+    assert status["conditions"][0]["status"] == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [({}, "spec"), ({"posix": {"path": "lab"}}, "spec.posix.path"), ({"s3": {"bucket": "B"}}, "s3.bucket")],
+)
+def test_what_cannot_be_a_place_is_named(spec: Object, field: str) -> None:
+    with pytest.raises(UsageError) as error:
+        config_of(spec)
+    assert error.value.field == field
+
+
+def test_place_of_an_s3_storage() -> None:
+    config = config_of(_S3)
+    assert str(config) == "s3://snapshots/lab"
