@@ -71,14 +71,14 @@ class LeaderElection:
         renewing = asyncio.create_task(self._renew(lease), name="lease")
         try:
             await asyncio.wait({task, renewing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
+        finally:  # also when we are told to end: then the next one begins at once
             for one in (task, renewing):
                 one.cancel()
             await asyncio.wait({task, renewing})
-        if renewing.cancelled() or renewing.exception() is None:
-            await self._give_back()
-        else:
-            task.cancelled() or task.exception()  # looked at, so that asyncio does not complain: the loss explains it
+            if _ended_in_order(renewing):
+                await self._give_back()
+        if not _ended_in_order(renewing):
+            _ended_in_order(task)  # asyncio complains of an error that nobody has looked at: the loss explains it
             await renewing
         await task
 
@@ -174,3 +174,8 @@ class LeaderElection:
             "renewTime": now,
         }
         return {"metadata": metadata, "spec": spec}
+
+
+def _ended_in_order(task: asyncio.Future[None]) -> bool:
+    """Whether it was cancelled, or succeeded."""
+    return task.cancelled() or task.exception() is None

@@ -1,0 +1,164 @@
+"""Watches over real HTTP: lists in pages, changes, bookmarks, broken connections, forgotten versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from kubernetes_asyncio.client import ApiClient, Configuration
+
+from cedana_sched.kube import watching
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Changed, Deleted, Listed, Mirror, Watch
+
+
+def _pod(name: str, version: int, uid: str = "") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "bio", "uid": uid or name, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"nodeName": "node-1"}}
+
+
+class _Server:
+    """An API server that says what the test tells it to."""
+
+    def __init__(self) -> None:
+        self.lists: list[tuple[list[dict[str, Any]], str]] = []
+        self.watches: asyncio.Queue[Callable[[web.StreamResponse], Any]] = asyncio.Queue()
+        self.asked: list[dict[str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        self.asked.append(query)
+        if "watch" not in query:
+            items, more = self.lists.pop(0)
+            return web.json_response({"metadata": {"resourceVersion": "100", "continue": more}, "items": items})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionResetError):
+            await (await self.watches.get())(response)
+        return response
+
+
+def _lines(*events: tuple[str, dict[str, Any]]) -> Callable[[web.StreamResponse], Any]:
+    async def write(response: web.StreamResponse) -> None:
+        for kind, body in events:
+            await response.write(msgspec.json.encode({"type": kind, "object": body}) + b"\n")
+
+    return write
+
+
+async def _broken(response: web.StreamResponse) -> None:
+    await response.write(b'{"type": "ADDED", "obj')
+    assert response._req is not None
+    assert response._req.transport is not None
+    response._req.transport.abort()
+
+
+@asynccontextmanager
+async def _serving(server: _Server) -> AsyncIterator[Api]:
+    application = web.Application()
+    application.router.add_get("/api/v1/pods", server.answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        configuration = Configuration()
+        configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with ApiClient(configuration) as client:
+            yield Api(client)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
+    monkeypatch.setattr(watching, "FIRST_PAUSE_SECONDS", 0.01)
+    return _Server()
+
+
+async def _take(watch: Watch[Pod], count: int) -> list[Any]:
+    taken: list[Any] = []
+    async with asyncio.timeout(10):
+        changes = watch.changes()
+        async for change in changes:
+            taken.append(change)
+            if len(taken) == count:
+                await changes.aclose()
+                break
+    return taken
+
+
+async def test_list_of_several_pages_comes_first_then_changes(server: _Server) -> None:
+    server.lists = [([_pod("a", 1)], "more"), ([_pod("b", 2)], "")]
+    server.watches.put_nowait(_lines(("ADDED", _pod("c", 101)), ("DELETED", _pod("a", 102))))
+    async with _serving(server) as api:
+        listed, added, deleted = await _take(Watch(api, PODS, Pod, labels="x=y"), 3)
+    assert isinstance(listed, Listed)
+    assert [pod.metadata.name for pod in listed.objects] == ["a", "b"]
+    assert isinstance(added, Changed)
+    assert added.object.metadata.name == "c"
+    assert isinstance(deleted, Deleted)
+    assert server.asked[1]["continue"] == "more"
+    assert server.asked[2]["resourceVersion"] == "100"
+    assert {query["labelSelector"] for query in server.asked} == {"x=y"}
+
+
+async def test_watch_that_ends_or_breaks_goes_on_where_it_was(server: _Server) -> None:
+    server.lists = [([], "")]
+    server.watches.put_nowait(_lines(("ADDED", _pod("a", 101)), ("BOOKMARK", _pod("", 150))))
+    server.watches.put_nowait(_broken)
+    server.watches.put_nowait(_lines(("MODIFIED", _pod("a", 160))))
+    async with _serving(server) as api:
+        changes = await _take(Watch(api, PODS, Pod), 3)
+    assert [type(change).__name__ for change in changes] == ["Listed", "Changed", "Changed"]
+    assert [query["resourceVersion"] for query in server.asked[1:]] == ["100", "150", "150"]
+
+
+async def test_forgotten_version_lists_again(server: _Server) -> None:
+    server.lists = [([_pod("a", 1)], ""), ([_pod("b", 2)], "")]
+    server.watches.put_nowait(_lines(("ERROR", {"code": 410, "message": "too old", "reason": "Expired"})))
+    async with _serving(server) as api:
+        first, second = await _take(Watch(api, PODS, Pod), 2)
+    assert [pod.metadata.name for pod in first.objects] == ["a"]
+    assert [pod.metadata.name for pod in second.objects] == ["b"]
+
+
+async def test_mirror_tells_what_a_new_list_changed_and_who_was_made_anew(server: _Server) -> None:
+    server.lists = [
+        ([_pod("stays", 1), _pod("goes", 2), _pod("again", 3, "first")], ""),
+        ([_pod("stays", 1), _pod("comes", 5), _pod("again", 6, "second")], ""),
+    ]
+    server.watches.put_nowait(_lines(("ERROR", {"code": 410})))
+    told: list[tuple[str, str]] = []
+    done = asyncio.Event()
+
+    def heard(before: Pod | None, now: Pod | None) -> None:
+        told.append((before.metadata.uid if before else "", now.metadata.uid if now else ""))
+        if now is not None and now.metadata.uid == "second":
+            done.set()
+
+    async with _serving(server) as api:
+        mirror = Mirror(Watch(api, PODS, Pod))
+        mirror.subscribe(heard)
+        task = asyncio.create_task(mirror.run())
+        async with asyncio.timeout(10):
+            await done.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert told == [
+        ("", "stays"), ("", "goes"), ("", "first"),
+        ("goes", ""), ("", "comes"), ("first", ""), ("", "second"),
+    ]  # fmt: skip
+    assert mirror.synced.is_set()
+    found = mirror.get("again", "bio")
+    assert found is not None
+    assert found.metadata.uid == "second"
+    assert len(mirror) == 3
