@@ -44,5 +44,22 @@ class ClusterAdapter(Adapter, Protocol):
         ...
 
     async def run(self) -> None:
-        """Keep its watches, for ever; the coordinator runs it as a task beside `reports`."""
+        """Keep its watches, for ever; the coordinator runs it as a task beside `reports`.
+
+        Raises:
+            AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
+        """
+        ...
+
+
+@runtime_checkable
+class Withdrawing(Protocol):
+    """An adapter whose scheduler would stop without us, as long as its objects name us."""
+
+    async def withdraw(self) -> None:
+        """Let the scheduler go on without us; `run` still runs. Done twice, it does nothing.
+
+        Raises:
+            ApiError: the API server refused.
+        """
         ...

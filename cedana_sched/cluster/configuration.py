@@ -68,6 +68,8 @@ class CoordinatorConfiguration(ComponentConfiguration):
     """Absent where only nodes can see it: a folder of theirs."""
     adapters: tuple[str, ...] = ()
     """Names under which they are registered, such as `kueue`."""
+    deployment: str | None = None
+    """Name of its own Deployment, on which Events about itself go."""
     excluded_namespaces: tuple[str, ...] = ()
     """Beside our own and `kube-system`: their pods are never checkpointed."""
     operations_port: Port = 8081

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
+from prometheus_client import CollectorRegistry
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
@@ -48,6 +50,7 @@ class Leader:
         identity: str,
         *listeners: Listener,
         recorded: Recorded | None = None,
+        adapter_metrics: AdapterMetrics | None = None,
     ) -> None:
         namespace = configuration.namespace
         self._nodes = Mirror(Watch(api, NODES, Node))
@@ -61,6 +64,8 @@ class Leader:
         cluster = ClusterAccess(api, self._events, self._pods, self._policies, namespace)
         self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
         adapters: dict[str, Adapter] = {PodReports.name: PodReports(cluster), **self._adapters}
+        self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
+        self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._told = recorded
         self.coordinator = Coordinator(
             journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded),
@@ -85,7 +90,7 @@ class Leader:
                     ("gates", self._gates.run()),
                     ("storages", self._storages.run()),
                     ("events", self._events.run()),
-                    *((f"adapter {name}", adapter.run()) for name, adapter in self._adapters.items()),
+                    *((f"adapter {name}", self._kept(name)) for name in self._adapters),
                 )
             ]
             await self._pods.synced.wait()
@@ -97,6 +102,19 @@ class Leader:
                 await self._flush()
                 for task in background:
                     task.cancel()
+
+    async def withdraw(self) -> None:
+        """Let the schedulers go on without us; only while it coordinates.
+
+        Raises:
+            ApiError: the API server refused.
+        """
+        for adapter in self._adapters.values():
+            if isinstance(adapter, Withdrawing):
+                await adapter.withdraw()
+
+    async def _kept(self, name: str) -> None:
+        await keep_running(name, self._adapters[name], self._deployment, self._adapter_metrics)
 
     def _recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         self._gates.recorded(records, forgotten)

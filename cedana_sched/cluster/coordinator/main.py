@@ -9,6 +9,7 @@ import structlog
 
 from cedana_sched import __version__
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.cluster.health import serving
@@ -34,13 +35,13 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
     """
     identity = own_identity()
     log.info("coordinator starts", version=__version__, identity=identity)
-    metrics = CoordinatorMetrics()
+    metrics, adapters = CoordinatorMetrics(), AdapterMetrics()
     async with Api.open() as api, serving(configuration.operations_port, {}):
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 
         async def lead() -> None:
-            leader = Leader(api, configuration, identity, metrics, recorded=metrics.recorded)
+            leader = Leader(api, configuration, identity, metrics, recorded=metrics.recorded, adapter_metrics=adapters)
             async with leader.coordinating() as coordinator:
                 metrics.leads(leads=True)
                 try:

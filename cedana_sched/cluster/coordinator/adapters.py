@@ -1,0 +1,86 @@
+"""Keeps the schedulers' adapters running, also while a scheduler is not there: that must not cost the others.
+
+Who enables an adapter whose scheduler is not installed, or takes the scheduler away, reads it in the log, as an Event
+on our Deployment and in a metric. It is tried again until the scheduler's kinds are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+
+from cedana_sched.adapter.cluster import ClusterAdapter
+from cedana_sched.coordinator.tasks import pauses
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ApiError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import DEPLOYMENTS
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+REASON = "SchedulerNotFound"
+
+
+class AdapterMetrics:
+    """What Prometheus hears of adapters."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._up = Gauge(
+            "cedana_sched_adapter_up",
+            "1 while this replica follows the scheduler; 0 while the scheduler's kinds are not served.",
+            ["adapter"],
+            registry=registry,
+        )
+
+    def set(self, adapter: str, *, up: bool) -> None:
+        self._up.labels(adapter).set(1 if up else 0)
+
+
+class OwnDeployment:
+    """The Deployment that we are pods of, on which Events about ourselves go. Without a name nothing is told."""
+
+    def __init__(self, api: Api, events: EventRecorder, namespace: str, name: str | None) -> None:
+        self._api = api
+        self._events = events
+        self._namespace = namespace
+        self._name = name
+
+    async def warn(self, reason: str, message: str) -> None:
+        """Tell it as a warning; what cannot be told is logged."""
+        if self._name is None:
+            return
+        try:
+            found = await self._api.get(DEPLOYMENTS, self._name, self._namespace, into=PartialObject)
+        except ApiError as error:
+            log.info("event not told", reason=reason, problem=error.message)
+            return
+        involved = DEPLOYMENTS.reference(self._name, self._namespace, found.metadata.uid)
+        self._events.tell(Happening(involved, reason, message, warning=True))
+
+
+async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
+    """Run an adapter, for ever; while its scheduler is absent, say so and try again.
+
+    Raises:
+        ApiError: of any other kind; it ends the coordinator, as a defect does.
+    """
+    for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        metrics.set(name, up=True)
+        try:
+            await adapter.run()
+        except* AbsentError as group:
+            metrics.set(name, up=False)
+            message = f"{name} is enabled, but its kinds are not served: {_first(group)}; install it, or disable {name}"
+            log.warning("scheduler not found, trying again", adapter=name, problem=message, pause_seconds=pause)
+            await deployment.warn(REASON, message)
+        await asyncio.sleep(pause)
+
+
+def _first(group: BaseExceptionGroup[AbsentError]) -> str:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error.message
