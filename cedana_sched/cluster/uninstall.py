@@ -2,7 +2,9 @@
 
 It runs as a hook of the chart. The webhooks go first, so that nothing new is held. Then it takes the coordinator's
 place, calls every preemption off (what is frozen runs on, unless it is committed and about to go), waits until
-nothing is under way any more, and so every gate is open and every annotation of ours that matters is gone.
+nothing is under way any more, and so every gate is open and every annotation of ours that matters is gone. Schedulers
+that wait for our word are told to wait no more. At last the agents take our part of their nodes back, and the objects
+that Helm leaves because their kinds stay are deleted. Snapshots stay, and so do the objects that describe them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,41 +23,75 @@ from cedana_sched.cluster import logs
 from cedana_sched.cluster.configuration import CoordinatorConfiguration, load
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
+from cedana_sched.cluster.leaving_nodes import leave_nodes
 from cedana_sched.cluster.process import run
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.lease import LeaderElection
-from cedana_sched.kube.resources import DEPLOYMENTS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import (
+    CHECKPOINT_POLICIES,
+    CHECKPOINT_STORAGES,
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+    VALIDATING_WEBHOOKS,
+)
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.records import Checkpoint, HoldStep, PreemptionHold, Record, RestoreStep
 
 log = structlog.get_logger(__name__)
 
-FULL_NAME_VARIABLE = "FULL_NAME"
-"""Environment variable with the name that the chart gives its objects."""
+SPARE_SECONDS = 15.0
+"""What is left of the hook's time when it waits for agents no longer."""
 _RESTING = {RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED}
 
 
-async def uninstall(configuration: CoordinatorConfiguration, full_name: str) -> None:
+@dataclass(frozen=True)
+class Told:
+    """What the chart says of the release, as environment variables of the same names."""
+
+    full_name: str
+    """The name that the chart gives its objects."""
+    release_name: str
+    deadline_seconds: float
+    """The hook is ended after so long."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Told:
+        """Raises UsageError where one is missing, or no number."""
+        names = ("full_name", "release_name", "deadline_seconds")
+        values = {name: environment.get(name.upper(), "") for name in names}
+        for name, value in values.items():
+            if not value or (name == "deadline_seconds" and not value.isdigit()):
+                raise UsageError(name.upper(), value, "is not set as it should be", remedy="set it, as the chart does")
+        return cls(values["full_name"], values["release_name"], float(values["deadline_seconds"]))
+
+
+async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None:
     """Let go of everything.
 
     Raises:
         ApiError: the API server refused; the release must not be removed yet.
     """
+    began, namespace, full_name = time.monotonic(), configuration.namespace, told.full_name
     async with Api.open() as api:
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             await api.delete(resource, full_name)
         log.info("webhooks removed: nothing new is held")
         try:
             coordinator = f"{full_name}-coordinator"
-            await api.patch(DEPLOYMENTS, coordinator, configuration.namespace, {"spec": {"replicas": 0}})
+            await api.patch(DEPLOYMENTS, coordinator, namespace, {"spec": {"replicas": 0}})
         except AbsentError:
             log.info("there is no coordinator", name=f"{full_name}-coordinator")
         identity = own_identity()
         timing = configuration.lease.timing()
-        election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
+        election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
         await election.lead(lambda: _let_go(api, configuration, identity))
+        agents = f"app.kubernetes.io/instance={told.release_name},app.kubernetes.io/component=agent"
+        left = told.deadline_seconds - (time.monotonic() - began) - SPARE_SECONDS
+        await leave_nodes(api, namespace, agents, max(left, 0.0))
+        await _delete_settings(api, told.release_name)
 
 
 async def _let_go(api: Api, configuration: CoordinatorConfiguration, identity: str) -> None:
@@ -63,7 +102,17 @@ async def _let_go(api: Api, configuration: CoordinatorConfiguration, identity: s
             why = "the suite is being uninstalled"
             coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
         await under_way.ended.wait()
-    log.info("nothing is held any more")
+        log.info("nothing is held any more")
+        await leader.withdraw()
+
+
+async def _delete_settings(api: Api, release: str) -> None:
+    """Storages and policies that the release has made: their kinds stay, and so would they."""
+    ours = {"labelSelector": f"app.kubernetes.io/instance={release}"}
+    for resource in (CHECKPOINT_POLICIES, CHECKPOINT_STORAGES):
+        found, _ = await api.list_all(resource, None, ours, into=PartialObject)
+        for one in found:
+            await api.delete(resource, one.metadata.name)
 
 
 class UnderWay:
@@ -99,23 +148,16 @@ def is_at_rest(record: Record) -> bool:
             return record.step in _RESTING
 
 
-def _full_name() -> str:
-    full_name = os.environ.get(FULL_NAME_VARIABLE, "")
-    if not full_name:
-        raise UsageError(FULL_NAME_VARIABLE, full_name, "is not set", remedy="set it, as the chart does")
-    return full_name
-
-
 def main() -> int:
     """Read the configuration, and let go."""
     try:
         configuration = load(CoordinatorConfiguration)
-        full_name = _full_name()
+        told = Told.read(os.environ)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
     logs.configure("uninstall", configuration.log)
-    return run(lambda: uninstall(configuration, full_name))
+    return run(lambda: uninstall(configuration, told))
 
 
 if __name__ == "__main__":

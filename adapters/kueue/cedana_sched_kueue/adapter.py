@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.resources import JOBS
@@ -27,6 +27,7 @@ from cedana_sched_kueue.admission_checks import AdmissionChecks
 from cedana_sched_kueue.index import Index, own_uid, owner_uid
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
+from cedana_sched_kueue.withdrawal import withdraw_checks
 from cedana_sched_kueue.work import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -104,6 +105,10 @@ class KueueAdapter:
             log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
         self._preemptions.released(release.signal_uid)
 
+    async def withdraw(self) -> None:
+        """See `adapter.cluster.Withdrawing`."""
+        await withdraw_checks(self._api)
+
     def _review(self, job_uid: str) -> None:
         if not self._synced.is_set():
             return
@@ -153,4 +158,7 @@ class KueueAdapter:
 if TYPE_CHECKING:
 
     def _fulfils(adapter: KueueAdapter) -> ClusterAdapter:
+        return adapter
+
+    def _withdraws(adapter: KueueAdapter) -> Withdrawing:
         return adapter

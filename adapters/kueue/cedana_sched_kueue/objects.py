@@ -16,6 +16,7 @@ KUEUE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 
 WORKLOADS = Resource(KUEUE_API_VERSION, "Workload", "workloads")
 ADMISSION_CHECKS = Resource(KUEUE_API_VERSION, "AdmissionCheck", "admissionchecks", namespaced=False)
+CLUSTER_QUEUES = Resource(KUEUE_API_VERSION, "ClusterQueue", "clusterqueues", namespaced=False)
 
 # Conditions of a Workload.
 EVICTED: Final = "Evicted"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -12,7 +14,8 @@ from cedana_sched.kube.objects import Condition, Node
 from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility
-from cedana_sched.model.objects.names import NODE_CPU, NODE_FACTS, NODE_READY
+from cedana_sched.model.objects.base import parsed
+from cedana_sched.model.objects.names import LEAVING, NODE_CPU, NODE_FACTS, NODE_READY
 
 
 class NodeFacts:
@@ -41,13 +44,36 @@ class NodeFacts:
 
     async def is_ready(self) -> None:
         """Return when the kubelet reports the node as Ready."""
+        await self._becomes(lambda node: any(_is_true(condition) for condition in node.status.conditions))
+
+    async def is_told_to_leave(self) -> bool:
+        """Whether our part of the node shall be taken back.
+
+        Raises:
+            ApiError: the API server does not say.
+        """
+        return is_leaving(await self._api.get(NODES, self._node, into=Node), datetime.now(tz=UTC))
+
+    async def told_to_leave(self) -> None:
+        """Return when our part of the node shall be taken back."""
+        await self._becomes(lambda node: is_leaving(node, datetime.now(tz=UTC)))
+
+    async def has_left(self) -> None:
+        """Say that our part of the node is taken back.
+
+        Raises:
+            ApiError: the API server does not take it.
+        """
+        await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {LEAVING: None}}})
+
+    async def _becomes(self, holds: Callable[[Node], bool]) -> None:
         watch = Watch(self._api, NODES, Node, fields=f"metadata.name={self._node}")
         async with aclosing(watch.changes()) as changes:
             async for change in changes:
                 nodes = change.objects if isinstance(change, Listed) else ()
                 if isinstance(change, Changed):
                     nodes = (change.object,)
-                if any(_is_true(condition) for node in nodes for condition in node.status.conditions):
+                if any(holds(node) for node in nodes):
                     return
 
     async def _mark(self, ready: str | None, cpu: str | None, facts: str | None) -> None:
@@ -59,6 +85,12 @@ def cpu_digest(compatibility: Compatibility) -> str:
     """Value of the label `NODE_CPU`: equal for nodes whose processors have the same features."""
     features = f"{compatibility.architecture} {' '.join(sorted(compatibility.cpu_features))}"
     return hashlib.sha256(features.encode()).hexdigest()[:16]
+
+
+def is_leaving(node: Node, now: datetime) -> bool:
+    """Whether it bears a mark that still counts."""
+    until = node.metadata.annotations.get(LEAVING)
+    return until is not None and (moment := parsed(until)) is not None and now < moment
 
 
 def _is_true(condition: Condition) -> bool:

@@ -18,6 +18,7 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
+from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
@@ -37,7 +38,7 @@ ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
 
 
 async def serve(configuration: AgentConfiguration) -> None:
-    """Serve the node, for ever.
+    """Serve the node, for ever, or until its part is to be taken back: then do that, and wait to be ended.
 
     Raises:
         HostError: the node cannot be made ready; says why and what to do.
@@ -51,11 +52,14 @@ async def serve(configuration: AgentConfiguration) -> None:
         serving(configuration.operations_port, {"node": lambda: awaited[0] if awaited else None}),
     ):
         facts = NodeFacts(api, node)
-        toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
         installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.is_ready)
-        installed = await installation.install(toolchain)
-        await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
-        await _Agent(api, node, configuration, installed).run(awaited.clear)
+        if not await facts.is_told_to_leave():
+            toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
+            installed = await installation.install(toolchain)
+            await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
+            await until_told_to_leave(facts, _Agent(api, node, configuration, installed).run(awaited.clear))
+        await leave(facts, installation)
+        await asyncio.Event().wait()
 
 
 class _Agent:

@@ -49,6 +49,14 @@ def moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
+def parsed(text: str) -> datetime | None:
+    """A moment as RFC 3339 writes it; None when it is none."""
+    try:
+        return _utc(datetime.fromisoformat(text))
+    except ValueError:
+        return None
+
+
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 

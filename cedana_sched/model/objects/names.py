@@ -52,3 +52,8 @@ NODE_CPU: Final = f"{GROUP}/cpu"
 """Label of a node: digest of its CPU's features; nodes of equal value can continue each other's snapshots."""
 NODE_FACTS: Final = f"{GROUP}/facts"
 """Annotation of a node: its `Compatibility` as JSON."""
+
+# What the uninstallation writes on nodes.
+LEAVING: Final = f"{GROUP}/leaving"
+"""Annotation of a node: its agent shall take our part of it back, and then this mark. Its value is the moment (RFC
+3339) from which on it counts for nothing, so that a mark that is left behind does not undo a later installation."""

@@ -1,0 +1,70 @@
+"""Takes our AdmissionChecks out of the ClusterQueues: one that nobody answers for keeps every Workload waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+import structlog
+import tenacity
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched_kueue.admission import is_ours
+from cedana_sched_kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, AdmissionCheck
+
+log = structlog.get_logger(__name__)
+
+
+class _Strategy(msgspec.Struct, frozen=True, rename="camel"):
+    admission_checks: tuple[Object, ...] | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    admission_checks_strategy: _Strategy | None = None
+
+
+class ClusterQueue(msgspec.Struct, frozen=True):
+    """As far as checks go."""
+
+    metadata: Metadata
+    spec: _Spec = _Spec()
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(ConflictError), stop=tenacity.stop_after_attempt(20), reraise=True
+)
+async def withdraw_checks(api: Api) -> None:
+    """Take them out of all ClusterQueues; who names none of ours is left alone.
+
+    Raises:
+        ApiError: the API server refused.
+    """
+    try:
+        checks, _ = await api.list_all(ADMISSION_CHECKS, into=AdmissionCheck)
+        queues, _ = await api.list_all(CLUSTER_QUEUES, into=ClusterQueue)
+    except AbsentError:  # Kueue is gone
+        return
+    ours = {check.metadata.name for check in checks if is_ours(check)}
+    for queue in queues:
+        if (patch := without(queue, ours)) is None:
+            continue
+        try:
+            await api.patch(CLUSTER_QUEUES, queue.metadata.name, None, patch)
+        except AbsentError:
+            continue
+        log.info("admission check taken out", cluster_queue=queue.metadata.name)
+
+
+def without(queue: ClusterQueue, ours: Collection[str]) -> Object | None:
+    """The merge patch that takes these checks out, if nobody has changed the queue; None where there are none."""
+    strategy = queue.spec.admission_checks_strategy
+    rules = strategy.admission_checks if strategy is not None else None
+    others = [rule for rule in rules or () if rule.get("name") not in ours]
+    if not rules or len(others) == len(rules):
+        return None
+    return {
+        "metadata": {"resourceVersion": queue.metadata.resource_version},
+        "spec": {"admissionChecksStrategy": {"admissionChecks": others} if others else None},
+    }

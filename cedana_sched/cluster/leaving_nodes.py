@@ -1,0 +1,124 @@
+"""Has the agents take our part of their nodes back, and waits for them; agents that are dead are not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.objects import Condition, Metadata, Node, Pod
+from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects import names
+
+log = structlog.get_logger(__name__)
+
+
+async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> tuple[str, ...]:
+    """Leave all nodes, for at most so long.
+
+    Args:
+        api: may list and patch nodes, and list pods.
+        namespace: of our own components.
+        agents: label selector of the agents' pods.
+        seconds: what is not done then is given up; the marks count for nothing from then on.
+
+    Returns:
+        Nodes that are not cleared: no agent is there, or it did not manage. Nothing is said of them any more.
+
+    Raises:
+        ApiError: the API server refused.
+    """
+    nodes = Mirror(Watch(api, NODES, Node))
+    pods = Mirror(Watch(api, PODS, Pod, namespace=namespace, labels=agents))
+    async with asyncio.TaskGroup() as group:
+        watching = [group.create_task(mirror.run()) for mirror in (nodes, pods)]
+        await nodes.synced.wait()
+        await pods.synced.wait()
+        until = datetime.now(tz=UTC) + timedelta(seconds=seconds)
+        ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
+        served = able(nodes, pods)
+        for name in served:
+            await _annotate(api, name, {names.LEAVING: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
+        log.info("agents told to leave their nodes", nodes=served)
+        left = await _left(nodes, served, seconds)
+        for task in watching:
+            task.cancel()
+    abandoned = tuple(name for name in sorted({*ours, *served}) if name not in left)
+    for name in abandoned:
+        log.warning("node not cleared: programs and containerd's configuration stay", node=name)
+        await _annotate(api, name, {names.LEAVING: None, names.NODE_FACTS: None}, names.NODE_READY, names.NODE_CPU)
+    return abandoned
+
+
+def is_ours(metadata: Metadata) -> bool:
+    """Whether a node bears a word of ours."""
+    return any(key in metadata.labels for key in (names.NODE_READY, names.NODE_CPU)) or any(
+        key in metadata.annotations for key in (names.NODE_FACTS, names.LEAVING)
+    )
+
+
+def able(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str, ...]:
+    """Nodes that are Ready and have an agent that runs."""
+    served = {agent.spec.node_name for agent in agents if agent.status.phase == "Running"}
+    return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and _is_ready(node)))
+
+
+async def _left(nodes: Mirror[Node], told: tuple[str, ...], seconds: float) -> set[str]:
+    """Which of them have lost the mark. Nodes that go away or are no more Ready are not waited for."""
+    changed, left, marked = asyncio.Event(), set[str](), set[str]()
+
+    def heard(before: Node | None, now: Node | None) -> None:
+        known = now or before
+        if known is not None and known.metadata.name in told:
+            _note(known, marked, left)
+            changed.set()
+
+    nodes.subscribe(heard)
+    try:
+        for node in nodes:
+            heard(None, node)
+        async with asyncio.timeout(seconds):
+            while any(_is_awaited(nodes, name) for name in told if name not in left):
+                changed.clear()
+                await changed.wait()
+    except TimeoutError:
+        log.warning("agents do not leave in time", nodes=sorted(set(told) - left))
+    finally:
+        nodes.unsubscribe(heard)
+    return left
+
+
+def _note(node: Node, marked: set[str], left: set[str]) -> None:
+    """A node has left when its mark was seen, and is seen no more."""
+    name = node.metadata.name
+    if names.LEAVING in node.metadata.annotations:
+        marked.add(name)
+    elif name in marked:
+        left.add(name)
+
+
+def _is_awaited(nodes: Mirror[Node], name: str) -> bool:
+    node = nodes.get(name)
+    return node is not None and _is_ready(node)
+
+
+def _is_ready(node: Node) -> bool:
+    return any(_is_true(condition) for condition in node.status.conditions)
+
+
+def _is_true(condition: Condition) -> bool:
+    return condition.type == "Ready" and condition.status == "True"
+
+
+async def _annotate(api: Api, node: str, annotations: dict[str, str | None], *labels: str) -> None:
+    """Write these annotations (None: remove), and remove these labels; a node that is gone needs nothing."""
+    metadata = {"annotations": annotations, "labels": dict.fromkeys(labels)}
+    try:
+        await api.patch(NODES, node, None, {"metadata": metadata})
+    except AbsentError:
+        log.info("node is gone", node=node)

@@ -1,0 +1,50 @@
+"""The end of our part of a node: the uninstallation marks the node, its agent clears it and takes the mark away.
+
+An agent that is restarted meanwhile finds the mark, and goes on; one without a mark installs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Facts(Protocol):
+    """What is written on the node; see `NodeFacts`."""
+
+    async def told_to_leave(self) -> None: ...
+    async def withdraw(self) -> None: ...
+    async def has_left(self) -> None: ...
+
+
+class OnNode(Protocol):
+    """What is laid on the node; see `Installation`."""
+
+    async def uninstall(self) -> None: ...
+
+
+async def until_told_to_leave(facts: Facts, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work` until the node is to be left; its errors end the waiting."""
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(work, name="agent")
+        await facts.told_to_leave()
+        log.info("told to leave the node")
+        working.cancel()
+
+
+async def leave(facts: Facts, installation: OnNode) -> None:
+    """Clear the node: first the labels, so that no pod is sent here any more; last the mark.
+
+    Raises:
+        HostError: containerd does not come back, or its configuration is no more what we can read.
+        ApiError: the API server does not take it.
+    """
+    await facts.withdraw()
+    await installation.uninstall()
+    await facts.has_left()
+    log.info("node left")

@@ -1,0 +1,70 @@
+"""An agent that is told to leave its node."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cedana_sched.cluster.node.facts import is_leaving
+from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
+from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.model.objects import names
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Site:
+    """Writes down what is done."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.done: list[str] = []
+
+    async def told_to_leave(self) -> None:
+        await self.told.wait()
+
+    async def withdraw(self) -> None:
+        self.done.append("labels")
+
+    async def uninstall(self) -> None:
+        self.done.append("programs")
+
+    async def has_left(self) -> None:
+        self.done.append("mark")
+
+
+def node(mark: str | None) -> Node:
+    return Node(Metadata(name="n", annotations={} if mark is None else {names.LEAVING: mark}))
+
+
+def test_a_mark_counts_until_its_moment() -> None:
+    later, earlier = (NOW + timedelta(seconds=delta) for delta in (1, -1))
+    assert is_leaving(node(later.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
+    assert not is_leaving(node(earlier.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
+    assert not is_leaving(node(None), NOW)
+    assert not is_leaving(node("true"), NOW)
+
+
+async def test_what_is_under_way_ends_before_the_node_is_cleared() -> None:
+    site = Site()
+
+    async def work() -> None:
+        site.told.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            site.done.append("work ended")
+
+    await until_told_to_leave(site, work())
+    await leave(site, site)
+    assert site.done == ["work ended", "labels", "programs", "mark"]
+
+
+async def test_an_agent_that_fails_does_not_wait_to_be_told() -> None:
+    async def work() -> None:
+        raise OSError("defect")
+
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        await until_told_to_leave(Site(), work())
