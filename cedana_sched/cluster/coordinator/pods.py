@@ -6,13 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
+import structlog
+
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.objects import Pod
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Release
+
+log = structlog.get_logger(__name__)
 
 
 class PodReports:
@@ -53,7 +58,11 @@ class PodReports:
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
         if not is_bound or names.RESTORES not in now.metadata.annotations:
             return []
-        return [self._starting(now)]
+        try:
+            return [self._starting(now)]
+        except (KeyError, ValueError, UsageError) as error:  # somebody has changed what our webhook wrote
+            log.warning("pod does not say who it is", pod=now.metadata.name, problem=repr(error))
+            return []
 
     def _starting(self, pod: Pod) -> Starting:
         annotations = pod.metadata.annotations

@@ -1,0 +1,101 @@
+"""Starts and ends of protected pods, whichever scheduler is theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.objects import names
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import WorkloadRef
+
+
+class _Policies:
+    def named(self, name: str | None) -> CheckpointPolicy:
+        return CheckpointPolicy(deadline_seconds=7 if name == "hasty" else 600)
+
+
+def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) -> Pod:
+    known = {names.ID: "md", names.INDEX: "3", names.RESTORES: "md/3@12"}
+    metadata = Metadata(
+        name=name, namespace="bio", uid=f"uid-of-{name}", annotations=known | annotations, resource_version=name
+    )
+    return Pod(metadata, PodSpec(node_name=node), PodStatus(phase=phase))
+
+
+class _Cluster:
+    """A mirror that the test fills, and what was reported of it."""
+
+    def __init__(self, *pods: Pod) -> None:
+        self.mirror: Mirror[Pod] = Mirror(cast("Any", None))
+        self.mirror._replace(pods)
+        self.mirror.synced.set()
+        access = ClusterAccess(cast("Any", None), cast("Any", None), self.mirror, _Policies(), "cedana-system")
+        self._reports = PodReports(access).reports()
+
+    async def next(self) -> Report:
+        async with asyncio.timeout(5):
+            return await anext(self._reports)
+
+    async def silence(self) -> bool:
+        """Whether nothing more is reported."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(self._reports)
+            return False
+        return True
+
+
+async def test_pod_that_returns_is_told_when_it_has_its_node() -> None:
+    waiting = _pod("a")
+    cluster = _Cluster(waiting)
+    asyncio.get_running_loop().call_soon(
+        cluster.mirror._put, replace(waiting, spec=PodSpec(node_name="node-1"), metadata=_renewed(waiting))
+    )
+    starting = await cluster.next()
+    assert starting == Starting(
+        WorkloadRef("uid-of-a", "bio", "a", "node-1"), Identity("bio", "md", 3), CheckpointPolicy(), None
+    )
+
+
+def _renewed(pod: Pod) -> Metadata:
+    return replace(pod.metadata, resource_version="2")
+
+
+async def test_first_start_is_nobodys_business_and_ends_are_told() -> None:
+    plain = _pod("plain", "node-1", "Running")
+    del plain.metadata.annotations[names.RESTORES]
+    cluster = _Cluster(plain, _pod("failed", "node-1", "Failed"))
+    assert await cluster.next() == Ended("uid-of-failed", "the pod has failed")
+    assert await cluster.silence()
+
+
+async def test_what_is_pending_is_repeated_to_a_new_reader_and_deletions_are_told() -> None:
+    cluster = _Cluster(_pod("a", "node-1"))
+    assert isinstance(await cluster.next(), Starting)
+    asyncio.get_running_loop().call_soon(cluster.mirror._drop, _pod("a", "node-1"))
+    assert await cluster.next() == Ended("uid-of-a", "the pod was deleted")
+
+
+async def test_policy_and_the_snapshot_that_was_asked_for_come_along() -> None:
+    cluster = _Cluster(_pod("a", "node-1", **{names.POLICY: "hasty", names.WANTED: "md/3@7"}))
+    starting = await cluster.next()
+    assert isinstance(starting, Starting)
+    assert starting.policy.deadline_seconds == 7
+    assert starting.wanted == SnapshotRef(Identity("bio", "md", 3), 7)
+
+
+async def test_pod_whose_marks_were_changed_by_hand_is_passed_over() -> None:
+    cluster = _Cluster(_pod("a", "node-1", **{names.INDEX: "three"}), _pod("b", "node-1"))
+    starting = await cluster.next()
+    assert isinstance(starting, Starting)
+    assert starting.workload.name == "b"
