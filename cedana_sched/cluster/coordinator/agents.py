@@ -20,8 +20,9 @@ from cedana_sched.kube.resources import CHECKPOINTS, RESTORES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Dump, Order, Outcome, Progress
+from cedana_sched.model.orders import Dump, Order, Outcome, Progress, Retained
 from cedana_sched.model.records import Transfer
 
 log = structlog.get_logger(__name__)
@@ -66,8 +67,15 @@ class OrderObject(msgspec.Struct, frozen=True):
 class ObjectAgents:
     """Implements `coordinator.ports.Agents`. Run `run` as a task."""
 
-    def __init__(self, api: Api, projection: Projection, nodes: Mirror[Node]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        projection: Projection,
+        nodes: Mirror[Node],
+        removed: Callable[[tuple[SnapshotRef, ...]], None] = lambda refs: None,  # noqa: ARG005
+    ) -> None:
         self._projection = projection
+        self._removed = removed
         pending = f"{names.SETTLED}!=true"
         self._mirrors = [
             Mirror(Watch(api, resource, OrderObject, labels=pending)) for resource in (CHECKPOINTS, RESTORES)
@@ -105,7 +113,10 @@ class ObjectAgents:
                 if answer is not None and answer.number >= number:
                     if answer.number > number:
                         break
-                    yield codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union of structs
+                    outcome: Outcome = codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union
+                    if isinstance(outcome, Retained):
+                        self._removed(outcome.removed)
+                    yield outcome
                     return
             raise OrderGivenUpError(f"{type(order).__name__} of {uid} was overtaken", remedy="nothing is to be done")
         finally:

@@ -20,6 +20,7 @@ from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
 from cedana_sched.coordinator.clock import SystemClock
@@ -57,8 +58,9 @@ class Leader:
         self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
         self._policies = ClusterPolicies(api)
         self._events = EventRecorder(api, COMPONENT, namespace)
-        self._projection = Projection(api, namespace)
-        self._agents = ObjectAgents(api, self._projection, self._nodes)
+        self._removal = Removal(api)
+        self._projection = Projection(api, namespace, self._removal.is_removed)
+        self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
         self._gates = Gates(api, self._pods, self._nodes)
         self._storages = StorageProbe(api)
         cluster = ClusterAccess(api, self._events, self._pods, self._policies, namespace)
@@ -89,6 +91,7 @@ class Leader:
                     ("pods", self._pods.run()),
                     ("gates", self._gates.run()),
                     ("storages", self._storages.run()),
+                    ("removal", self._removal.run()),
                     ("events", self._events.run()),
                     *((f"adapter {name}", self._kept(name)) for name in self._adapters),
                 )
@@ -118,6 +121,7 @@ class Leader:
 
     def _recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         self._gates.recorded(records, forgotten)
+        self._removal.recorded(records, forgotten)
         if self._told is not None:
             self._told(records, forgotten)
 

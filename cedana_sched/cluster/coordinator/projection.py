@@ -6,6 +6,7 @@ The orders for agents travel in the same writes, so that a step costs one reques
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -57,6 +58,7 @@ class _Target:
     record: Record
     exists: bool = False
     forgotten: bool = False
+    is_removed: bool = False
     order: Order | None = None
     order_number: int = 0
     wanted: int = 0
@@ -68,8 +70,10 @@ class _Target:
 class Projection:
     """The objects of all records. Run `run` as a task."""
 
-    def __init__(self, api: Api, system_namespace: str) -> None:
+    def __init__(self, api: Api, system_namespace: str, is_removed: Callable[[Record], bool] = lambda _: False) -> None:
+        """Writes with the rights of `api`; `is_removed` says whether a checkpoint's snapshot is not there any more."""
         self._api = api
+        self._is_removed = is_removed
         self._system_namespace = system_namespace
         self._targets: dict[str, _Target] = {}
         self._queue: asyncio.Queue[_Target] = asyncio.Queue()
@@ -89,7 +93,7 @@ class Projection:
             self._enqueue(target)
         for record in forgotten:
             target = self._target(record)
-            target.record, target.forgotten = record, True
+            target.record, target.forgotten, target.is_removed = record, True, self._is_removed(record)
             self._enqueue(target)
 
     def order(self, uid: str, order: Order) -> int:
@@ -169,7 +173,7 @@ class Projection:
         record = target.record
         if not target.forgotten:
             await self._show(target)
-        elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY:
+        elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY and not target.is_removed:
             await self._show(target)
             patch: Object = {"metadata": {"labels": {names.SETTLED: "true"}}}
             await self._api.patch(target.resource, target.name, target.namespace, patch)
