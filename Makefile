@@ -58,9 +58,12 @@ cluster-down: venv ## Take it down: processes, namespaces, mounts, control group
 cluster-logs: venv ## Show the last lines of every component
 	@$(BIN)/python -m tests.cluster logs
 
-.PHONY: e2e
-e2e: cluster-packages ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
+.PHONY: e2e-parts
+e2e-parts: cluster-packages ## Build what the tests on clusters need: Kubernetes, nodes, images
 	@$(BIN)/python -m tests.cluster prepare
+
+.PHONY: e2e
+e2e: e2e-parts ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
 	@$(BIN)/pytest $(TESTS) $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
