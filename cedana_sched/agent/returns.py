@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 
-from cedana_sched.agent.runtime import WorkloadRuntime
+from cedana_sched.agent.runtime import ShowsStaging, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
 
 
@@ -56,7 +58,7 @@ class Returns:
     async def stage(self, order: orders.Stage) -> orders.Outcome:
         uid = order.restore_uid
         try:
-            await self._threads.run(self._staging.stage, self._store, uid, order.snapshot)
+            await self._threads.run(self._staging.stage, self._store, uid, order.snapshot, self._shows(order.workload))
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, str(error), isinstance(error, RetryableError))
@@ -64,6 +66,10 @@ class Returns:
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, f"the snapshot cannot be laid on this node: {error}", retryable=True)
         return orders.Staged(uid)
+
+    def _shows(self, workload: WorkloadRef) -> Progress | None:
+        runtime = self._runtime
+        return partial(runtime.staging, workload) if isinstance(runtime, ShowsStaging) else None
 
     async def continue_(self, order: orders.Continue) -> orders.Outcome:
         """Continue it; an agent that was started meanwhile, and finds it half staged, stages it first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -87,4 +87,13 @@ class WorkloadRuntime(Protocol):
 
     async def give_up(self, workload: WorkloadRef, why: str) -> None:
         """Fail a workload that was waiting to be started."""
+        ...
+
+
+@runtime_checkable
+class ShowsStaging(Protocol):
+    """Optional: who waits for a workload is shown how much of its snapshot has come."""
+
+    def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
+        """Called often, from any thread: must not take long."""
         ...

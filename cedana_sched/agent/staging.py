@@ -12,6 +12,7 @@ import msgspec
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.model.errors import IncompatibleError
 from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
 
 
@@ -26,8 +27,16 @@ class Staging:
         self._directory = directory
         self._criu_version = criu_version
 
-    def stage(self, store: SnapshotStore, restore_uid: str, snapshot: SnapshotRef) -> None:
+    def stage(
+        self, store: SnapshotStore, restore_uid: str, snapshot: SnapshotRef, progress: Progress | None = None
+    ) -> None:
         """Fetch and verify all of a snapshot. Repeated, it begins again: a half staged one is never used.
+
+        Args:
+            store: where it is.
+            restore_uid: whose it will be.
+            snapshot: which.
+            progress: told the bytes that have come, and those in all, from any thread.
 
         Raises:
             IncompatibleError: this machine cannot continue it; says why.
@@ -43,7 +52,7 @@ class Staging:
         target = self.images(restore_uid)
         self.remove(restore_uid)
         target.mkdir(parents=True)
-        reader.stage(target)
+        reader.stage(target, progress)
         self._facts(restore_uid).write_bytes(msgspec.json.encode(reader.manifest.metadata.runtime))
 
     def images(self, restore_uid: str) -> Path:

@@ -17,6 +17,7 @@ from cedana_sched.cluster.node.containers.description import describe, freezer_o
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.volumes import volumes_of
 from cedana_sched.cluster.node.doomed import DoomedPods
+from cedana_sched.cluster.node.returning.progress import StagingProgress
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 
@@ -60,6 +61,7 @@ class PodRuntime:
         self._doomed = DoomedPods(doomed, self._kill)
         self.deleted = self._doomed.deleted
         self.gone = self._doomed.gone
+        self._progress = StagingProgress(places)
 
     async def __aenter__(self) -> Self:
         await self._doomed.__aenter__()
@@ -84,6 +86,10 @@ class PodRuntime:
             FreezerError: it is deleted already, and some process did not go in time.
         """
         await self._doomed.doom(workload.uid)
+
+    def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
+        """See `ShowsStaging`."""
+        self._progress.show(workload.uid, done_bytes, total_bytes)
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         """See `PodReturns`."""

@@ -1,0 +1,37 @@
+"""How much of a pod's snapshot has come, as lines in the log of its restore container."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.model.errors import RestoreError
+
+EVERY_SECONDS = 2.0
+_MIB = 1 << 20
+
+
+class StagingProgress:
+    """Called from any thread; a pod that is told something this often is told no more."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._lock = threading.Lock()
+        self._told_at: dict[str, float] = {}
+
+    def show(self, pod_uid: str, done_bytes: int, total_bytes: int) -> None:
+        """Say it in the pod's log, unless its restore container does not run yet."""
+        now = time.monotonic()
+        is_done = done_bytes >= total_bytes
+        with self._lock:
+            if not is_done and now - self._told_at.get(pod_uid, 0.0) < EVERY_SECONDS:
+                return
+            self._told_at[pod_uid] = now
+            if is_done:
+                del self._told_at[pod_uid]
+        line = f"{done_bytes / _MIB:.0f} of {total_bytes / _MIB:.0f} MiB of the snapshot are on this node"
+        with contextlib.suppress(RestoreError):  # its volume is not mounted yet: there is nobody to be told
+            RestoreContainer(pod_uid, self._places).tell(line)
