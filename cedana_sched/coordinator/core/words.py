@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep, Transfer
 
 _UNDONE = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
+_BECAME = {
+    Verdict.COMMITTED: "saved",
+    Verdict.LET_GO: "let go without a snapshot",
+    Verdict.KEEP_RUNNING: "not saved, to be kept running",
+    Verdict.NOT_NEEDED: "ended or spared",
+}
 
 
 def seconds(amount: float) -> str:
@@ -15,29 +22,40 @@ def seconds(amount: float) -> str:
     return f"{amount:.0f} s" if amount >= 1 else f"{amount:.2f} s"
 
 
+def short(named: Identity | SnapshotRef) -> str:
+    """`id/index@generation`, as annotations ask for it: the namespace is that of the object that it is told on."""
+    identity = named.identity if isinstance(named, SnapshotRef) else named
+    container = "" if identity.container == "main" else f"/{identity.container}"
+    generation = f"@{named.generation}" if isinstance(named, SnapshotRef) else ""
+    return f"{identity.id}/{identity.index}{container}{generation}"
+
+
 def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
     """Tell what a checkpoint's step means to its owner, if it means anything to him."""
     kind, text, warning = "", "", False
-    identity = checkpoint.identity
+    identity, name = checkpoint.identity, checkpoint.workload.name
     if cause is Cause.BEGIN:
         kind = "CheckpointStarted"
         again = f", attempt {checkpoint.attempt}" if checkpoint.attempt > 1 else ""
-        text = f"Checkpoint {identity} started: {checkpoint.reason}{again}"
-    elif checkpoint.step is CheckpointStep.COMMITTED:
-        kind, text = "CheckpointCommitted", f"Checkpoint {checkpoint.snapshot} committed: {_figures(checkpoint)}"
+        why = f"{checkpoint.adapter} evicts it: " if checkpoint.after is After.STOP else ""
+        text = f"Checkpoint {short(identity)} of {name} started: {why}{checkpoint.reason}{again}"
+    elif checkpoint.step is CheckpointStep.COMMITTED and checkpoint.snapshot is not None:
+        kind = "CheckpointCommitted"
+        text = f"Checkpoint {short(checkpoint.snapshot)} of {name} committed: {_figures(checkpoint)}"
     elif cause in {Cause.CANCELLED, Cause.ENDED} and checkpoint.step in _UNDONE:
-        kind, text = "CheckpointCancelled", f"Checkpoint {identity} is not needed: {checkpoint.failure}"
+        kind = "CheckpointCancelled"
+        text = f"Checkpoint {short(identity)} of {name} is not needed: {checkpoint.failure}"
     elif checkpoint.step in _UNDONE and cause is not Cause.ABORTED:
         kind, warning = "CheckpointFailed", True
-        text = f"Checkpoint {identity} failed: {checkpoint.failure}"
+        text = f"Checkpoint {short(identity)} of {name} failed: {checkpoint.failure}"
         if cause is Cause.UNCONFIRMED:
-            text = f"Node {checkpoint.workload.node} has not confirmed that {identity} runs on: {checkpoint.failure}"
+            text = f"Node {checkpoint.workload.node} has not confirmed that {name} runs on: {checkpoint.failure}"
         elif checkpoint.verdict is None:
             text += "; it is tried again"
     elif cause is Cause.UNCONFIRMED:
         kind, warning = "NodeSilent", True
         order = "kill" if checkpoint.after is After.STOP else "thaw"
-        text = f"Node {checkpoint.workload.node} has not confirmed the {order} of {identity}"
+        text = f"Node {checkpoint.workload.node} has not confirmed the {order} of {name}"
     if kind:
         desk.tell(
             kind,
@@ -51,27 +69,29 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
 
 def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
     """Tell how a hold ended."""
-    counts = [f"{n} {v}" for v in Verdict if (n := sum(1 for verdict in hold.verdicts.values() if verdict is v))]
-    why = ", ".join(counts) + (", deadline" if deadline else "")
-    text = f"Eviction released after {desk.now - hold.created_at:.1f}s: {why}"
+    given = tuple(hold.verdicts.values())
+    counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
+    why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
+    text = f"Eviction released after {desk.now - hold.created_at:.1f} s: {why}"
     desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline)
 
 
 def of_restore(desk: Desk, restore: Restore) -> None:
     """Tell what a restore's step means to its owner, if it means anything to him."""
     kind, text, warning = "", "", False
-    seconds = desk.now - restore.created_at
+    name, taken = restore.workload.name, desk.now - restore.created_at
+    snapshot = short(restore.snapshot) if restore.snapshot is not None else ""
     if restore.step is RestoreStep.STAGING:
         kind = "RestoreScheduled"
-        text = f"Will resume from {restore.snapshot} on node {restore.workload.node}"
+        text = f"Will resume {name} from {snapshot} on node {restore.workload.node}"
     elif restore.step is RestoreStep.RUNNING and not restore.cold:
-        kind, text = "Restored", f"Resumed from {restore.snapshot} in {seconds:.1f}s"
+        kind, text = "Restored", f"Resumed {name} from {snapshot} in {taken:.1f} s"
     elif restore.step is RestoreStep.STARTING_COLD and restore.failure is not None:
-        kind, text, warning = "ColdStart", f"Started without checkpoint: {restore.failure}", True
+        kind, text, warning = "ColdStart", f"Started {name} without checkpoint: {restore.failure}", True
     elif restore.step is RestoreStep.GIVING_UP:
-        kind, text, warning = "RestoreFailed", f"Not started, as its policy says: {restore.failure}", True
+        kind, text, warning = "RestoreFailed", f"Did not start {name}, as its policy says: {restore.failure}", True
     elif restore.step is RestoreStep.FAILED and restore.finished_at is None:
-        kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start", True
+        kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start of {name}", True
     if kind:
         desk.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
 
@@ -79,11 +99,20 @@ def of_restore(desk: Desk, restore: Restore) -> None:
 def _figures(checkpoint: Checkpoint) -> str:
     parts = [size(checkpoint.transfer)]
     if checkpoint.frozen_at is not None and checkpoint.committed_at is not None:
-        parts.append(f"frozen for {checkpoint.committed_at - checkpoint.frozen_at:.1f}s")
+        parts.append(f"frozen for {checkpoint.committed_at - checkpoint.frozen_at:.1f} s")
     if checkpoint.workload_started_at is not None and checkpoint.committed_at is not None:
         saved = max(checkpoint.committed_at - checkpoint.workload_started_at, 0.0)
-        parts.append(f"{int(saved // 3600)}h{int(saved % 3600 // 60):02d}m of work saved")
+        parts.append(f"{_span(saved)} of work saved")
     return ", ".join(parts)
+
+
+def _span(amount: float) -> str:
+    """As people say how long something ran: `17 s`, `5 min`, `3h07m`."""
+    if amount < 60:
+        return f"{amount:.0f} s"
+    if amount < 3600:
+        return f"{amount / 60:.0f} min"
+    return f"{int(amount // 3600)}h{int(amount % 3600 // 60):02d}m"
 
 
 def size(transfer: Transfer) -> str:

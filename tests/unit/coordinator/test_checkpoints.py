@@ -61,7 +61,7 @@ def test_a_commit_is_told_with_its_figures() -> None:
     told.now += 3
     told.committed()
     (text,) = [getattr(i, "text", "") for i in told.said if getattr(i, "kind", "") == "CheckpointCommitted"]
-    assert text == "Checkpoint bio/md/0/main@1 committed: 3.0 GiB, frozen for 3.0s"
+    assert text == "Checkpoint md/0@1 of name-of-w1 committed: 3.0 GiB, frozen for 3.0 s"
 
 
 def test_progress_is_known_and_not_persisted() -> None:

@@ -1,0 +1,24 @@
+"""What is told is a sentence for the owner of a Job: his pod's name, its snapshot as annotations name it, figures."""
+
+from __future__ import annotations
+
+from cedana_sched.coordinator.core.instructions import Tell
+from cedana_sched.model.preemption import After
+from tests.unit.coordinator.core_builders import Told
+
+
+def _texts(told: Told) -> dict[str, str]:
+    return {one.kind: one.text for one in told.said if isinstance(one, Tell)}
+
+
+def test_an_eviction_is_told_from_its_begin_to_its_release() -> None:
+    told = Told().running().preempt()
+    started = "Checkpoint md/0 of name-of-w1 started: kueue evicts it: InCohortReclamation"
+    assert _texts(told)["CheckpointStarted"] == started
+    told.frozen().now += 3
+    told.committed().killed()
+    assert _texts(told)["EvictionReleased"] == "Eviction released after 3.0 s: 1 saved"
+
+
+def test_a_backup_is_told_without_an_eviction() -> None:
+    assert "evicts" not in _texts(Told().running().preempt(after=After.CONTINUE))["CheckpointStarted"]
