@@ -3,51 +3,105 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
 
 from cedana_sched.model.objects.names import API_VERSION
-from tests.cluster.api.client import Object
-from tests.cluster.api.waiting import has_condition
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.counting import ALL, COUNT, begun
 from tests.e2e.product.following import Following
+from tests.e2e.product.history import Eviction
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
+from tests.e2e.product.reclaiming import completed, reclaim
 
-_COUNTS = 200
-_COUNT = f"""
-import time
-for number in range({_COUNTS}):
-    print(number, flush=True)
-    time.sleep(0.1)
-"""
+_PODS = 4
 
 
-def _phase(phase: str) -> object:
-    return lambda body: body.get("status", {}).get("phase") == phase
+@asynccontextmanager
+async def _cordoned(namespace: Namespace, node: str) -> AsyncIterator[None]:
+    await namespace.kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        await namespace.kubectl("uncordon", node)
 
 
-def _is_over(body: Object) -> bool:
-    return has_condition("Complete")(body) or has_condition("Failed")(body)
+async def _told(namespace: Namespace, job: str) -> dict[str, list[str]]:
+    """What `kubectl describe job` shows of us, by its word."""
+    told: dict[str, list[str]] = {}
+    for event in await namespace.events(job):
+        if event["source"].get("component") == "cedana-sched":
+            told.setdefault(event["reason"], []).append(event["message"])
+    return told
 
 
+@pytest.mark.nodes(2)
 async def test_reclaimed_job_continues_where_it_stopped(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", toolbox, "python3", "-c", _COUNT, pods=4))
-        for index in range(4):
-            await asyncio.wait_for(bio.said(index, 20), 120)
+        await namespace.apply(indexed_job("md", "bio", toolbox, *COUNT, pods=_PODS))
+        await begun(bio, *range(_PODS))
 
-        await namespace.apply(indexed_job("train", "ml", toolbox, "python3", "-c", "print('trained')", pods=2))
-        await namespace.wait("batch/v1", "Job", "train", has_condition("Complete"), within=120)
-
-        over = await namespace.wait("batch/v1", "Job", "md", _is_over, within=180)
+        left = bio.nodes[0][0]
+        async with _cordoned(namespace, left):
+            await reclaim(namespace, toolbox)
+            await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
 
-        assert has_condition("Complete")(over), over["status"]
-        assert over["status"].get("failed", 0) == 0
-        for index in range(4):
-            assert bio.lines(index) == [str(number) for number in range(_COUNTS)], f"index {index}"
+        for index in range(_PODS):
+            assert bio.lines(index) == ALL, f"index {index}"
+            assert bio.nodes[index][1] != left, "who comes back finds its snapshot on any node"
         checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
         assert {one["status"]["phase"] for one in checkpoints} == {"Ready"}
-        assert len(checkpoints) == 4
+        assert len(checkpoints) == _PODS
+        _assert_in_order(Eviction.of(audit, namespace.name, "md"))
+        await _assert_told(namespace)
+        await _assert_shown(namespace)
+
+
+def _assert_in_order(eviction: Eviction) -> None:
+    """Kueue asks, is refused until all is committed and released, and then the pods go; nothing dies before."""
+    steps = eviction.steps()
+    for (before, earlier), (after, later) in pairwise(steps):
+        assert earlier, before
+        assert later, after
+        assert earlier[-1].answered <= later[0].answered, f"{before}, then {after}"
+    assert len(eviction.frozen) == len(eviction.committed) == len(eviction.deleted) == _PODS
+    assert len(eviction.released) == 1, "by one annotation"
+    assert len(eviction.suspended) == 1
+    assert eviction.refused
+    assert all("Held for checkpoint by cedana" in one.message for one in eviction.refused)
+    assert eviction.evicted[0].answered <= eviction.refused[0].received
+    assert eviction.refused[-1].answered <= eviction.suspended[0].answered
+    deleted = {one.name: one for one in eviction.deleted}
+    assert {one.name for one in eviction.died} >= set(deleted)
+    for death in eviction.died:
+        if death.name in deleted:
+            assert deleted[death.name].answered <= death.received, f"{death.name} lives until it is deleted"
+
+
+async def _assert_told(namespace: Namespace) -> None:
+    told = await _told(namespace, "md")
+    counts = {kind: len(texts) for kind, texts in told.items()}
+    assert counts == {
+        "CheckpointStarted": _PODS,
+        "CheckpointCommitted": _PODS,
+        "EvictionReleased": 1,
+        "RestoreScheduled": _PODS,
+        "Restored": _PODS,
+    }
+
+
+async def _assert_shown(namespace: Namespace) -> None:
+    shown = await namespace.kubectl("get", "cedana")
+    for index in range(_PODS):
+        assert f"/{index}@1" in shown or f"-{index}-" in shown, shown
+    assert "Ready" in shown
+    workload = await namespace.kubectl("describe", "workloads")
+    assert "continues from" in workload
