@@ -21,11 +21,10 @@ from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
 from cedana_sched.store.location import StorageConfig
 from tests.bench.hog import plain_hog
 from tests.bench.ours import ours
+from tests.bench.page import replace_measured
 from tests.bench.plain import by_hand, discarded_dump, write_seconds
 from tests.bench.report import Measurement, machine, table
 from tests.servers.versitygw import running
-
-_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def measure(place: str, toolchain: Toolchain, folder: Path, mebibytes: int, storage: StorageConfig) -> Measurement:
@@ -79,7 +78,7 @@ def main() -> None:
     text = f"{machine()}\n\n{table(measurements, arguments.mebibytes)}\n"
     print(text)
     if arguments.write:
-        _replace(arguments.write, text)
+        replace_measured(arguments.write, text)
 
 
 def _as_arguments(storage: StorageConfig) -> tuple[str, tuple[str, ...], dict[str, str]]:
@@ -89,12 +88,6 @@ def _as_arguments(storage: StorageConfig) -> tuple[str, tuple[str, ...], dict[st
     s3 = storage.s3
     keys = {"AWS_ACCESS_KEY_ID": s3.access_key or "", "AWS_SECRET_ACCESS_KEY": storage.s3.secret_key.get_secret_value()}
     return f"s3://{s3.bucket}/{s3.prefix}", ("--s3-endpoint", s3.endpoint or "", "--s3-allow-http"), keys
-
-
-def _replace(page: Path, text: str) -> None:
-    before, _, rest = page.read_text().partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    page.write_text(f"{before}{_BEGIN}\n{text}{_END}{after}")
 
 
 def _say(text: str) -> None:
