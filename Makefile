@@ -110,6 +110,10 @@ docs: venv ## Write what is made from the code: parts of docs/, the kinds' defin
 bench: venv packages go ## Measure against plain CRIU, tar and zstd, side by side
 	@$(BIN)/python -m tests.bench --write docs/bench.md
 
+.PHONY: bench-cluster
+bench-cluster: cluster-packages ## Measure what a preemption costs the preemptor, with us and without us, on a cluster
+	@$(BIN)/python -m tests.bench.cluster --write docs/bench-cluster.md
+
 .PHONY: clean
 clean: ## Remove everything that was made here
 	@rm -rf $(VENV) .cache build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
