@@ -94,6 +94,15 @@ class Bundles:
                 found.append(Container(identifier, name, bundle, specification, state))
         return tuple(sorted(found, key=lambda container: container.name))
 
+    def sandbox(self, pod_uid: str) -> int | None:
+        """The process that holds a pod's namespaces; None when it does not run."""
+        for identifier, specification in self._all().items():
+            notes = specification.annotations
+            is_its = notes.get(_POD) == pod_uid and notes.get(_TYPE) == "sandbox"
+            if is_its and (state := self._state(identifier)):
+                return state.init_process_pid
+        return None
+
     def _all(self) -> dict[str, Specification]:
         """A bundle's text is written before its container is made, and never again."""
         found: dict[str, Specification] = {}

@@ -22,6 +22,7 @@ import structlog
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.images import ready_images
+from cedana_sched.cluster.node.returning.network import PodConnections
 from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.cluster.node.returning.volumes import lay_volume
 from cedana_sched.kube.objects import Pod
@@ -85,6 +86,7 @@ class ReturningPods:
         self._toolchain = toolchain
         self._pods = pods
         self._restore_seconds = restore_seconds
+        self._connections = PodConnections(places, toolchain)
 
     # --- PodReturns
 
@@ -94,7 +96,10 @@ class ReturningPods:
         plan = plans.read_plan(folder)
         if plan is None or not plan.containers:
             return False
-        return all(result is not None and result.restored for result in _results(folder, plan).values())
+        restored = all(result is not None and result.restored for result in _results(folder, plan).values())
+        if restored:  # an agent that died just then may have left them
+            await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
+        return restored
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         """Continue a pod; returns when every container of the snapshot runs.
@@ -146,8 +151,10 @@ class ReturningPods:
             await asyncio.to_thread(plans.write_plan, folder, plan)
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
+        await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
         await asyncio.to_thread(container.decide, RESTORE, plan.why)
         results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
+        await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
             if not result.restored:
                 raise _error(name, result)
@@ -199,6 +206,7 @@ class ReturningPods:
         folder = self._folder(workload.uid)
         plan = plans.read_plan(folder)
         if plan is not None and plan.decision == RESTORE and _complete(folder, plan) is not None:
+            await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
             return
         planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
         await asyncio.to_thread(plans.write_plan, folder, Plan(decision, why, containers=planned))
