@@ -19,6 +19,7 @@ from tests.cluster.debian import NOTHING_LEFT_BEHIND, PIP_SETTINGS, AptSettings,
 from tests.cluster.errors import ClusterError
 from tests.cluster.images.catalog import BASE_NAME, Image
 from tests.cluster.images.inputs import inputs_digest
+from tests.cluster.images.requirements import for_python
 from tests.cluster.steps import Steps
 
 RECIPE = 1
@@ -114,10 +115,13 @@ async def _pip_settings(image: Image, folder: Path, log: Path) -> Path:
     _write_pip_configuration(folder, has_wheels=bool(requirements))
     if requirements:
         machine = platform.machine()
+        readable = [folder / f"requirements-{number}.txt" for number in range(len(requirements))]
+        for path, source in zip(readable, requirements, strict=True):
+            path.write_text(for_python(source.read_text(encoding="utf-8"), _PYTHON), encoding="utf-8")
         await run(
             sys.executable, "-m", "pip", "download", "--only-binary=:all:", f"--python-version={_PYTHON}",
             *(f"--platform=manylinux_2_{minor}_{machine}" for minor in _GLIBC), f"--platform=manylinux2014_{machine}",
-            f"--dest={folder / 'wheels'}", *(f"--requirement={path}" for path in requirements),
+            f"--dest={folder / 'wheels'}", *(f"--requirement={path}" for path in readable),
             what=f"downloading the wheels of {image.containerfile} failed", log=log,
             remedy="check that pip reaches an index, and that there are wheels of all requirements",
         )  # fmt: skip
