@@ -1,0 +1,47 @@
+"""What befalls the S3 server of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.cluster.api.client import Api
+from tests.cluster.api.waiting import wait_for, wait_for_all
+from tests.cluster.cluster import Cluster
+from tests.e2e.product.s3_server import NAME, NAMESPACE
+
+_NOWHERE = "nowhere"
+
+
+@asynccontextmanager
+async def unreachable(api: Api) -> AsyncIterator[None]:
+    """Nobody reaches it inside the block; it keeps what it has."""
+    await _lead_to(api, _NOWHERE)
+    await wait_for_all(
+        api, "discovery.k8s.io/v1", "EndpointSlice", lambda found: not any(one.get("endpoints") for one in found),
+        namespace=NAMESPACE, selector=f"kubernetes.io/service-name={NAME}",
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        await _lead_to(api, NAME)
+
+
+async def damage_packs(cluster: Cluster, api: Api) -> int:
+    """Overwrite the middle of everything that holds pages; how many objects that were."""
+    (pod,) = await api.objects("v1", "Pod", NAMESPACE, selector=f"app={NAME}")
+    folder = f"/var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~empty-dir/objects"
+    script = f"""
+        find {folder} -type f -path '*/packs/*' | while read file; do
+            size=$(stat -c %s "$file")
+            dd if=/dev/urandom of="$file" bs=1 seek=$((size / 2)) count=64 conv=notrunc status=none
+            echo damaged
+        done
+    """
+    said = await cluster.nodes[pod["spec"]["nodeName"]].run("sh", "-c", script)
+    return said.count("damaged")
+
+
+async def _lead_to(api: Api, app: str) -> None:
+    await wait_for(api, "v1", "Service", NAME, bool, namespace=NAMESPACE)
+    await api.patch("v1", "Service", NAME, {"spec": {"selector": {"app": app}}}, NAMESPACE)

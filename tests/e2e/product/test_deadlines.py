@@ -1,0 +1,143 @@
+"""Snapshots that cannot be taken, or continued: nothing waits for ever, and everybody can read what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+from cedana_sched.model.objects.names import API_VERSION, POLICY, RESTORE_CONTAINER, RESTORE_GATE
+from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import has_condition
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.following import INDEX, Following
+from tests.e2e.product.installation import Product
+from tests.e2e.product.phases import all_at, all_counts, counting, reached
+from tests.e2e.product.queues import groups, indexed_job
+from tests.e2e.product.reclaiming import completed, reclaim
+from tests.e2e.product.store_faults import damage_packs, unreachable
+
+_PODS = 4
+
+
+@asynccontextmanager
+async def _policy(namespace: Namespace, **spec: object) -> AsyncIterator[str]:
+    """A CheckpointPolicy of this test; its name."""
+    body = {"apiVersion": API_VERSION, "kind": "CheckpointPolicy", "metadata": {"name": namespace.name}, "spec": spec}
+    await namespace.api.apply(body)
+    try:
+        yield namespace.name
+    finally:
+        await namespace.api.delete(API_VERSION, "CheckpointPolicy", namespace.name)
+
+
+def _job(image: str, policy: str, *, mebibytes: int = 20) -> Object:
+    body = indexed_job("md", "bio", image, *counting(mebibytes=mebibytes), pods=_PODS)
+    body["spec"]["template"]["metadata"]["annotations"] = {POLICY: policy}
+    return body
+
+
+async def _run(namespace: Namespace, body: Object, bio: Following) -> None:
+    await namespace.apply(body)
+    for index in range(_PODS):
+        await asyncio.wait_for(bio.said(index, 10), 120)
+
+
+async def _told(namespace: Namespace, about: str, reason: str) -> list[str]:
+    events = await namespace.events(about)
+    return [event["message"] for event in events if event["reason"] == reason and event["type"] == "Warning"]
+
+
+async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, api: Api
+) -> None:
+    async with (
+        groups(namespace), Following.of(namespace, "md") as bio, _policy(namespace, deadlineSeconds=15) as policy,
+    ):  # fmt: skip
+        await _run(namespace, _job(toolbox, policy), bio)
+        async with unreachable(api):
+            await reclaim(namespace, toolbox)
+        (hold,) = await all_at(namespace, "PreemptionHold", HoldStep.RELEASED)
+        status = hold["status"]
+        released, deadline = (datetime.fromisoformat(status[word]) for word in ("releasedAt", "deadline"))
+        assert timedelta(0) <= released - deadline < timedelta(seconds=5)
+        (message,) = await _told(namespace, "md", "EvictionReleased")
+        assert "its deadline has passed" in message
+        for checkpoint in await all_at(namespace, "Checkpoint", CheckpointStep.FAILED, count=_PODS):
+            assert checkpoint["status"]["message"]
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+        for index in range(_PODS):
+            lines = bio.lines(index)
+            assert lines[-len(all_counts()) :] == all_counts(), "it began anew"
+            before = lines[: -len(all_counts())]
+            assert before == all_counts()[: len(before)], "and had run until then"
+
+
+async def test_job_that_comes_back_early_waits_for_its_snapshot_at_the_gate(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, api: Api
+) -> None:
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await _run(namespace, _job(toolbox, "default", mebibytes=100), bio)
+        reclaiming = asyncio.create_task(reclaim(namespace, toolbox))
+        await reached(namespace, "Checkpoint", CheckpointStep.FREEZING)
+        async with unreachable(api):
+            await namespace.kubectl("patch", "job", "md", "--type=merge", '--patch={"spec":{"suspend":true}}')
+            await reclaiming
+            gated = await namespace.pods("job-name=md", phase="Pending", count=_PODS, within=120)
+            assert {gate["name"] for pod in gated for gate in pod["spec"]["schedulingGates"]} == {RESTORE_GATE}
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+        for index in range(_PODS):
+            assert bio.lines(index) == all_counts(), f"index {index}"
+
+
+async def _damaged(namespace: Namespace, image: str, cluster: Cluster, api: Api) -> None:
+    """The Job is preempted, its snapshots are spoilt, and it comes back."""
+    await namespace.apply(indexed_job("train", "ml", image, "sleep", "3600", pods=2))
+    await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
+    assert await damage_packs(cluster, api) > 0
+    await namespace.delete("batch/v1", "Job", "train")
+
+
+async def test_damaged_snapshot_is_followed_by_a_cold_start_that_everybody_sees(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
+) -> None:
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await _run(namespace, _job(toolbox, "default"), bio)
+        await _damaged(namespace, toolbox, cluster, api)
+        await reached(namespace, "Restore", RestoreStep.RUNNING)
+        restores = await all_at(namespace, "Restore", RestoreStep.RUNNING, count=_PODS)
+        for restore in restores:
+            status, pod = restore["status"], restore["spec"]["pod"]["name"]
+            assert status["cold"] is True
+            assert status["message"] in "".join(await _told(namespace, pod, "ColdStart"))
+            assert "cold" in await namespace.logs(pod, f"--container={RESTORE_CONTAINER}")
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+        for index in range(_PODS):
+            assert bio.lines(index)[-len(all_counts()) :] == all_counts(), f"index {index}"
+
+
+async def test_damaged_snapshot_fails_the_pod_where_the_policy_says_so(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
+) -> None:
+    async with (
+        groups(namespace),
+        Following.of(namespace, "md") as bio,
+        _policy(namespace, onRestoreFailure=OnRestoreFailure.FAIL) as policy,
+    ):
+        await _run(namespace, _job(toolbox, policy), bio)
+        lines = {index: len(bio.lines(index)) for index in range(_PODS)}
+        await _damaged(namespace, toolbox, cluster, api)
+        await namespace.wait("batch/v1", "Job", "md", has_condition("Failed"), within=120)
+        failed = await namespace.pods("job-name=md", phase="Failed")
+        assert await _told(namespace, failed[0]["metadata"]["name"], "RestoreFailed")
+        for pod in failed:
+            index = int(pod["metadata"]["annotations"][INDEX])
+            assert len(bio.lines(index)) >= lines[index]
+            assert "0" not in bio.lines(index)[1:], "it did not begin anew"
