@@ -25,6 +25,7 @@ from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
 from cedana_sched.cluster.leaving_nodes import leave_nodes
 from cedana_sched.cluster.process import run
+from cedana_sched.cluster.returning_pods import until_started
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
@@ -87,20 +88,22 @@ async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None
         identity = own_identity()
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
-        await election.lead(lambda: _let_go(api, configuration, identity))
+        await election.lead(lambda: _let_go(api, configuration, identity, told.deadline_seconds / 3))
         agents = f"app.kubernetes.io/instance={told.release_name},app.kubernetes.io/component=agent"
         left = told.deadline_seconds - (time.monotonic() - began) - SPARE_SECONDS
         await leave_nodes(api, namespace, agents, max(left, 0.0))
         await _delete_settings(api, told.release_name)
 
 
-async def _let_go(api: Api, configuration: CoordinatorConfiguration, identity: str) -> None:
+async def _let_go(api: Api, configuration: CoordinatorConfiguration, identity: str, patience: float) -> None:
     under_way = UnderWay()
     leader = Leader(api, configuration, identity, recorded=under_way.recorded)
     async with leader.coordinating() as coordinator:
         for hold in under_way.holds():
             why = "the suite is being uninstalled"
             coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
+        await under_way.ended.wait()
+        await until_started(leader.pods, patience)
         await under_way.ended.wait()
         log.info("nothing is held any more")
         await leader.withdraw()

@@ -55,15 +55,16 @@ class Leader:
     ) -> None:
         namespace = configuration.namespace
         self._nodes = Mirror(Watch(api, NODES, Node))
-        self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        self.pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        """Every protected pod."""
         self._policies = ClusterPolicies(api)
         self._events = EventRecorder(api, COMPONENT, namespace)
         self._removal = Removal(api)
         self._projection = Projection(api, namespace, self._removal.is_removed)
         self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
-        self._gates = Gates(api, self._pods, self._nodes)
+        self._gates = Gates(api, self.pods, self._nodes)
         self._storages = StorageProbe(api)
-        cluster = ClusterAccess(api, self._events, self._pods, self._policies, namespace)
+        cluster = ClusterAccess(api, self._events, self.pods, self._policies, namespace)
         self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
         adapters: dict[str, Adapter] = {PodReports.name: PodReports(cluster), **self._adapters}
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
@@ -74,7 +75,7 @@ class Leader:
             adapters=adapters,
             agents=self._agents,
             clock=SystemClock(),
-            listener=Listeners(TellEvents(self._events, self._pods), *listeners),
+            listener=Listeners(TellEvents(self._events, self.pods), *listeners),
         )
 
     @asynccontextmanager
@@ -88,7 +89,7 @@ class Leader:
                     ("orders", self._agents.run()),
                     ("policies", self._policies.run()),
                     ("nodes", self._nodes.run()),
-                    ("pods", self._pods.run()),
+                    ("pods", self.pods.run()),
                     ("gates", self._gates.run()),
                     ("storages", self._storages.run()),
                     ("removal", self._removal.run()),
@@ -96,7 +97,7 @@ class Leader:
                     *((f"adapter {name}", self._kept(name)) for name in self._adapters),
                 )
             ]
-            await self._pods.synced.wait()
+            await self.pods.synced.wait()
             await self._policies.synced.wait()
             try:
                 async with self.coordinator:
