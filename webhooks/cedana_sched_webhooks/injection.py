@@ -19,6 +19,9 @@ from cedana_sched_webhooks.identity import Replica
 GRACE_MARGIN_SECONDS: Final = 30
 """For what follows the longest hold: the frozen container's end, and the pod's."""
 
+DEFAULT_GRACE_SECONDS: Final = 30
+"""Kubernetes' own."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 
@@ -44,7 +47,7 @@ def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
             container["lifecycle"] = {**lifecycle, "preStop": ask}
             held = True
     if held:
-        _raise_grace(pod["spec"], math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
+        _raise_grace(pod, math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
 
 
 def _is_ours(pre_stop: dict[str, Any]) -> bool:
@@ -52,8 +55,12 @@ def _is_ours(pre_stop: dict[str, Any]) -> bool:
     return asked.get("host") == "127.0.0.1" and str(asked.get("path", "")).startswith("/v1/hold/")
 
 
-def _raise_grace(spec: Object, seconds: int) -> None:
-    if (spec.get("terminationGracePeriodSeconds") or 0) < seconds:
+def _raise_grace(pod: Object, seconds: int) -> None:
+    """What its owner wanted is written down, and the agent keeps to it; who is called again finds it raised."""
+    spec, annotations = pod["spec"], pod["metadata"]["annotations"]
+    own = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    if (own or 0) < seconds:
+        annotations[names.GRACE] = str(own or 0)
         spec["terminationGracePeriodSeconds"] = seconds
 
 

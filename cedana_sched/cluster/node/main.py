@@ -16,6 +16,7 @@ from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.health import serving
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
+from cedana_sched.cluster.node.grace import OwnGrace
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
@@ -81,6 +82,7 @@ class _Agent:
             launcher=ENTER_HOST,
         )
         self._pre_stop = PreStopServer(self._pods.with_token, self._runtime.deleted, self._pods.released)
+        self._own_grace = OwnGrace(self._pods.released, self._runtime.kill)
         self._hold_port = configuration.hold_port
         self._deletions: asyncio.TaskGroup | None = None
 
@@ -111,9 +113,13 @@ class _Agent:
         if now is None:
             if before is not None:
                 self._runtime.gone(before.metadata.uid)
+                self._own_grace.gone(before.metadata.uid)
                 self._deletions.create_task(self._forget(), name=f"rest of {before.metadata.name}")
         elif now.metadata.deletion_timestamp and (before is None or not before.metadata.deletion_timestamp):
             self._deletions.create_task(self._deleted(now), name=f"deletion of {now.metadata.name}")
+            self._own_grace.deleted(now, self._deletions)
+        elif before is not None and _grace(now) != _grace(before):
+            self._own_grace.deleted(now, self._deletions)
 
     async def _forget(self) -> None:
         await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
@@ -123,3 +129,7 @@ class _Agent:
             await self._runtime.deleted(pod.metadata.uid)
         except CedanaSchedError as error:  # the kubelet insists when its own patience ends
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
+
+
+def _grace(pod: Pod) -> int | None:
+    return pod.metadata.deletion_grace_period_seconds

@@ -58,7 +58,7 @@ class PodRuntime:
         self._returns = returns
         self._places = places
         self._bundles = Bundles(places)
-        self._doomed = DoomedPods(doomed, self._kill)
+        self._doomed = DoomedPods(doomed, self.kill)
         self.deleted = self._doomed.deleted
         self.gone = self._doomed.gone
         self._progress = StagingProgress(places)
@@ -118,7 +118,7 @@ class PodRuntime:
         except (FileNotFoundError, ProcessLookupError):
             return None  # it ended meanwhile
 
-    async def _kill(self, pod_uid: str) -> None:
+    async def kill(self, pod_uid: str) -> None:
         """End every process of a pod.
 
         Raises:

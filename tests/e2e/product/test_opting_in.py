@@ -8,7 +8,7 @@ from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.api.waiting import is_gone
 from tests.cluster.fixtures.audit import Audit
-from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product.counting import ALL, BEGUN, COUNT, begun
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction, of_ours
@@ -83,3 +83,16 @@ async def test_job_made_anew_with_the_same_id_continues_from_its_newest_snapshot
 
 def _endless(name: str, queue: str, image: str) -> dict[str, object]:
     return indexed_job(name, queue, image, "python3", "-c", "import time; time.sleep(10_000)", pods=2)
+
+
+async def test_deleted_pod_that_ignores_sigterm_has_its_owners_grace_and_no_more(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product
+) -> None:
+    asked = [{"name": CHECKPOINT_VARIABLE, "value": "protein"}]
+    main = container(toolbox, "python3", "-c", "import time; time.sleep(10_000)", env=asked)  # process 1 ignores it
+    await namespace.apply(pod("stubborn", main, terminationGracePeriodSeconds=2))
+    await namespace.ready("stubborn")
+
+    await namespace.delete("v1", "Pod", "stubborn")
+
+    await namespace.wait("v1", "Pod", "stubborn", is_gone, within=30)

@@ -51,7 +51,7 @@ def test_a_first_start_gets_identity_and_pre_stop_and_nothing_else() -> None:
     after = mutated(before)
     annotations = after["metadata"]["annotations"]
     token = annotations[names.HOLD_TOKEN]
-    assert annotations == {names.ID: "sim", names.INDEX: "0", names.HOLD_TOKEN: token}
+    assert annotations == {names.ID: "sim", names.INDEX: "0", names.HOLD_TOKEN: token, names.GRACE: "30"}
     assert after["metadata"]["labels"] == {names.PROTECTED: "true"}
     assert len(token) >= 32
     asked = {"host": "127.0.0.1", "port": 10352, "path": f"/v1/hold/{token}", "scheme": "HTTP"}
@@ -128,6 +128,13 @@ def test_the_grace_period_follows_the_policy_and_is_never_lowered() -> None:
     assert mutated(named, known)["spec"]["terminationGracePeriodSeconds"] == 76
     assert mutated(pod(), known)["spec"]["terminationGracePeriodSeconds"] == 130
     assert mutated(pod(terminationGracePeriodSeconds=3600), known)["spec"]["terminationGracePeriodSeconds"] == 3600
+
+
+def test_the_owners_grace_is_written_down_where_it_is_raised() -> None:
+    raised = mutated(pod(terminationGracePeriodSeconds=5))
+    assert raised["metadata"]["annotations"][names.GRACE] == "5"
+    assert mutated(raised)["metadata"]["annotations"][names.GRACE] == "5", "called again it finds its own"
+    assert names.GRACE not in mutated(pod(terminationGracePeriodSeconds=3600))["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(("level", "held"), [("baseline", False), ("restricted", False), ("privileged", True)])

@@ -1,0 +1,93 @@
+"""A deleted pod ends after the grace that its owner gave it, not after the longer one that a hold needs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from cedana_sched.cluster.node.grace import OwnGrace, own_grace_seconds
+from cedana_sched.kube.objects import Metadata, Pod, PodSpec
+from cedana_sched.model.objects import names
+
+
+def _pod(own: str = "0", *, asked: int | None = 630, raised: int = 630) -> Pod:
+    annotations = {names.GRACE: own} if own else {}
+    metadata = Metadata(
+        "md-0",
+        "bio",
+        "uid-1",
+        annotations=annotations,
+        deletion_timestamp="2030-01-01T00:00:00Z",
+        deletion_grace_period_seconds=asked,
+    )
+    return Pod(metadata, PodSpec(termination_grace_period_seconds=raised))
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds"),
+    [
+        (_pod("5"), 5.0),
+        (_pod("5", asked=1), 1.0),
+        (_pod("5", asked=100), 100.0),
+        (_pod(""), None),
+        (_pod("soon"), None),
+    ],
+)
+def test_the_owners_grace_counts_unless_the_deletion_names_another(pod: Pod, seconds: float | None) -> None:
+    assert own_grace_seconds(pod) == seconds
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self.killed: list[str] = []
+        self.kill_seen = asyncio.Event()
+        self.grace = OwnGrace(self._released, self._kill)
+
+    async def _released(self, uid: str) -> None:
+        await self.let_go.wait()
+
+    async def _kill(self, uid: str) -> None:
+        self.killed.append(uid)
+        self.kill_seen.set()
+
+
+async def _turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_held_pod_is_not_killed_before_its_release() -> None:
+    node = _Node()
+    async with asyncio.TaskGroup() as group:
+        node.grace.deleted(_pod(), group)
+        await _turns()
+        assert node.killed == []
+        node.let_go.set()
+        await node.kill_seen.wait()
+    assert node.killed == ["uid-1"]
+
+
+async def test_pod_that_is_gone_is_forgotten() -> None:
+    node = _Node()
+    async with asyncio.TaskGroup() as group:
+        node.grace.deleted(_pod(), group)
+        await _turns()
+        node.grace.gone("uid-1")
+        node.let_go.set()
+    assert node.killed == []
+
+
+async def test_shorter_grace_takes_the_place_of_the_longer_one() -> None:
+    node = _Node()
+    node.let_go.set()
+    long = _pod("600")
+    shorter = replace(long, metadata=replace(long.metadata, deletion_grace_period_seconds=0))
+    async with asyncio.TaskGroup() as group:
+        node.grace.deleted(long, group)
+        await _turns()
+        node.grace.deleted(shorter, group)
+        await node.kill_seen.wait()
+    assert node.killed == ["uid-1"]
