@@ -6,6 +6,8 @@ messages through shared memory that is copied by both sides, nobody spinning whi
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,14 +21,15 @@ _SOURCE = Path(__file__).parent / "heat.c"
 _RANKS = 2
 _STEPS = {Size.BRIEF: 2000, Size.TEST: 12_000, Size.DEMO: 50_000}
 _TAIL_BYTES = 128
-_TUNING = {
+_TUNING = {"mpi_yield_when_idle": "1", "pml": "ob1"}
+_TUNING_4 = {
     "btl": "self,vader",
     "btl_vader_single_copy_mechanism": "none",
-    "mpi_yield_when_idle": "1",
     "oob_tcp_if_include": "lo",
     "plm": "isolated",
-    "pml": "ob1",
 }
+_TUNING_5 = {"btl": "self,sm", "smsc": "^cma,knem,xpmem"}
+_LAUNCHER_5 = {"plm_ssh_agent": "/bin/false", "prte_if_include": "127.0.0.0/8"}
 
 
 class Mpi(Workload):
@@ -43,7 +46,7 @@ class Mpi(Workload):
         (directory / "session").mkdir(exist_ok=True)
 
     def command(self, directory: Path) -> Command:
-        tuning = [word for name, value in self._tuning(directory).items() for word in ("--mca", name, value)]
+        tuning = _tuning(directory / "session", _major_version())
         ranks = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(_RANKS))
         argv = ("mpirun", *ranks, *tuning, str(directory / "heat"), str(_STEPS[size_of(directory)]))
         return Command(argv, directory, {"TMPDIR": str(directory / "session")})
@@ -56,10 +59,24 @@ class Mpi(Workload):
         """The sums of every step and the final rod of each rank must be the same files."""
         return differences(directory, reference, self.results)
 
-    @staticmethod
-    def _tuning(directory: Path) -> dict[str, str]:
-        session = str(directory / "session")
-        return _TUNING | {"orte_tmpdir_base": session, "btl_vader_backing_directory": session}
+
+def _tuning(session: Path, version: int) -> list[str]:
+    """Options of mpirun; since version 5 the launcher has a kind and names of its own."""
+    if version < 5:
+        places = {"orte_tmpdir_base": str(session), "btl_vader_backing_directory": str(session)}
+        return _options("--mca", _TUNING | _TUNING_4 | places)
+    ranks = _TUNING | _TUNING_5 | {"btl_sm_backing_directory": str(session)}
+    return _options("--mca", ranks) + _options("--prtemca", _LAUNCHER_5 | {"prte_tmpdir_base": str(session)})
+
+
+def _options(kind: str, values: dict[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in (kind, name, value)]
+
+
+def _major_version() -> int:
+    output = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Open MPI\) (\d+)\.", output)
+    return int(found[1]) if found else 0
 
 
 def _compile(draft: Path) -> None:
