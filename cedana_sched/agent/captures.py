@@ -1,4 +1,4 @@
-"""Starts capture processes, keeps one ready, and turns what they say, or their death, into reports."""
+"""Starts capture processes, keeps some ready, and turns what they say, or their death, into reports."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from cedana_sched.agent.orphans import await_captures, await_orphans, prune
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
+SPARES = 2
+"""Processes that wait with their imports done, some 35 MiB each: what is dumped beside more others starts its own."""
 STOP_SECONDS = 5.0
 """A capture that was told to stop, and has not undone its dump by then, is killed: its store may never answer."""
 
@@ -37,7 +39,7 @@ class Captures:
     def __init__(self, toolchain: Toolchain, work: Path) -> None:
         self._toolchain = toolchain
         self._work = work
-        self._spare: Process | None = None
+        self._spares: list[Process] = []
         self._running: dict[str, Process] = {}
         self._idle = asyncio.Condition()
         self._closing = False
@@ -45,14 +47,14 @@ class Captures:
 
     async def __aenter__(self) -> Self:
         self._of_before = asyncio.create_task(asyncio.to_thread(await_captures, self._work), name="earlier captures")
-        self._spare = await _start()
+        await self._refill()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing = True
-        processes = [*self._running.values(), *([self._spare] if self._spare else [])]
+        processes = [*self._running.values(), *self._spares]
         for process in processes:
             _close_stdin(process)  # it stops its dump, thaws the workload, and ends
         await asyncio.gather(*(_end(process) for process in processes), self.none_of_before())
@@ -89,10 +91,15 @@ class Captures:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
 
     async def _take_spare(self) -> Process:
-        spare, self._spare = self._spare, None
-        if spare is None or spare.returncode is not None:
-            spare = await _start()
-        return spare
+        while self._spares:
+            if (spare := self._spares.pop(0)).returncode is None:
+                return spare
+        return await _start()
+
+    async def _refill(self) -> None:
+        """Not before all captures have ended: the imports of the next ones must not slow them down."""
+        while len(self._spares) < SPARES and not self._running and not self._closing:
+            self._spares.append(await _start())
 
     async def _forget(self, request: CaptureRequest, process: Process) -> None:
         _close_stdin(process)
@@ -102,8 +109,7 @@ class Captures:
             del self._running[request.checkpoint_uid]
             self._idle.notify_all()
         await asyncio.to_thread(prune, self._work)
-        if self._spare is None and not self._closing:
-            self._spare = await _start()
+        await self._refill()
 
     async def _clean_up(self, request: CaptureRequest) -> None:
         """The capture process was killed: its CRIU notices that nobody reads."""

@@ -1,0 +1,86 @@
+"""Captures wait with their imports done; the next ones are started when nothing is dumped any more."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from cedana_sched.agent import captures as module
+from cedana_sched.agent.captures import SPARES, Captures
+from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, encode
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.records import Transfer
+from tests.unit.agent.test_capture_messages import request
+
+_COMMITTED = CaptureCommitted(SnapshotRef(Identity("bio", "md"), 1), Transfer())
+
+
+class _Stdin:
+    def __init__(self, process: _Process) -> None:
+        self._process = process
+
+    def write(self, data: bytes) -> None:
+        self._process.asked.set()
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._process.end()
+
+
+class _Process:
+    pid = 1
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.returncode: int | None = None
+        self.stdin = _Stdin(self)
+        self.stdout = asyncio.StreamReader()
+        self._ended = asyncio.Event()
+
+    def commit(self) -> None:
+        self.stdout.feed_data(encode(_COMMITTED))
+        self.end()
+
+    def end(self) -> None:
+        if self.returncode is None:
+            self.returncode = 0
+            self.stdout.feed_eof()
+            self._ended.set()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return 0
+
+
+async def test_spares_are_taken_at_once_and_replaced_when_all_is_dumped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[_Process] = []
+
+    async def start() -> asyncio.subprocess.Process:
+        started.append(_Process())
+        return cast("asyncio.subprocess.Process", started[-1])
+
+    async def capture(uid: str) -> list[CaptureReport]:
+        return [report async for report in captures.run(replace(request(), checkpoint_uid=uid))]
+
+    monkeypatch.setattr(module, "_start", start)
+    async with Captures(request().toolchain, tmp_path) as captures:
+        assert len(started) == SPARES
+        first, second = asyncio.create_task(capture("c1")), asyncio.create_task(capture("c2"))
+        for process in started:
+            await process.asked.wait()
+        assert len(started) == SPARES, "both were waiting"
+        started[0].commit()
+        assert await first == [_COMMITTED]
+        assert len(started) == SPARES, "the other one still dumps"
+        started[1].commit()
+        assert await second == [_COMMITTED]
+        assert len(started) == 2 * SPARES
+    assert all(process.returncode == 0 for process in started)
