@@ -102,7 +102,7 @@ def timeline(writes: Iterable[Write]) -> Timeline:
         IndexError: a step is missing that occurs with and without us.
     """
     done = [write for write in writes if write.code < 300]
-    began = next(w for w in done if (w.verb, w.resource, w.name) == ("create", "jobs", _PREEMPTOR)).received
+    began = next(w for w in done if (w.resource, w.name, w.code) == ("jobs", _PREEMPTOR, 201)).received
 
     def at(times: Iterable[dt.datetime]) -> float | None:
         last = max(times, default=None)
