@@ -36,6 +36,7 @@ while True:
     time.sleep(0.1)
 """
 _QUOTAS = {"bio": str(SLOTS_PER_NODE), "ml": str(SLOTS_PER_NODE)}
+_NODE = "system:node:"
 _VICTIM, _PREEMPTOR = "md", "train"
 
 
@@ -54,7 +55,7 @@ class Timeline(msgspec.Struct, frozen=True):
     deleted: float
     """The last of the victim's pods has its deletion timestamp."""
     ended: float
-    """The kubelet has removed the last one whose place is needed."""
+    """As many of them as there are places needed have ended, the kubelet says."""
     admitted: float
     """Kueue lets the preemptor go."""
     bound: float
@@ -108,10 +109,10 @@ def timeline(writes: Iterable[Write]) -> Timeline:
         last = max(times, default=None)
         return None if last is None else (last - began).total_seconds()
 
-    def surely(times: Iterable[dt.datetime]) -> float:
+    def surely(what: str, times: Iterable[dt.datetime]) -> float:
         found = at(times)
         if found is None:
-            raise IndexError("a step of the preemption was not seen")
+            raise IndexError(f"the audit log does not say when: {what}")
         return found
 
     def workload(name: str, condition: str) -> list[dt.datetime]:
@@ -125,21 +126,30 @@ def timeline(writes: Iterable[Write]) -> Timeline:
 
     checkpoints = [write for write in done if write.resource == "checkpoints/status"]
     victims = [w for w in done if w.resource == "jobs" and w.name == _VICTIM and w.answered >= began]
+    suspensions = [w.answered for w in victims if w.user == KUEUE and _part(w, "spec").get("suspend")]
     deletions = [w for w in done if (w.verb, w.resource) == ("delete", "pods") and w.name.startswith(f"{_VICTIM}-")]
-    bound = surely(w.answered for w in done if w.resource == "pods/binding" and w.name.startswith(f"{_PREEMPTOR}-"))
-    ended = [w.answered for w in deletions if w.user.startswith("system:node:")]
+    by_the_job = [w.answered for w in deletions if not w.user.startswith(_NODE)]
+    ends = _first_of_each(
+        w for w in done if w.user.startswith(_NODE) and w.name.startswith(f"{_VICTIM}-") and _is_end(w)
+    )
+    bindings = [w.answered for w in done if w.resource == "pods/binding" and w.name.startswith(f"{_PREEMPTOR}-")]
     return Timeline(
-        evicted=surely(workload(_VICTIM, "Evicted")),
+        evicted=surely("evicted", workload(_VICTIM, "Evicted")),
         frozen=at(_first_of_each(w for w in checkpoints if _status(w).get("frozenAt"))),
         committed=at(_first_of_each(w for w in checkpoints if _status(w).get("committedAt"))),
         released=at(w.answered for w in victims if RELEASED in _annotations(w) and w.user != KUEUE),
-        suspended=surely([w.answered for w in victims if w.user == KUEUE and _part(w, "spec").get("suspend")][:1]),
-        deleted=surely(w.answered for w in deletions if not w.user.startswith("system:node:")),
-        ended=surely(time for time in ended if (time - began).total_seconds() <= bound),
-        admitted=surely(workload(_PREEMPTOR, "Admitted")),
-        bound=bound,
-        running=surely(w.answered for w in _pods(done, _PREEMPTOR, _is_running)),
+        suspended=surely("suspended", suspensions[:1]),
+        deleted=surely("deleted", by_the_job),
+        ended=surely("ended", sorted(ends)[:SLOTS_PER_NODE]),
+        admitted=surely("admitted", workload(_PREEMPTOR, "Admitted")),
+        bound=surely("bound", bindings),
+        running=surely("running", (w.answered for w in _pods(done, _PREEMPTOR, _is_running))),
     )
+
+
+def _is_end(write: Write) -> bool:
+    """The scheduler gives a pod's place away when it is gone, or has ended for good."""
+    return write.resource == "pods" or _status(write).get("phase") in {"Succeeded", "Failed"}
 
 
 def _first_of_each(writes: Iterable[Write]) -> list[dt.datetime]:
