@@ -33,6 +33,7 @@ from cedana_sched.snapshot import remaps, stored_gzip
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
 from cedana_sched.snapshot.freezer import members, request_freeze, thaw
+from cedana_sched.snapshot.in_flight import can_be_left_out
 from cedana_sched.snapshot.processes import process_tree
 from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -195,6 +196,8 @@ class Dump:
             arguments += ["--freeze-cgroup", str(request.freeze_cgroup)]
         flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
         arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
+        if can_be_left_out(request.root_pid):
+            arguments.append("--skip-in-flight")
         for item in request.externals:
             arguments += ["--external", item]
         return arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,13 @@ while True:
     number += 1
     print(number)
     time.sleep(0.02)
+"""
+
+BUSY = """
+import socket, time
+listener = socket.create_server(("", 7070))
+print("listens")
+time.sleep(60)
 """
 
 WAITING = """
@@ -91,6 +99,24 @@ def test_a_connection_that_is_not_accepted_yet_is_a_matter_of_time(lab: Laborato
     assert isinstance(report, CaptureFailed), report
     assert "had not accepted" in report.why
     assert report.retryable
+
+
+def test_a_connection_from_elsewhere_that_is_never_accepted_is_left_out(lab: Laboratory) -> None:
+    """As of a probe, of which there is always one under way."""
+    pod = lab.node.pod("pod-1")
+    pod.run("main", BUSY).await_lines(1)
+    enter = ("nsenter", f"--net={pod.namespace('net')}", "--")
+    ours = ("ip", "link", "add", "in-flight", "type", "veth", "peer", "name", "eth0", "netns", pod.namespace("net"))
+    subprocess.run(ours, check=True)
+    try:
+        subprocess.run(("ip", "address", "add", "198.18.7.1/30", "dev", "in-flight"), check=True)
+        subprocess.run(("ip", "link", "set", "in-flight", "up"), check=True)
+        subprocess.run((*enter, "ip", "address", "add", "198.18.7.2/30", "dev", "eth0"), check=True)
+        subprocess.run((*enter, "ip", "link", "set", "eth0", "up"), check=True)
+        with socket.create_connection(("198.18.7.2", 7070), timeout=20):
+            lab.dump(lab.freeze(pod))
+    finally:
+        subprocess.run(("ip", "link", "delete", "in-flight"), check=True)
 
 
 async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) -> None:
