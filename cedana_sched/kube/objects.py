@@ -79,6 +79,7 @@ class PodSpec(_Kube, frozen=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     runtime_class_name: str | None = None
     termination_grace_period_seconds: int | None = None
+    restart_policy: str = ""
 
 
 class ContainerStatus(_Kube, frozen=True):

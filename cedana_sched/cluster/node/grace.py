@@ -3,6 +3,9 @@
 The pod webhook raises a pod's termination grace period, so that the kubelet waits for a snapshot that is under way. A
 program that ignores SIGTERM would have all of that time, also when nothing is held: so the agent ends it after its
 own. It counts from the moment at which nothing is held any more; SIGTERM comes no earlier than that.
+
+The kubelet ends a pod in two cases: when it is deleted, and, with the same patience, when its containers have done
+their work and only sidecars are left.
 """
 
 from __future__ import annotations
@@ -33,8 +36,17 @@ def own_grace_seconds(pod: Pod) -> float | None:
     return float(asked)
 
 
+def only_sidecars_are_left(pod: Pod) -> bool:
+    """Whether its containers have ended for good, so that the kubelet is ending what else there is."""
+    never, rarely = (pod.spec.restart_policy == policy for policy in ("Never", "OnFailure"))
+    ends = [status.state.get("terminated") for status in pod.status.container_statuses]
+    if pod.finished or len(ends) < max(1, len(pod.spec.containers)):
+        return False
+    return all(end is not None and (never or (rarely and end.get("exitCode") == 0)) for end in ends)
+
+
 class OwnGrace:
-    """Ends the deleted pods of one node in time.
+    """Ends the pods of one node in time.
 
     Args:
         released: returns when nothing is held for a pod of this uid.
@@ -46,8 +58,8 @@ class OwnGrace:
         self._kill = kill
         self._ends: dict[str, asyncio.Task[None]] = {}
 
-    def deleted(self, pod: Pod, group: asyncio.TaskGroup) -> None:
-        """The pod has a deletion timestamp, or its grace has changed since: this call counts from now."""
+    def begins(self, pod: Pod, group: asyncio.TaskGroup) -> None:
+        """The kubelet is ending the pod, or its grace has changed since: this call counts from now."""
         self.gone(pod.metadata.uid)
         seconds = own_grace_seconds(pod)
         if seconds is not None:

@@ -16,7 +16,7 @@ from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.health import serving
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
-from cedana_sched.cluster.node.grace import OwnGrace
+from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
@@ -117,9 +117,9 @@ class _Agent:
                 self._deletions.create_task(self._forget(), name=f"rest of {before.metadata.name}")
         elif now.metadata.deletion_timestamp and (before is None or not before.metadata.deletion_timestamp):
             self._deletions.create_task(self._deleted(now), name=f"deletion of {now.metadata.name}")
-            self._own_grace.deleted(now, self._deletions)
-        elif before is not None and _grace(now) != _grace(before):
-            self._own_grace.deleted(now, self._deletions)
+            self._own_grace.begins(now, self._deletions)
+        elif _has_other_grace(before, now) or _has_ended_but_its_sidecars(before, now):
+            self._own_grace.begins(now, self._deletions)
 
     async def _forget(self) -> None:
         await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
@@ -131,5 +131,11 @@ class _Agent:
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
 
 
-def _grace(pod: Pod) -> int | None:
-    return pod.metadata.deletion_grace_period_seconds
+def _has_other_grace(before: Pod | None, now: Pod) -> bool:
+    if before is None:
+        return False
+    return now.metadata.deletion_grace_period_seconds != before.metadata.deletion_grace_period_seconds
+
+
+def _has_ended_but_its_sidecars(before: Pod | None, now: Pod) -> bool:
+    return only_sidecars_are_left(now) and not (before and only_sidecars_are_left(before))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.node.grace import OwnGrace, own_grace_seconds
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec
+from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left, own_grace_seconds
+from cedana_sched.kube.objects import Container, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.objects import names
 
 
@@ -39,6 +40,33 @@ def test_the_owners_grace_counts_unless_the_deletion_names_another(pod: Pod, sec
     assert own_grace_seconds(pod) == seconds
 
 
+RUNS: dict[str, dict[str, Any]] = {"running": {}}
+DONE: dict[str, dict[str, Any]] = {"terminated": {"exitCode": 0}}
+FAILED: dict[str, dict[str, Any]] = {"terminated": {"exitCode": 1}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "states", "phase", "left"),
+    [
+        ("Never", (DONE,), "Running", True),
+        ("Never", (FAILED,), "Running", True),
+        ("Never", (DONE, RUNS), "Running", False),
+        ("Never", (), "Pending", False),
+        ("Never", (DONE,), "Succeeded", False),
+        ("OnFailure", (DONE,), "Running", True),
+        ("OnFailure", (DONE, FAILED), "Running", False),
+        ("Always", (DONE,), "Running", False),
+    ],
+)
+def test_sidecars_are_ended_when_nothing_else_will_run(
+    policy: str, states: tuple[dict[str, dict[str, Any]], ...], phase: str, left: bool
+) -> None:
+    statuses = tuple(ContainerStatus(f"c{number}", state=state) for number, state in enumerate(states))
+    containers = tuple(Container(status.name) for status in statuses) or (Container("c0"),)
+    spec = PodSpec(containers=containers, restart_policy=policy)
+    assert only_sidecars_are_left(Pod(Metadata("md-0"), spec, PodStatus(phase, container_statuses=statuses))) is left
+
+
 class _Node:
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
@@ -62,7 +90,7 @@ async def _turns() -> None:
 async def test_held_pod_is_not_killed_before_its_release() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.deleted(_pod(), group)
+        node.grace.begins(_pod(), group)
         await _turns()
         assert node.killed == []
         node.let_go.set()
@@ -73,7 +101,7 @@ async def test_held_pod_is_not_killed_before_its_release() -> None:
 async def test_pod_that_is_gone_is_forgotten() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.deleted(_pod(), group)
+        node.grace.begins(_pod(), group)
         await _turns()
         node.grace.gone("uid-1")
         node.let_go.set()
@@ -86,8 +114,8 @@ async def test_shorter_grace_takes_the_place_of_the_longer_one() -> None:
     long = _pod("600")
     shorter = replace(long, metadata=replace(long.metadata, deletion_grace_period_seconds=0))
     async with asyncio.TaskGroup() as group:
-        node.grace.deleted(long, group)
+        node.grace.begins(long, group)
         await _turns()
-        node.grace.deleted(shorter, group)
+        node.grace.begins(shorter, group)
         await node.kill_seen.wait()
     assert node.killed == ["uid-1"]
