@@ -1,0 +1,51 @@
+"""Ways in which a part of the product dies."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
+from tests.cluster.cluster import Cluster
+from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, is_on_every_node
+from tests.e2e.product.rendering import NAMESPACE
+
+Kill = Callable[[Cluster, Api, str], Awaitable[None]]
+
+
+async def delete_pods(cluster: Cluster, api: Api, component: str) -> None:
+    """All pods of a component are gone from one moment to the next, as after the loss of their node."""
+    del cluster
+    for pod in await api.objects("v1", "Pod", NAMESPACE, selector=_selector(component)):
+        await api.delete("v1", "Pod", pod["metadata"]["name"], NAMESPACE, grace=0)
+
+
+async def kill_processes(cluster: Cluster, api: Api, component: str) -> None:
+    """All processes of a component get SIGKILL, as from the kernel when memory runs out; their pods stay."""
+    for pod in await api.objects("v1", "Pod", NAMESPACE, selector=_selector(component)):
+        node = cluster.nodes[pod["spec"]["nodeName"]]
+        for status in pod["status"].get("containerStatuses", ()):
+            if "running" in status["state"]:
+                name = status["containerID"].removeprefix("containerd://")
+                await node.run("ctr", "--namespace=k8s.io", "task", "kill", "--signal=SIGKILL", name)
+
+
+async def whole(api: Api, *, within: float = 120) -> None:
+    """Wait until every part is ready again."""
+    for name in (COORDINATOR, WEBHOOKS):
+        await wait_for(api, "apps/v1", "Deployment", name, _is_ready, namespace=NAMESPACE, within=within)
+    await wait_for(api, "apps/v1", "DaemonSet", AGENT, is_on_every_node, namespace=NAMESPACE, within=within)
+    for component in ("coordinator", "webhooks", "agent"):
+        await wait_for_all(
+            api, "v1", "Pod", lambda pods: bool(pods) and all(map(has_condition("Ready"), pods)),
+            namespace=NAMESPACE, selector=_selector(component), within=within,
+        )  # fmt: skip
+
+
+def _selector(component: str) -> str:
+    return f"app.kubernetes.io/component={component}"
+
+
+def _is_ready(deployment: Object) -> bool:
+    status = deployment.get("status", {})
+    return bool(status.get("readyReplicas", 0) == status.get("replicas", 0) == deployment["spec"]["replicas"])

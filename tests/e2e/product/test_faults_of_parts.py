@@ -1,0 +1,74 @@
+"""Every part of the product dies at every phase of a preemption, and no work is lost or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from cedana_sched.model.objects.names import API_VERSION
+from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
+from tests.cluster.api.client import Api
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product import parts
+from tests.e2e.product.following import Following
+from tests.e2e.product.installation import Product
+from tests.e2e.product.phases import all_at, all_counts, counting, reached
+from tests.e2e.product.queues import groups, indexed_job
+from tests.e2e.product.reclaiming import completed, reclaim
+
+_PODS = 4
+_COUNTS = 250
+_PHASES = {
+    "held": ("PreemptionHold", HoldStep.HOLDING),
+    "freezing": ("Checkpoint", CheckpointStep.FREEZING),
+    "dumping": ("Checkpoint", CheckpointStep.DUMPING),
+    "committed": ("Checkpoint", CheckpointStep.COMMITTED),
+    "released": ("PreemptionHold", HoldStep.RELEASED),
+    "staging": ("Restore", RestoreStep.STAGING),
+    "restoring": ("Restore", RestoreStep.RESTORING),
+}
+_PARTS = ("coordinator", "webhooks", "agent")
+_KILLS: dict[str, parts.Kill] = {"deleted": parts.delete_pods, "killed": parts.kill_processes}
+
+
+def _cases() -> Iterator[tuple[str, str, str]]:
+    """Every part at every phase, in turn with its pod and without."""
+    for start, part in enumerate(_PARTS):
+        for phase, kill in zip(_PHASES, itertools.islice(itertools.cycle(_KILLS), start, None), strict=False):
+            yield part, kill, phase
+
+
+@pytest.mark.parametrize(("part", "kill", "phase"), list(_cases()))
+async def test_dead_part_costs_no_work(
+    part: str, kill: str, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,
+    cluster: Cluster, api: Api,
+) -> None:  # fmt: skip
+    await parts.whole(api)
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(counts=_COUNTS), pods=_PODS))
+        for index in range(_PODS):
+            await asyncio.wait_for(bio.said(index, 5), 120)
+        reclaiming = asyncio.create_task(reclaim(namespace, toolbox))
+
+        await reached(namespace, *_PHASES[phase])
+        await _KILLS[kill](cluster, api, part)
+
+        await reclaiming
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+        for index in range(_PODS):
+            assert bio.lines(index) == all_counts(_COUNTS), f"index {index}"
+        for hold in await all_at(namespace, "PreemptionHold", HoldStep.RELEASED):
+            released, deadline = (datetime.fromisoformat(hold["status"][word]) for word in ("releasedAt", "deadline"))
+            assert released <= deadline
+        await all_at(namespace, "Checkpoint", CheckpointStep.READY, CheckpointStep.FAILED, count=_PODS)
+        await all_at(namespace, "Restore", RestoreStep.ENDED, count=_PODS)
+        found = await api.objects(API_VERSION, "Checkpoint", namespace.name)
+        ready = [one["spec"]["identity"]["index"] for one in found if one["status"]["step"] == CheckpointStep.READY]
+        assert sorted(ready) == list(range(_PODS))
+    await parts.whole(api)
