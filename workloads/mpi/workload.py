@@ -29,7 +29,7 @@ _TUNING_4 = {
     "plm": "isolated",
 }
 _TUNING_5 = {"btl": "self,sm", "smsc": "^cma,knem,xpmem"}
-_LAUNCHER_5 = {"plm_ssh_agent": "/bin/false", "prte_if_include": "127.0.0.0/8"}
+_LAUNCHER_5 = {"plm_ssh_agent": "/bin/false"}
 
 
 class Mpi(Workload):

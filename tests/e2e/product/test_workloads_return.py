@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,6 +19,8 @@ from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import QUEUE_LABEL, groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
+
+_STEP = re.compile(r"(\d+) (?:steps|rounds)")
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.timeout(900)]
 """The image may have to be built."""
@@ -70,5 +73,5 @@ async def test_preempted_program_ends_in_the_same_bits(
     assert len(preempted.nodes[0]) == 2
     assert results(preempted) == results(reference)
     assert len(results(preempted)) >= 2
-    steps = [int(line.split()[0]) for line in preempted.lines(0) if line[:1].isdigit()]
+    steps = [int(found[1]) for line in preempted.lines(0) if (found := _STEP.fullmatch(line))]
     assert steps == sorted(set(steps))
