@@ -25,12 +25,13 @@ log = structlog.get_logger(__name__)
 def own_grace_seconds(pod: Pod) -> float | None:
     """Seconds from SIGTERM to SIGKILL as its owner wants them; None when the kubelet counts them rightly.
 
-    Who deletes it with a grace of his own (`kubectl delete --grace-period`) has the last word.
+    Who deletes it with a grace of his own (`kubectl delete --grace-period`) has the last word; with none left, the
+    kubelet has ended it already.
     """
     written = pod.metadata.annotations.get(names.GRACE, "")
-    if not (written.isascii() and written.isdecimal()):
-        return None
     asked, raised = pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds
+    if asked == 0 or not (written.isascii() and written.isdecimal()):
+        return None
     if asked is None or asked == raised:
         return float(written)
     return float(asked)

@@ -32,6 +32,7 @@ def _pod(own: str = "0", *, asked: int | None = 630, raised: int = 630) -> Pod:
         (_pod("5"), 5.0),
         (_pod("5", asked=1), 1.0),
         (_pod("5", asked=100), 100.0),
+        (_pod("5", asked=0), None),
         (_pod(""), None),
         (_pod("soon"), None),
     ],
@@ -111,8 +112,8 @@ async def test_pod_that_is_gone_is_forgotten() -> None:
 async def test_shorter_grace_takes_the_place_of_the_longer_one() -> None:
     node = _Node()
     node.let_go.set()
-    long = _pod("600")
-    shorter = replace(long, metadata=replace(long.metadata, deletion_grace_period_seconds=0))
+    long = _pod("0", asked=600)
+    shorter = replace(long, metadata=replace(long.metadata, deletion_grace_period_seconds=630))
     async with asyncio.TaskGroup() as group:
         node.grace.begins(long, group)
         await _turns()
