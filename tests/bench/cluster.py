@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import uuid
 from collections.abc import Mapping, Sequence
@@ -118,8 +119,8 @@ def verdicts(results: Results) -> str:
         return ours - theirs
 
     return (
-        f"A victim that {stubborn}: the preemptor runs **{-later(stubborn):.1f} s earlier** than without us"
-        f" (aim: earlier). A victim that {obedient}: **{later(obedient):.2f} s later** (aim: at most 1 s)."
+        f"Beside the same without us: {stubborn}: **{-later(stubborn):.1f} s earlier** (aim: earlier);"
+        f" {obedient}: **{later(obedient):.1f} s later** (aim: at most 1 s)."
     )
 
 
@@ -144,7 +145,8 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="a page whose marked part is to be replaced")
     arguments = parser.parse_args()
     results = asyncio.run(measure(arguments.repetitions, Steps()))
-    text = f"{machine()}\n\n{table(results)}\n\n{verdicts(results)}\n"
+    load = f"load average {os.getloadavg()[2]:.0f}: the cluster's own and whatever else ran"
+    text = f"{machine()}, {load}\n\n{table(results)}\n\n{verdicts(results)}\n"
     print(text)
     if arguments.write:
         replace_measured(arguments.write, text)
