@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
+from tests.cluster.api.waiting import has_condition, is_gone, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, is_on_every_node
 from tests.e2e.product.rendering import NAMESPACE
@@ -28,6 +28,16 @@ async def kill_processes(cluster: Cluster, api: Api, component: str) -> None:
             if "running" in status["state"]:
                 name = status["containerID"].removeprefix("containerd://")
                 await node.run("ctr", "--namespace=k8s.io", "task", "kill", "--signal=SIGKILL", name)
+
+
+async def renew(api: Api) -> None:
+    """Replace pods whose processes have died before: the kubelet lets each next start of theirs wait longer."""
+    for component in ("coordinator", "webhooks", "agent"):
+        for pod in await api.objects("v1", "Pod", NAMESPACE, selector=_selector(component)):
+            if any(status["restartCount"] for status in pod["status"].get("containerStatuses", ())):
+                await api.delete("v1", "Pod", pod["metadata"]["name"], NAMESPACE)
+                await wait_for(api, "v1", "Pod", pod["metadata"]["name"], is_gone, namespace=NAMESPACE)
+    await whole(api)
 
 
 async def whole(api: Api, *, within: float = 120) -> None:

@@ -48,7 +48,7 @@ async def test_dead_part_costs_no_work(
     part: str, kill: str, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,
     cluster: Cluster, api: Api,
 ) -> None:  # fmt: skip
-    await parts.whole(api)
+    await parts.renew(api)
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(indexed_job("md", "bio", toolbox, *counting(counts=_COUNTS), pods=_PODS))
         for index in range(_PODS):
