@@ -12,6 +12,7 @@ Used by the agent's dump; whoever restores several trees into one namespace does
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _TABLE = "inet cedana-sched"
+_CRIU_TABLE = re.compile(r"^table inet CRIU-\S+$", re.MULTILINE)
 _CRIU_MARK = "0xC114"  # soccr.h, SOCCR_MARK
 _RULES = f"""\
 add table {_TABLE}
@@ -43,7 +45,7 @@ def cut_loopback(toolchain: Toolchain, namespace: Path) -> None:
     Raises:
         SnapshotError: the kernel refuses the rules.
     """
-    _apply(toolchain, namespace, _RULES)
+    _nft(toolchain, namespace, _RULES)
 
 
 def mend_loopback(toolchain: Toolchain, namespace: Path) -> None:
@@ -52,7 +54,18 @@ def mend_loopback(toolchain: Toolchain, namespace: Path) -> None:
     Raises:
         SnapshotError: the kernel refuses.
     """
-    _apply(toolchain, namespace, _NO_RULES)
+    _nft(toolchain, namespace, _NO_RULES)
+
+
+def unlock(toolchain: Toolchain, namespace: Path) -> None:
+    """Remove what a CRIU that failed has left: its tables drop every packet of the namespace.
+
+    Raises:
+        SnapshotError: the kernel refuses.
+    """
+    tables = _CRIU_TABLE.findall(_nft(toolchain, namespace, "list tables"))
+    if tables:
+        _nft(toolchain, namespace, "".join(f"delete {table}\n" for table in tables))
 
 
 def shared_namespaces(pids: Iterable[int]) -> list[Path]:
@@ -66,10 +79,10 @@ def shared_namespaces(pids: Iterable[int]) -> list[Path]:
     return [paths[0] for paths in found.values() if len(paths) > 1]
 
 
-def _apply(toolchain: Toolchain, namespace: Path, rules: str) -> None:
+def _nft(toolchain: Toolchain, namespace: Path, commands: str) -> str:
     done = subprocess.run(
         ["nsenter", f"--net={namespace}", "--", toolchain.nft, "--file", "-"],
-        input=rules, capture_output=True, text=True, check=False,
+        input=commands, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise SnapshotError(
@@ -77,3 +90,4 @@ def _apply(toolchain: Toolchain, namespace: Path, rules: str) -> None:
             remedy="the kernel needs nf_tables, as CRIU does",
             evidence=tuple(done.stderr.splitlines()),
         )
+    return done.stdout

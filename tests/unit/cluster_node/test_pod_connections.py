@@ -26,6 +26,8 @@ class Calls:
         self.released: list[Path] = []
         monkeypatch.setattr(network, "cut_loopback", lambda _, namespace: self.held.append(namespace))
         monkeypatch.setattr(network, "mend_loopback", lambda _, namespace: self.released.append(namespace))
+        self.unlocked: list[Path] = []
+        monkeypatch.setattr(network, "unlock", lambda _, namespace: self.unlocked.append(namespace))
 
 
 @pytest.fixture
@@ -61,11 +63,18 @@ def test_a_single_container_and_another_pod_are_left_alone(host: Host, calls: Ca
     assert calls.held == []
 
 
+def test_what_did_not_come_back_is_unlocked_also_when_it_is_one_container(host: Host, calls: Calls) -> None:
+    connections(host).unlock("p1")
+    connections(host).unlock("p2")
+    assert calls.unlocked == [NAMESPACE]
+
+
 def test_the_network_of_the_node_is_never_touched(host: Host, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_OWN", Path("/proc/self/ns/net"))
     connections(host).hold("p1", PAIR)
     connections(host).release("p1", PAIR)
-    assert (calls.held, calls.released) == ([], [])
+    connections(host).unlock("p1")
+    assert (calls.held, calls.released, calls.unlocked) == ([], [], [])
 
 
 def test_a_pod_that_ended_has_none(host: Host, calls: Calls) -> None:

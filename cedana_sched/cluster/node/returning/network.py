@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
@@ -10,7 +10,7 @@ import structlog
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.errors import SnapshotError
-from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback
+from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback, unlock
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class PodConnections:
         Raises:
             SnapshotError: the kernel refuses.
         """
-        if namespace := self._namespace(pod_uid, containers):
+        if len(containers) > 1 and (namespace := self._namespace(pod_uid)):
             cut_loopback(self._toolchain, namespace)
 
     def release(self, pod_uid: str, containers: Collection[str]) -> None:
@@ -40,17 +40,29 @@ class PodConnections:
         Raises:
             SnapshotError: the kernel refuses.
         """
-        if namespace := self._namespace(pod_uid, containers):
-            try:
-                mend_loopback(self._toolchain, namespace)
-            except SnapshotError:
-                if self._namespace(pod_uid, containers):
-                    raise
-                log.debug("pod ended while its connections were held", pod=pod_uid)
+        if len(containers) > 1:
+            self._in_network(pod_uid, mend_loopback)
 
-    def _namespace(self, pod_uid: str, containers: Collection[str]) -> Path | None:
-        """None for pods of one container, that have ended, or that are in the node's own network."""
-        pid = self._bundles.sandbox(pod_uid) if len(containers) > 1 else None
+    def unlock(self, pod_uid: str) -> None:
+        """Let a pod that did not come back use its network: a CRIU that fails leaves it locked.
+
+        Raises:
+            SnapshotError: the kernel refuses.
+        """
+        self._in_network(pod_uid, unlock)
+
+    def _in_network(self, pod_uid: str, do: Callable[[Toolchain, Path], None]) -> None:
+        if namespace := self._namespace(pod_uid):
+            try:
+                do(self._toolchain, namespace)
+            except SnapshotError:
+                if self._namespace(pod_uid):
+                    raise
+                log.debug("pod ended meanwhile", pod=pod_uid)
+
+    def _namespace(self, pod_uid: str) -> Path | None:
+        """None for pods that have ended, or that are in the node's own network."""
+        pid = self._bundles.sandbox(pod_uid)
         if pid is None:
             return None
         path = Path(f"/proc/{pid}/ns/net")

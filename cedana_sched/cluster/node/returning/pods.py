@@ -157,6 +157,7 @@ class ReturningPods:
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
             if not result.restored:
+                await asyncio.to_thread(self._connections.unlock, workload.uid)
                 raise _error(name, result)
         log.info("pod continued", pod=workload.name, namespace=workload.namespace, containers=sorted(results))
 
