@@ -30,6 +30,7 @@ _TUNING_4 = {
 }
 _TUNING_5 = {"btl": "self,sm", "smsc": "^cma,knem,xpmem"}
 _LAUNCHER_5 = {"plm_ssh_agent": "/bin/false"}
+_CONTACT_5 = {"ptl_base_if_include": "lo"}
 
 
 class Mpi(Workload):
@@ -66,7 +67,8 @@ def _tuning(session: Path, version: int) -> list[str]:
         places = {"orte_tmpdir_base": str(session), "btl_vader_backing_directory": str(session)}
         return _options("--mca", _TUNING | _TUNING_4 | places)
     ranks = _TUNING | _TUNING_5 | {"btl_sm_backing_directory": str(session)}
-    return _options("--mca", ranks) + _options("--prtemca", _LAUNCHER_5 | {"prte_tmpdir_base": str(session)})
+    launcher = _LAUNCHER_5 | {"prte_tmpdir_base": str(session)}
+    return _options("--mca", ranks) + _options("--prtemca", launcher) + _options("--pmixmca", _CONTACT_5)
 
 
 def _options(kind: str, values: dict[str, str]) -> list[str]:
