@@ -26,9 +26,9 @@ with open('/data/prepared', 'a') as file:
 print('prepared', flush=True)
 """
 
+# It ignores SIGTERM, as first processes do by themselves: it must not have the longer grace that a hold needs.
 SIDE = """
-import itertools, os, signal, socket, threading, time
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+import itertools, socket, threading, time
 def answer():
     listener = socket.create_server(('127.0.0.1', 9000))
     while True:
