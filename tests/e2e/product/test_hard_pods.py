@@ -78,6 +78,9 @@ with open('/data/main', 'a', buffering=1) as file:
 assert not written or open(written).read() == 'mine'
 """
 
+WRITTEN = "/var/tmp/mine"
+"""A file in the root filesystem, where everybody may write."""
+
 AS_ROOT: Mapping[str, Any] = MappingProxyType({"runAsUser": 0})
 HARDENED: Mapping[str, Any] = MappingProxyType(
     {
@@ -109,7 +112,7 @@ def hard_job(image: str, security: Mapping[str, Any]) -> Object:
     main["ports"] = [{"containerPort": 8080}]
     main["readinessProbe"] = {"httpGet": {"port": 8080}, "periodSeconds": 1}
     if not security.get("readOnlyRootFilesystem"):
-        main["env"] = [{"name": "WRITES", "value": "/home/worker/mine"}]
+        main["env"] = [{"name": "WRITES", "value": WRITTEN}]
     return body
 
 
@@ -124,8 +127,8 @@ def service() -> Object:
 
 async def page(namespace: Namespace, pod: str) -> dict[str, Any]:
     """What the Service answers to a process of that pod."""
-    url = f"http://hard.{namespace.name}.svc.cluster.local"
-    ask = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=20).read().decode())"
+    host = f"hard.{namespace.name}.svc.cluster.local"
+    ask = f"import urllib.request; print(urllib.request.urlopen('http://{host}', timeout=20).read().decode())"
     answer: dict[str, Any] = json.loads(await namespace.exec(pod, "python3", "-c", ask))
     return answer
 
@@ -176,7 +179,7 @@ async def test_all_of_a_pod_continues(
         assert second["status"]["podIP"] != first["status"]["podIP"]
         after = await page(namespace, name)
         if "readOnlyRootFilesystem" not in security:
-            assert await namespace.exec(name, "cat", "/home/worker/mine") == "mine"
+            assert await namespace.exec(name, "cat", WRITTEN) == "mine"
         assert (await namespace.exec(name, "hostname")).strip() == before["hostname"]
         await namespace.exec(name, "touch", "/data/stop")
         await completed(namespace, "hard")
