@@ -1,4 +1,4 @@
-"""What each component of a cluster is told: one JSON file each, in a ConfigMap that the chart writes.
+"""What the coordinator and the agents are told, beside what every component is told.
 
 Names are camelCase, as in Kubernetes. Keys of the store are not in the files: they come from a Secret, as
 `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. The node's name comes from the pod, as `NODE_NAME`.
@@ -8,35 +8,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
 
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.base import Written
+from cedana_sched.service.configuration import ComponentConfiguration, Port
 from cedana_sched.store.location import StorageConfig
 
-CONFIGURATION_VARIABLE = "CEDANA_SCHED_CONFIGURATION"
-"""Environment variable that names the component's file."""
 NODE_VARIABLE = "NODE_NAME"
 
-Port = Annotated[int, Field(ge=1, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=3_600)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
-
-
-class LogConfiguration(_Part):
-    """How a component logs, to its standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["json", "console"] = "json"
-
-
-class LeaseConfiguration(_Part):
+class LeaseConfiguration(Written):
     """How soon another coordinator takes over; see `LeaseTiming`."""
 
     duration: Seconds = 15.0
@@ -51,14 +38,6 @@ class LeaseConfiguration(_Part):
 
     def timing(self) -> LeaseTiming:
         return LeaseTiming(duration=self.duration, renew_deadline=self.renew_deadline, renew_every=self.renew_every)
-
-
-class ComponentConfiguration(_Part):
-    """What all of them are told."""
-
-    namespace: str
-    """Of our own components."""
-    log: LogConfiguration = LogConfiguration()
 
 
 class CoordinatorConfiguration(ComponentConfiguration):
@@ -106,29 +85,3 @@ class AgentConfiguration(ComponentConfiguration):
             remedy = "set it from the pod's spec.nodeName, as the chart does"
             raise UsageError(NODE_VARIABLE, name, "names no node", remedy=remedy)
         return name
-
-
-Configuration = TypeVar("Configuration", bound=ComponentConfiguration)
-
-
-def load(kind: type[Configuration], path: Path | None = None) -> Configuration:
-    """Read a component's file: the one that is named, else that of `CEDANA_SCHED_CONFIGURATION`.
-
-    Raises:
-        UsageError: naming the file, or the field, its value and the remedy.
-    """
-    named = str(path or os.environ.get(CONFIGURATION_VARIABLE, ""))
-    if not named:
-        raise UsageError(CONFIGURATION_VARIABLE, named, "names no file", remedy="set it, as the chart does")
-    try:
-        return kind.model_validate_json(Path(named).read_bytes())
-    except OSError as error:
-        raise UsageError(
-            CONFIGURATION_VARIABLE, named, f"cannot be read: {error.strerror}", remedy="see whether it is mounted"
-        ) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or named
-        remedy = f"{first['msg'].removeprefix('Value error, ')} (in {named})"
-        value = first["input"] if isinstance(first["input"], str | int | float | bool) else "(shown in the file)"
-        raise UsageError(field, value, "is not a valid setting", remedy=remedy) from None

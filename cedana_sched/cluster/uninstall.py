@@ -19,12 +19,10 @@ from dataclasses import dataclass
 import structlog
 
 from cedana_sched.adapter.contract import PreemptionCancelled
-from cedana_sched.cluster import logs
-from cedana_sched.cluster.configuration import CoordinatorConfiguration, load
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
 from cedana_sched.cluster.leaving_nodes import leave_nodes
-from cedana_sched.cluster.process import run
 from cedana_sched.cluster.returning_pods import until_started
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.client import Api
@@ -40,6 +38,7 @@ from cedana_sched.kube.resources import (
 )
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.records import Checkpoint, HoldStep, PreemptionHold, Record, RestoreStep
+from cedana_sched.service.process import run, start
 
 log = structlog.get_logger(__name__)
 
@@ -152,15 +151,12 @@ def is_at_rest(record: Record) -> bool:
 
 
 def main() -> int:
-    """Read the configuration, and let go."""
-    try:
-        configuration = load(CoordinatorConfiguration)
-        told = Told.read(os.environ)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
-    logs.configure("uninstall", configuration.log)
-    return run(lambda: uninstall(configuration, told))
+    """Read what is told, and let go."""
+    return start(
+        "uninstall",
+        CoordinatorConfiguration,
+        lambda configuration: run(lambda: uninstall(configuration, Told.read(os.environ))),
+    )
 
 
 if __name__ == "__main__":

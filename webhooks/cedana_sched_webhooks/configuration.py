@@ -6,26 +6,12 @@ The keys are the fields below in camelCase; `webhooks/README.md` lists them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
-
-Port = Annotated[int, Field(ge=1, le=65535)]
-
-CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
-"""Environment variable that names the file."""
-
-_REMEDY = "write the file as the chart does; webhooks/README.md lists its keys"
-
-
-class Log(Written):
-    """How we log, to our standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["json", "console"] = "json"
+from cedana_sched.service.configuration import ComponentConfiguration, Port
 
 
 class RestoreContainer(Written):
@@ -54,12 +40,9 @@ class OwnCertificates(Written):
     """The webhook configurations whose `caBundle` is kept; an empty name means there is none."""
 
 
-class Configuration(Written):
+class Configuration(ComponentConfiguration):
     """One replica of the webhooks."""
 
-    namespace: str
-    """Of our own components."""
-    log: Log = Log()
     service: str = "cedana-sched-webhooks"
     """The Service by which the API server reaches us: the certificate is made out to it."""
     port: Port = 9443
@@ -83,19 +66,3 @@ class Configuration(Written):
         excluded = self.excluded_namespaces | {"kube-system", "kueue-system", self.namespace}
         object.__setattr__(self, "excluded_namespaces", excluded)
         return self
-
-    @classmethod
-    def read(cls, path: Path) -> Configuration:
-        """The configuration in a file.
-
-        Raises:
-            UsageError: it cannot be read, or a field of it is wrong.
-        """
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise UsageError("configuration", str(path), f"cannot be read: {error.strerror}", remedy=_REMEDY) from error
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(map(str, first["loc"])) or "configuration"
-            raise UsageError(f"{path}: {field}", first["input"], first["msg"], remedy=_REMEDY) from error

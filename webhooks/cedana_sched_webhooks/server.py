@@ -1,7 +1,8 @@
-"""Two servers: HTTPS for the API server's questions, plain HTTP for probes and Prometheus."""
+"""The server for the API server's questions, over HTTPS."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,7 +11,6 @@ from typing import Final
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
@@ -27,35 +27,19 @@ LONGEST_END_SECONDS: Final = 3.0
 Handler = Callable[[Request], Answer]
 
 
-class Readiness:
-    """Whether requests should be sent here: everything is known, and the end is not near."""
+def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics) -> web.Application:
+    """Answers reviews; `handlers` are by path. A handler is synchronous: it looks, and never waits.
 
-    def __init__(self, *conditions: Callable[[], bool]) -> None:
-        self._conditions = conditions
-        self._ending = False
-
-    @property
-    def ending(self) -> bool:
-        return self._ending
-
-    def end(self) -> None:
-        """Not ready any more; connections that are open are closed with their next answer."""
-        self._ending = True
-
-    def __bool__(self) -> bool:
-        return not self._ending and all(condition() for condition in self._conditions)
-
-
-def admission_application(handlers: Mapping[str, Handler], readiness: Readiness, metrics: Metrics) -> web.Application:
-    """Answers reviews; `handlers` are by path. A handler is synchronous: it looks, and never waits."""
+    Once `ending` is set, connections that are open are closed with their next answer.
+    """
     application = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
     for path, handler in handlers.items():
-        application.router.add_post(path, _endpoint(path, handler, readiness, metrics))
+        application.router.add_post(path, _endpoint(path, handler, ending, metrics))
     return application
 
 
 def _endpoint(
-    path: str, handler: Handler, readiness: Readiness, metrics: Metrics
+    path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def respond(received: web.Request) -> web.Response:
         body = await received.read()
@@ -74,7 +58,7 @@ def _endpoint(
         _tell(path, request, answer, metrics)
         metrics.duration.labels(path).observe(time.perf_counter() - began)
         response = web.Response(body=admission.write(request, answer), content_type="application/json")
-        if readiness.ending:  # API servers keep connections open, and would come to us to the last moment
+        if ending.is_set():  # API servers keep connections open, and would come to us to the last moment
             response.force_close()
         return response
 
@@ -96,25 +80,6 @@ def _tell(path: str, request: Request, answer: Answer, metrics: Metrics) -> None
         warnings=answer.warnings,
         refused=refused,
     )
-
-
-def operations_application(readiness: Readiness, metrics: Metrics) -> web.Application:
-    """`/healthz`, `/readyz`, `/metrics`."""
-
-    async def healthy(_: web.Request) -> web.Response:
-        return web.Response(text="ok")
-
-    async def ready(_: web.Request) -> web.Response:
-        return web.Response(text="ok") if readiness else web.Response(status=503, text="not ready")
-
-    async def measured(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    application = web.Application()
-    application.router.add_get("/healthz", healthy)
-    application.router.add_get("/readyz", ready)
-    application.router.add_get("/metrics", measured)
-    return application
 
 
 @asynccontextmanager

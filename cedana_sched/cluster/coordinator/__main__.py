@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from cedana_sched.cluster import logs
-from cedana_sched.cluster.configuration import CoordinatorConfiguration, load
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.main import serve
-from cedana_sched.cluster.process import run
-from cedana_sched.model.errors import UsageError
-
-
-def main() -> int:
-    """Read the configuration, and serve."""
-    try:
-        configuration = load(CoordinatorConfiguration)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
-    logs.configure("coordinator", configuration.log)
-    return run(lambda: serve(configuration))
-
+from cedana_sched.service.process import run, start
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start("coordinator", CoordinatorConfiguration, lambda configuration: run(lambda: serve(configuration))))

@@ -12,9 +12,9 @@ from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
-from cedana_sched.cluster.health import serving
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.lease import LeaderElection
+from cedana_sched.service.health import serving
 
 log = structlog.get_logger(__name__)
 

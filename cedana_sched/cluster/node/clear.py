@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cedana_sched.cluster import logs
-from cedana_sched.cluster.configuration import AgentConfiguration, load
+from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Site
-from cedana_sched.cluster.process import run
 from cedana_sched.kube.client import Api
-from cedana_sched.model.errors import UsageError
+from cedana_sched.service.process import run, start
 
 _HOST_ROOT = Path("/proc/1/root")
 
@@ -34,16 +32,5 @@ async def clear(configuration: AgentConfiguration) -> None:
         await Installation(Host(_HOST_ROOT), Site.of(configuration), facts.is_ready).uninstall()
 
 
-def main() -> int:
-    """Read the configuration, and clear."""
-    try:
-        configuration = load(AgentConfiguration)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
-    logs.configure("agent", configuration.log)
-    return run(lambda: clear(configuration))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start("agent", AgentConfiguration, lambda configuration: run(lambda: clear(configuration))))

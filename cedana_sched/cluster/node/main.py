@@ -13,7 +13,6 @@ from cedana_sched import __version__
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.cluster.configuration import AgentConfiguration
-from cedana_sched.cluster.health import serving
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
@@ -29,6 +28,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.orders import Order, Outcome
+from cedana_sched.service.health import serving
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 
 log = structlog.get_logger(__name__)

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.cluster.configuration import (
-    AgentConfiguration,
-    CoordinatorConfiguration,
-    load,
-)
+from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
 from cedana_sched.model.errors import UsageError
+from cedana_sched.service.configuration import load
 
 STORAGE = {"s3": {"bucket": "lab", "endpoint": "http://s3.example:7070", "allowHttp": True}}
 

@@ -16,13 +16,14 @@ import aiohttp
 import pytest
 
 from cedana_sched.model.errors import UsageError
+from cedana_sched.service.configuration import load
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, expiry, plan
 from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.server import Readiness, admission_application, listening, operations_application
+from cedana_sched_webhooks.server import admission_application, listening
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
 
@@ -47,7 +48,7 @@ def review(body: Any) -> bytes:
 
 @asynccontextmanager
 async def replica(serving: ServingCertificate, metrics: Metrics) -> AsyncIterator[int]:
-    application = admission_application(handlers(knowledge(), configuration()), Readiness(), metrics)
+    application = admission_application(handlers(knowledge(), configuration()), asyncio.Event(), metrics)
     async with listening(application, 0, serving, host="127.0.0.1") as port:
         yield port
 
@@ -88,7 +89,7 @@ async def test_a_handler_that_fails_is_an_error_of_the_server_and_counted() -> N
 
     metrics = Metrics()
     async with (
-        listening(admission_application({"/x": fails}, Readiness(), metrics), 0, host="127.0.0.1") as port,
+        listening(admission_application({"/x": fails}, asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
         aiohttp.ClientSession() as client,
         client.post(f"http://localhost:{port}/x", data=review(pod())) as answer,
     ):
@@ -134,38 +135,17 @@ async def test_a_pair_that_does_not_fit_leaves_what_is_in_use() -> None:
 
 
 async def test_near_its_end_a_replica_answers_and_sends_connections_elsewhere() -> None:
-    readiness = Readiness()
-    application = admission_application(handlers(knowledge(), configuration()), readiness, Metrics())
+    ending = asyncio.Event()
+    application = admission_application(handlers(knowledge(), configuration()), ending, Metrics())
     async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
         connections = []
         for ends in (False, True):
             if ends:
-                readiness.end()
+                ending.set()
             async with client.post(f"http://localhost:{port}/mutate/pods", data=review(pod())) as answer:
                 assert (await answer.json())["response"]["allowed"]
                 connections.append(answer.headers.get("Connection"))
         assert connections == [None, "close"]
-
-
-async def test_operations() -> None:
-    synced = False
-    readiness = Readiness(lambda: synced, lambda: True)
-    async with (
-        listening(operations_application(readiness, Metrics()), 0, host="127.0.0.1") as port,
-        aiohttp.ClientSession() as client,
-    ):
-
-        async def status(path: str) -> int:
-            async with client.get(f"http://localhost:{port}{path}") as answer:
-                return answer.status
-
-        assert (await status("/healthz"), await status("/readyz")) == (200, 503)
-        synced = True
-        assert await status("/readyz") == 200
-        readiness.end()
-        assert (await status("/healthz"), await status("/readyz")) == (200, 503)
-        async with client.get(f"http://localhost:{port}/metrics") as answer:
-            assert "cedana_sched_webhook_requests_total" in await answer.text()
 
 
 async def test_files_are_read_again_when_the_folder_changes(tmp_path: Path) -> None:
@@ -209,11 +189,11 @@ async def _until_trusted(url: str, issued: Issued) -> None:
 def test_a_configuration_is_read_and_a_wrong_one_named(tmp_path: Path) -> None:
     file = tmp_path / "webhooks.json"
     file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x"}, "excludedNamespaces": ["monitoring"]}))
-    read = Configuration.read(file)
+    read = load(Configuration, file)
     assert read.excluded_namespaces == {"kube-system", "kueue-system", "ours", "monitoring"}
     assert read.port == 9443
     file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x", "imagee": "y"}}))
     with pytest.raises(UsageError, match=r"restore\.imagee"):
-        Configuration.read(file)
+        load(Configuration, file)
     with pytest.raises(UsageError, match="cannot be read"):
-        Configuration.read(tmp_path / "absent")
+        load(Configuration, tmp_path / "absent")

@@ -17,11 +17,15 @@ async def serving(
     port: int,
     ready: Mapping[str, Ready],
     registry: CollectorRegistry = REGISTRY,
-    host: str = "0.0.0.0",  # noqa: S104
-) -> AsyncIterator[None]:
-    """Serve `/healthz`, `/readyz` and `/metrics` inside the block.
+    host: str | None = None,
+) -> AsyncIterator[int]:
+    """Serve `/healthz`, `/readyz` and `/metrics` inside the block, which is given the port.
 
-    `/readyz` is 503 while any of `ready` awaits something, and says what.
+    Args:
+        port: 0 takes any free one, for which a `host` must be given.
+        ready: `/readyz` is 503 while any of them awaits something, and says what.
+        registry: what `/metrics` shows.
+        host: the address to listen at, None for all.
     """
 
     async def healthy(_: web.Request) -> web.Response:
@@ -41,6 +45,7 @@ async def serving(
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
-        yield
+        address = runner.addresses[0]
+        yield int(address[1])
     finally:
         await runner.cleanup()

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from cedana_sched.cluster.configuration import LogConfiguration
+from cedana_sched.service.configuration import LogConfiguration
 
 
 def configure(component: str, configuration: LogConfiguration) -> None:

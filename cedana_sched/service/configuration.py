@@ -1,0 +1,58 @@
+"""What every component is told, and how its file is read: one JSON file each, in a ConfigMap that the chart writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.base import Written
+
+CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
+"""Environment variable that names the component's file."""
+
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class LogConfiguration(Written):
+    """How a component logs, to its standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console"] = "json"
+
+
+class ComponentConfiguration(Written):
+    """What all of them are told."""
+
+    namespace: str
+    """Of our own components."""
+    log: LogConfiguration = LogConfiguration()
+
+
+Configuration = TypeVar("Configuration", bound=ComponentConfiguration)
+
+
+def load(kind: type[Configuration], path: Path | None = None) -> Configuration:
+    """Read a component's file: the one that is named, else that of `CEDANA_SCHED_CONFIGURATION`.
+
+    Raises:
+        UsageError: naming the file, or the field, its value and the remedy.
+    """
+    named = str(path or os.environ.get(CONFIGURATION_VARIABLE, ""))
+    if not named:
+        raise UsageError(CONFIGURATION_VARIABLE, named, "names no file", remedy="set it, as the chart does")
+    try:
+        return kind.model_validate_json(Path(named).read_bytes())
+    except OSError as error:
+        raise UsageError(
+            CONFIGURATION_VARIABLE, named, f"cannot be read: {error.strerror}", remedy="see whether it is mounted"
+        ) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or named
+        remedy = f"{first['msg'].removeprefix('Value error, ')} (in {named})"
+        value = first["input"] if isinstance(first["input"], str | int | float | bool) else "(shown in the file)"
+        raise UsageError(field, value, "is not a valid setting", remedy=remedy) from None

@@ -1,0 +1,91 @@
+"""How a component's process starts, runs and ends: with its file, until SIGTERM, and with a sentence if it must."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError, UsageError
+from cedana_sched.service import logs
+from cedana_sched.service.configuration import Configuration, load
+
+log = structlog.get_logger(__name__)
+
+
+def start(
+    component: str, kind: type[Configuration], go: Callable[[Configuration], int], file: Path | None = None
+) -> int:
+    """Read the component's file, log as it says, and `go`; the process's exit status, 2 where the file is wrong."""
+    try:
+        configuration = load(kind, file)
+    except UsageError as error:
+        print(error, file=sys.stderr)  # nobody has said yet how to log
+        return 2
+    logs.configure(component, configuration.log)
+    return go(configuration)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run `work` until it ends; SIGTERM and SIGINT cancel it. The process's exit status."""
+    return run_in_good_order(lambda told: _cancelled_when(told, work))
+
+
+def run_in_good_order(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    """Run `work`, which ends by itself once SIGTERM or SIGINT has set the event. The process's exit status."""
+    try:
+        asyncio.run(_listening(work))
+    except CedanaSchedError as error:
+        log.error("ended", problems=[str(error)])  # noqa: TRY400  # a sentence, no traceback
+        return 1
+    except BaseExceptionGroup as group:
+        _tell(group)
+        return 1
+    return 0
+
+
+async def _listening(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    told = asyncio.Event()
+
+    def stop() -> None:
+        log.info("stopping")
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await work(told)
+
+
+async def _cancelled_when(told: asyncio.Event, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    task = asyncio.create_task(work(), name="component")
+    telling = asyncio.create_task(told.wait(), name="signals")
+    await asyncio.wait({task, telling}, return_when=asyncio.FIRST_COMPLETED)
+    telling.cancel()
+    task.cancel()  # nothing, where it has ended
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not told.is_set():
+            raise
+
+
+def _tell(group: BaseExceptionGroup[BaseException]) -> None:
+    """Errors of ours as sentences, defects with all that is known of them."""
+    ours, defects = group.split(CedanaSchedError)
+    if ours is not None:
+        log.error("ended", problems=[str(error) for error in _flat(ours)])
+    if defects is not None:
+        log.error("ended by a defect", exc_info=defects)
+
+
+def _flat(group: BaseExceptionGroup[CedanaSchedError]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _flat(error)
+        else:
+            yield error
