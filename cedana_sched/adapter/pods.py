@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cedana_sched.kube.objects import Pod
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
@@ -22,3 +23,11 @@ def identity_of(pod: Pod) -> Identity:
     """
     annotations = pod.metadata.annotations
     return Identity(pod.metadata.namespace, annotations[names.ID], int(annotations.get(names.INDEX, "0")))
+
+
+def find_identity(pod: Pod) -> Identity | None:
+    """Who a pod is; None where it is not protected, or somebody else wrote what our webhook writes."""
+    try:
+        return identity_of(pod)
+    except (KeyError, ValueError, UsageError):
+        return None

@@ -1,7 +1,7 @@
 """Opens the scheduling gate of pods that wait for a snapshot in flight, once it is committed or has failed.
 
 The webhook closes the gate when a pod is created; only the coordinator opens it, and says then which nodes can
-continue the snapshot.
+continue the snapshot. Behind the gate, pods that nothing tells apart from their siblings learn which one is theirs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 
+import msgspec
 import structlog
 
-from cedana_sched.adapter.pods import identity_of
+from cedana_sched.adapter.pods import find_identity, identity_of
+from cedana_sched.cluster.coordinator.choice import Choice, Offered, is_to_choose
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError
@@ -20,7 +22,6 @@ from cedana_sched.kube.objects import Node, Pod
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror
-from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
@@ -34,10 +35,12 @@ LONGEST_PAUSE_SECONDS = 10.0
 class Gates:
     """The gates of all protected pods. Run `run` as a task; `recorded` hears of everything that is saved."""
 
-    def __init__(self, api: Api, pods: Mirror[Pod], nodes: Mirror[Node]) -> None:
+    def __init__(self, api: Api, pods: Mirror[Pod], nodes: Mirror[Node], checkpoints: Mirror[Offered]) -> None:
         self._api = api
         self._pods = pods
         self._nodes = nodes
+        self._checkpoints = checkpoints
+        self._choice = Choice(pods, checkpoints)
         self._in_flight: defaultdict[Identity, set[str]] = defaultdict(set)
         self._taken_on: dict[Identity, str] = {}
         """Node on which the newest snapshot of an identity was taken."""
@@ -64,6 +67,7 @@ class Gates:
     async def run(self) -> None:
         """Open gates, for ever."""
         await self._loaded.wait()  # before it nobody knows what is in flight
+        await self._checkpoints.synced.wait()  # nor what there is to choose from
         self._pods.subscribe(self._heard)
         try:
             for pod in self._pods:
@@ -76,16 +80,19 @@ class Gates:
             self._pods.unsubscribe(self._heard)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
-        if now is not None and before is None and is_gated(now) and self._is_free(now):
+        if now is None or not is_gated(now):
+            return
+        is_news = before is None or find_identity(before) != find_identity(now)
+        if is_news and (is_to_choose(now) or self._is_free(now)):
             self._queue.put_nowait((now.metadata.namespace, now.metadata.name))
 
     def _look_at(self, identity: Identity) -> None:
         for pod in self._pods:
-            if is_gated(pod) and _identity(pod) == identity:
+            if is_gated(pod) and find_identity(pod) == identity:
                 self._queue.put_nowait((pod.metadata.namespace, pod.metadata.name))
 
     def _is_free(self, pod: Pod) -> bool:
-        identity = _identity(pod)
+        identity = find_identity(pod)
         return identity is None or not self._in_flight.get(identity)
 
     async def _open(self, namespace: str, name: str) -> None:
@@ -108,9 +115,15 @@ class Gates:
         if names.RESTORE_GATE not in gates:
             return []
         patch: list[Object] = []
-        annotations = body["metadata"].get("annotations") or {}
-        identity = Identity(body["metadata"]["namespace"], annotations[names.ID], int(annotations[names.INDEX]))
+        pod = msgspec.convert(body, Pod)
+        identity = identity_of(pod)
         taken_on = self._taken_on.get(identity)
+        if is_to_choose(pod):
+            if (offered := self._choice.of(pod)) is not None:
+                identity, taken_on = offered.identity, offered.node
+            patch += _numbered(identity)
+        if self._in_flight.get(identity):
+            return patch
         if taken_on and (cpus := cpus_that_can_continue(taken_on, tuple(self._nodes))):
             require_one_of(spec, names.NODE_CPU, cpus)
             patch.append({"op": "add", "path": "/spec/affinity", "value": spec["affinity"]})
@@ -119,13 +132,15 @@ class Gates:
         return [*patch, {"op": "remove", "path": path}]
 
 
+def _numbered(identity: Identity) -> list[Object]:
+    """Who the pod is from now on. One that finds nothing keeps its number, and begins anew."""
+    told = {names.INDEX: str(identity.index), names.RESTORES: f"{identity.id}/{identity.index}"}
+    return [
+        {"op": "replace", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}
+        for name, value in told.items()
+    ]
+
+
 def is_gated(pod: Pod) -> bool:
     """Whether our gate keeps it from being scheduled."""
     return any(gate.name == names.RESTORE_GATE for gate in pod.spec.scheduling_gates)
-
-
-def _identity(pod: Pod) -> Identity | None:
-    try:
-        return identity_of(pod)
-    except (KeyError, ValueError, UsageError):  # somebody else wrote our label: it waits for nothing of ours
-        return None

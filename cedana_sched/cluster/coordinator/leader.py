@@ -15,6 +15,7 @@ from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
+from cedana_sched.cluster.coordinator.choice import Offered
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
 from cedana_sched.cluster.coordinator.pods import PodReports
@@ -29,7 +30,7 @@ from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Node, Pod
-from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
@@ -62,7 +63,8 @@ class Leader:
         self._removal = Removal(api)
         self._projection = Projection(api, namespace, self._removal.is_removed)
         self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
-        self._gates = Gates(api, self.pods, self._nodes)
+        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, Offered))
+        self._gates = Gates(api, self.pods, self._nodes, self._checkpoints)
         self._storages = StorageProbe(api)
         cluster = ClusterAccess(api, self._events, self.pods, self._policies, namespace)
         self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
@@ -90,6 +92,7 @@ class Leader:
                     ("policies", self._policies.run()),
                     ("nodes", self._nodes.run()),
                     ("pods", self.pods.run()),
+                    ("checkpoints", self._checkpoints.run()),
                     ("gates", self._gates.run()),
                     ("storages", self._storages.run()),
                     ("removal", self._removal.run()),

@@ -27,6 +27,8 @@ PROTECTED: Final = f"{GROUP}/protected"
 """Label of every pod whose preemption is made harmless; its value is `true`."""
 RESTORES: Final = f"{GROUP}/restores"
 """Annotation of a pod that shall continue from a snapshot: it has the sidecar and our runtime class."""
+ANY_INDEX: Final = "*"
+"""In `RESTORES`, for a pod that nothing tells apart from its siblings: the coordinator is to choose the number."""
 HOLD_TOKEN: Final = f"{GROUP}/hold-token"
 """Annotation of a pod: the secret part of its preStop path, so that nobody else can end its hold."""
 GRACE: Final = f"{GROUP}/grace-seconds"
@@ -59,3 +61,8 @@ NODE_FACTS: Final = f"{GROUP}/facts"
 LEAVING: Final = f"{GROUP}/leaving"
 """Annotation of a node: its agent shall take our part of it back, and then this mark. Its value is the moment (RFC
 3339) from which on it counts for nothing, so that a mark that is left behind does not undo a later installation."""
+
+
+def any_snapshot_of(identifier: str) -> str:
+    """`RESTORES` of a pod that continues whichever snapshot of the id nobody else does."""
+    return f"{identifier}/{ANY_INDEX}"

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
+from cedana_sched.cluster.coordinator.choice import Offered
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata, Node, Pod
@@ -78,11 +79,13 @@ async def _opening(gates: Gates) -> AsyncIterator[None]:
             await task
 
 
-def _gates(server: _Server) -> Gates:
+def _gates(server: _Server, offers: Mirror[Any] | None = None) -> Gates:
     nodes = _mirror(
         _node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU)
     )
-    return Gates(cast("Api", server), server.mirror(), nodes)
+    offers = offers or _mirror()
+    offers.synced.set()
+    return Gates(cast("Api", server), server.mirror(), nodes, offers)
 
 
 async def test_gate_opens_when_the_last_checkpoint_of_the_identity_is_settled() -> None:
@@ -131,3 +134,44 @@ async def test_nothing_opens_before_it_is_known_what_is_in_flight() -> None:
     async with _opening(gates):
         pass
     assert server.patches == {}
+
+
+def _offered(index: int, step: CheckpointStep) -> Offered:
+    metadata = {"name": f"md-{index}", "namespace": "bio", "resourceVersion": "1"}
+    spec = {"identity": {"id": "md", "index": index}, "pod": {"nodeName": "node-1"}}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"step": step}}, Offered)
+
+
+def _sibling(number: int) -> Object:
+    pod = _gated(number)
+    pod["metadata"]["annotations"][names.RESTORES] = names.any_snapshot_of("md")
+    return pod
+
+
+async def test_pod_that_nothing_tells_apart_gets_the_number_of_a_snapshot_and_its_nodes() -> None:
+    server = _Server(_sibling(4711))
+    gates = _gates(server, _mirror(_offered(7, CheckpointStep.READY)))
+    gates.recorded(())
+    async with _opening(gates):
+        await asyncio.sleep(0)
+    number, restores, affinity, _, removal = server.patches["md-4711-new"]
+    assert (number["path"], number["value"]) == ("/metadata/annotations/sched.cedana.ai~1index", "7")
+    assert (restores["path"], restores["value"]) == ("/metadata/annotations/sched.cedana.ai~1restores", "md/7")
+    assert affinity["path"] == "/spec/affinity"
+    assert removal["op"] == "remove"
+
+
+async def test_pod_whose_chosen_snapshot_is_in_flight_gets_its_number_at_once_and_waits() -> None:
+    server = _Server(_sibling(4711))
+    gates = _gates(server, _mirror(_offered(1, CheckpointStep.DUMPING)))
+    dumping = checkpoint(1, CheckpointStep.DUMPING)
+    gates.recorded((dumping,))
+    async with _opening(gates):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [one["value"] for one in server.patches["md-4711-new"]] == ["1", "md/1"]
+        metadata = server.pods["md-4711-new"]["metadata"]
+        metadata["annotations"] |= {names.INDEX: "1", names.RESTORES: "md/1"}
+        gates._pods._put(replace(msgspec.convert(server.pods["md-4711-new"], Pod)))
+        gates.recorded((replace(dumping, step=CheckpointStep.READY),))
+    assert server.patches["md-4711-new"][-1]["op"] == "remove"

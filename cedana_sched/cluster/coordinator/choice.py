@@ -1,0 +1,133 @@
+"""Which snapshot a pod continues that nothing tells apart from its siblings: one that none of them has.
+
+Nothing is kept for it: who has what is written on the pods, and the little that they do not show yet is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from cedana_sched.adapter.pods import find_identity
+from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import CheckpointStep
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class _IdentitySpec(_Read, frozen=True):
+    id: str
+    index: int = 0
+
+
+class _PodSpec(_Read, frozen=True):
+    node_name: str = ""
+
+
+class _Spec(_Read, frozen=True):
+    identity: _IdentitySpec
+    pod: _PodSpec = _PodSpec()
+
+
+class _SnapshotName(_Read, frozen=True):
+    generation: int = 0
+
+
+class _Status(_Read, frozen=True):
+    step: CheckpointStep = CheckpointStep.WAITING
+    snapshot: _SnapshotName | None = None
+
+
+class Offered(_Read, frozen=True):
+    """A Checkpoint as far as it matters to who may continue from it."""
+
+    metadata: Metadata
+    spec: _Spec
+    status: _Status = _Status()
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.metadata.namespace, self.spec.identity.id, self.spec.identity.index)
+
+    @property
+    def node(self) -> str:
+        return self.spec.pod.node_name
+
+
+class Choice:
+    """Follows all Checkpoints and protected pods."""
+
+    def __init__(self, pods: Mirror[Pod], checkpoints: Mirror[Offered]) -> None:
+        self._pods = pods
+        self._offers: defaultdict[tuple[str, str], dict[str, Offered]] = defaultdict(dict)
+        """By namespace and id, then by name: what is committed or may be."""
+        self._chosen: dict[str, Identity] = {}
+        """By uid of pods that may not show it yet."""
+        for checkpoint in checkpoints:
+            self._offered(None, checkpoint)
+        checkpoints.subscribe(self._offered)
+        pods.subscribe(self._forget)
+
+    def of(self, pod: Pod) -> Offered | None:
+        """What this pod continues: the same whenever it is asked. None: nothing is left, and it begins anew."""
+        metadata = pod.metadata
+        offers = self._offers.get((metadata.namespace, metadata.annotations[names.ID]), {}).values()
+        earlier = self._chosen.get(metadata.uid)
+        taken = self._taken(pod)
+        free = [one for one in offers if one.identity == earlier or (earlier is None and one.identity not in taken)]
+        chosen = min(free, key=_committed_first, default=None)
+        if chosen is not None:
+            self._chosen[metadata.uid] = chosen.identity
+        return chosen
+
+    def _taken(self, pod: Pod) -> set[Identity]:
+        """What its siblings continue, or have finished. Who fails, or is about to go, leaves it to another one."""
+        taken = {identity for uid, identity in self._chosen.items() if uid != pod.metadata.uid}
+        for sibling in self._pods:
+            if sibling.metadata.uid == pod.metadata.uid or sibling.metadata.namespace != pod.metadata.namespace:
+                continue
+            if sibling.status.phase == "Succeeded":
+                keeps = sibling.metadata.owner == pod.metadata.owner  # a new Job of the id does all of it again
+            else:
+                keeps = sibling.status.phase != "Failed" and sibling.metadata.deletion_timestamp is None
+            if keeps and (identity := find_identity(sibling)) is not None:
+                taken.add(identity)
+        return taken
+
+    def _offered(self, before: Offered | None, now: Offered | None) -> None:
+        one = now or before
+        if one is None:
+            return
+        key = one.metadata.namespace, one.spec.identity.id
+        if now is not None and now.status.step is not CheckpointStep.FAILED:
+            self._offers[key][now.metadata.name] = now
+        elif key in self._offers:
+            self._offers[key].pop(one.metadata.name, None)
+            if not self._offers[key]:
+                del self._offers[key]
+
+    def _forget(self, before: Pod | None, now: Pod | None) -> None:
+        """A pod that shows what was chosen, or is over, need not be remembered."""
+        one = now or before
+        if one is None or (chosen := self._chosen.get(one.metadata.uid)) is None:
+            return
+        is_over = now is None or now.finished or now.metadata.deletion_timestamp is not None
+        if is_over or (now is not None and find_identity(now) == chosen and not is_to_choose(now)):
+            del self._chosen[one.metadata.uid]
+
+
+def is_to_choose(pod: Pod) -> bool:
+    """Whether the webhook left it to us which snapshot this pod continues."""
+    annotations = pod.metadata.annotations
+    return names.ID in annotations and annotations.get(names.RESTORES) == names.any_snapshot_of(annotations[names.ID])
+
+
+def _committed_first(one: Offered) -> tuple[bool, int, int]:
+    generation = one.status.snapshot.generation if one.status.snapshot is not None else 0
+    return one.status.step is not CheckpointStep.READY, one.identity.index, -generation
