@@ -6,8 +6,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.cluster import settings
+from tests.cluster.addons.charts import TOOL
+from tests.cluster.api.client import Api
+from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.fixtures.session import (
     api,
     audit,
@@ -23,10 +27,24 @@ from tests.cluster.fixtures.session import (
     volcano,
 )
 from tests.cluster.kind_config.reading import read
+from tests.cluster.steps import Steps
+from tests.e2e.product import installation
 
 __all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "steps", "toolbox", "volcano"]
 
 _HERE = Path(__file__).parent
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def helm(steps: Steps) -> Binaries:
+    """Helm."""
+    return await ensure(TOOL, steps=steps)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kinds(api: Api, helm: Binaries) -> None:
+    """Our kinds, whether the product is installed or not."""
+    await installation.define_kinds(api, helm)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

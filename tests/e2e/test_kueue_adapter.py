@@ -38,7 +38,6 @@ _KUEUE = "kueue.x-k8s.io/v1beta2"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 _CONTROLLER = "system:serviceaccount:kueue-system:kueue-controller-manager"
 _ROOT = Path(__file__).parents[2]
-_DEFINITIONS = _ROOT / "manifests" / "chart" / "files" / "crds"
 _RIGHTS = _ROOT / "adapters" / "kueue" / "rbac.yaml"
 _ENDLESS = "import time; time.sleep(10_000)"
 _HELD = f"""
@@ -116,21 +115,6 @@ async def rights(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> Asyn
 async def running(rights: Path, kueue: None, kinds: None) -> AsyncIterator[_Running]:
     async with _adapting(rights) as running:
         yield running
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def kinds(api: Api) -> None:
-    """Our kinds, served."""
-    for path in sorted(_DEFINITIONS.glob("*.yaml")):
-        body = yaml.safe_load(path.read_text())
-        await api.apply(body)
-        name = body["metadata"]["name"]
-        await wait_for(api, "apiextensions.k8s.io/v1", "CustomResourceDefinition", name, _is_served)
-
-
-def _is_served(body: Object) -> bool:
-    conditions = body.get("status", {}).get("conditions") or []  # null at first
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
 def _policy(name: str) -> Object:

@@ -7,12 +7,9 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import pytest_asyncio
-import yaml
 
 from cedana_sched.adapter.contract import Preempted, Report
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
@@ -32,31 +29,12 @@ from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import HeldObject, Release, Signal, Verdict, Victim, WorkloadRef
 from cedana_sched.model.records import Transfer
-from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 
 pytestmark = pytest.mark.any_shape
 
-_DEFINITIONS = Path(__file__).parents[2] / "manifests" / "chart" / "files" / "crds"
 _NODES = ("here", "there")
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def kinds(api: Api) -> None:
-    """Our kinds, served."""
-    for path in sorted(_DEFINITIONS.glob("*.yaml")):
-        definition = yaml.safe_load(path.read_text())
-        await api.apply(definition)
-        await wait_for(
-            api, "apiextensions.k8s.io/v1", "CustomResourceDefinition", definition["metadata"]["name"], _is_established
-        )
-
-
-def _is_established(body: Object) -> bool:
-    conditions = body.get("status", {}).get("conditions") or []  # null at first
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What tests of the installed product use: an S3 server, our kinds, and the release."""
+"""What tests of the installed product use: an S3 server and the release."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.cluster.addons.charts import TOOL
 from tests.cluster.api.client import Api
-from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cluster import Cluster
 from tests.cluster.steps import Steps
 from tests.e2e.product import installation, s3_server
@@ -22,18 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "installed" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(900))
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def helm(steps: Steps) -> Binaries:
-    """Helm."""
-    return await ensure(TOOL, steps=steps)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def kinds(api: Api, helm: Binaries) -> None:
-    """Our kinds, whether the product is installed or not."""
-    await installation.define_kinds(api, helm)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
