@@ -13,13 +13,19 @@ from cedana_sched_webhooks.objects import Checkpoint
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """`generation` is None while the snapshot is in flight. `source` is None when we know no Checkpoint of it."""
+    """`generation` is None while the snapshot is in flight. `source` is None when we know no Checkpoint of it.
+
+    `any_of_id`: from whichever of the id's snapshots nobody else continues; the coordinator chooses.
+    """
 
     replica: Replica
     generation: int | None
     source: Checkpoint | None = None
+    any_of_id: bool = False
 
     def __str__(self) -> str:
+        if self.any_of_id:
+            return names.any_snapshot_of(self.replica.id)
         return str(self.replica) if self.generation is None else f"{self.replica}@{self.generation}"
 
 
@@ -32,6 +38,13 @@ def continuation_of(namespace: str, replica: Replica, knowledge: Knowledge) -> C
     if newest is None or newest.generation is None:
         return None
     return Continuation(replica, newest.generation, newest)
+
+
+def continuation_among(namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
+    """What one of several pods that nothing tells apart continues, if the id has any snapshot, or one in flight."""
+    checkpoints = knowledge.checkpoints_of_id(namespace, replica.id)
+    some = any(one.in_flight or one.generation is not None for one in checkpoints)
+    return Continuation(replica, None, any_of_id=True) if some else None
 
 
 def wanted(namespace: str, text: str, knowledge: Knowledge) -> Continuation:

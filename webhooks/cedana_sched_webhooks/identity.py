@@ -25,14 +25,23 @@ class Replica(msgspec.Struct, frozen=True):
         return f"{self.id}/{self.index}"
 
 
-def replica_of(pod: Object) -> Replica | None:
+def replica_of(pod: Object, by_chance: int | None = None) -> Replica | None:
     """Who this pod, or a pod of this template, is; None when nobody asked for its protection.
+
+    Args:
+        pod: as it is to be created.
+        by_chance: its number, if it is one of several that nothing tells apart.
 
     Raises:
         UsageError: somebody asked, and not clearly: a malformed id or index, or containers that disagree.
     """
     identifier = _identifier(pod)
-    return None if identifier is None else Replica(identifier, _index(pod))
+    return None if identifier is None else Replica(identifier, _index(pod) if by_chance is None else by_chance)
+
+
+def is_numbered(pod: Object) -> bool:
+    """Whether its controller, or whoever asked for its protection, numbered it."""
+    return any(key in texts for _, key, texts in _numbers(pod))
 
 
 def _identifier(pod: Object) -> str | None:
@@ -63,14 +72,19 @@ def _value(field: str, variable: dict[str, Any]) -> str:
     return str(variable.get("value") or "")
 
 
-def _index(pod: Object) -> int:
+def _numbers(pod: Object) -> tuple[tuple[str, str, dict[str, str]], ...]:
+    """Where a number may be: kind of text, key, texts."""
     labels, annotations = _texts(pod, "labels"), _texts(pod, "annotations")
-    for field, key, texts in (
+    return (
         ("labels", COMPLETION_INDEX, labels),
         ("annotations", COMPLETION_INDEX, annotations),
         ("labels", POD_INDEX, labels),
         ("annotations", names.INDEX, annotations),
-    ):
+    )
+
+
+def _index(pod: Object) -> int:
+    for field, key, texts in _numbers(pod):
         if (text := texts.get(key)) is not None:
             if not (text.isascii() and text.isdecimal()):
                 raise UsageError(f"metadata.{field}[{key}]", text, "is no number", remedy="number replicas from 0")

@@ -65,10 +65,14 @@ class Knowledge(msgspec.Struct, frozen=True):
     nodes: Shelf[PartialObject]
     policies: Shelf[Policy]
     checkpoints: Index[Checkpoint]
+    checkpoints_by_id: Index[Checkpoint]
     holds: Index[PreemptionHold]
 
     def checkpoints_of(self, namespace: str, replica: Replica) -> tuple[Checkpoint, ...]:
         return self.checkpoints.get((namespace, replica.id, replica.index))
+
+    def checkpoints_of_id(self, namespace: str, identifier: str) -> tuple[Checkpoint, ...]:
+        return self.checkpoints_by_id.get((namespace, identifier))
 
     def holds_of(self, uid: str) -> tuple[PreemptionHold, ...]:
         """Holds of the object with this uid."""
@@ -99,12 +103,20 @@ def checkpoint_key(checkpoint: Checkpoint) -> Hashable:
     return checkpoint.metadata.namespace, identity.id, identity.index
 
 
+def id_key(checkpoint: Checkpoint) -> Hashable:
+    return checkpoint.metadata.namespace, checkpoint.spec.identity.id
+
+
 def hold_key(hold: PreemptionHold) -> Hashable | None:
     return hold.spec.held.uid if hold.spec.held is not None else None
 
 
 def index_checkpoints() -> Index[Checkpoint]:
     return Index(checkpoint_key)
+
+
+def index_checkpoints_by_id() -> Index[Checkpoint]:
+    return Index(id_key)
 
 
 def index_holds() -> Index[PreemptionHold]:
@@ -120,8 +132,10 @@ class Mirrors:
         policies = Mirror(Watch(api, CHECKPOINT_POLICIES, Policy))
         checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
         holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
-        self.knowledge = Knowledge(namespaces, nodes, policies, index_checkpoints(), index_holds())
+        indices = index_checkpoints(), index_checkpoints_by_id(), index_holds()
+        self.knowledge = Knowledge(namespaces, nodes, policies, *indices)
         checkpoints.subscribe(self.knowledge.checkpoints.note)
+        checkpoints.subscribe(self.knowledge.checkpoints_by_id.note)
         holds.subscribe(self.knowledge.holds.note)
         self._synced = [one.synced for one in (namespaces, nodes, policies, checkpoints, holds)]
         self._runs = [one.run for one in (namespaces, nodes, policies, checkpoints, holds)]

@@ -7,7 +7,7 @@ import asyncio
 import datetime as dt
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_webhooks import pods, validation
+from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
@@ -26,6 +27,7 @@ from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
 from cedana_sched_webhooks.server import Handler, admission_application, listening
+from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
@@ -41,16 +43,25 @@ class Keeper(Protocol):
     async def run(self) -> None: ...
 
 
-def handlers(knowledge: Knowledge, configuration: Configuration) -> dict[str, Handler]:
+def handlers(knowledge: Knowledge, configuration: Configuration, siblings: Siblings) -> dict[str, Handler]:
     """Who answers, by path."""
     jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=_now)
     answers: dict[str, Handler] = {
-        PODS: functools.partial(pods.answer, knowledge=knowledge, configuration=configuration),
-        JOBS: jobs.answer,
+        PODS: pods.PodAdmission(knowledge, configuration, siblings).answer,
+        JOBS: _at_once(jobs.answer),
     }
     for plural, check in validation.CHECKS.items():
-        answers[f"{VALIDATE}{plural}"] = functools.partial(validation.answer, check=check)
+        answers[f"{VALIDATE}{plural}"] = _at_once(functools.partial(validation.answer, check=check))
     return answers
+
+
+def _at_once(look: Callable[[Request], Answer]) -> Handler:
+    """Who only looks at what is known never waits."""
+
+    async def answer(request: Request) -> Answer:
+        return look(request)
+
+    return answer
 
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
@@ -58,7 +69,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     metrics, mirrors = Metrics(), Mirrors(api)
     certificate = ServingCertificate(metrics)
     keeper = _keeper(configuration, api, certificate, metrics)
-    admissions = admission_application(handlers(mirrors.knowledge, configuration), stop, metrics)
+    admissions = admission_application(handlers(mirrors.knowledge, configuration, Siblings(api)), stop, metrics)
     ready: dict[str, Ready] = {
         "objects": lambda: None if mirrors.synced else "they are being listed",
         "certificate": lambda: None if certificate.loaded else "there is none yet",

@@ -7,6 +7,7 @@ restore needs.
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
@@ -16,10 +17,11 @@ from cedana_sched.model.objects import names
 from cedana_sched_webhooks import injection
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.continuation import Continuation, continuation_of, wanted
+from cedana_sched_webhooks.continuation import Continuation, continuation_among, continuation_of, wanted
 from cedana_sched_webhooks.identity import Replica, replica_of
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.siblings import Siblings
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 ENFORCED: Final = "pod-security.kubernetes.io/enforce"
@@ -27,16 +29,35 @@ FORBIDS_HOST: Final = frozenset({"baseline", "restricted"})
 """Levels of Pod Security that forbid a lifecycle handler with `host`."""
 
 
-def answer(request: Request, knowledge: Knowledge, configuration: Configuration) -> Answer:
-    """What to change in the pod that is to be created."""
+class PodAdmission:
+    """Answers for pods at CREATE."""
+
+    def __init__(self, knowledge: Knowledge, configuration: Configuration, siblings: Siblings) -> None:
+        self._knowledge = knowledge
+        self._configuration = configuration
+        self._siblings = siblings
+
+    async def answer(self, request: Request) -> Answer:
+        """What to change in the pod that is to be created."""
+        pod, by_chance = request.object, None
+        if pod is not None and _concerns_us(pod, request.namespace, self._configuration) and _is_protected(pod):
+            by_chance = await self._siblings.number_among(pod, request.namespace)
+        return answer(request, self._knowledge, self._configuration, by_chance)
+
+
+def answer(
+    request: Request, knowledge: Knowledge, configuration: Configuration, by_chance: int | None = None
+) -> Answer:
+    """What to change in the pod that is to be created; `by_chance` is its number where nothing tells it apart."""
     pod = request.object
     if pod is None or not _concerns_us(pod, request.namespace, configuration):
         return Answer("not-ours")
     try:
-        replica = replica_of(pod)
+        replica = replica_of(pod, by_chance)
         if replica is None:
             return Answer("not-ours")
-        return _prepare(pod, request.namespace, replica, knowledge, configuration)
+        alone = by_chance is None
+        return _prepare(pod, request.namespace, replica, knowledge, configuration, alone=alone)
     except UsageError as error:
         return Answer("unclear", warnings=(f"cedana: not protected: {error}",))
 
@@ -47,12 +68,24 @@ def _concerns_us(pod: Object, namespace: str, configuration: Configuration) -> b
     return MIRROR not in ((pod.get("metadata") or {}).get("annotations") or {})
 
 
+def _is_protected(pod: Object) -> bool:
+    with suppress(UsageError):  # the answer says what is unclear
+        return replica_of(pod) is not None
+    return False
+
+
 def _prepare(
-    before: Object, namespace: str, replica: Replica, knowledge: Knowledge, configuration: Configuration
+    before: Object,
+    namespace: str,
+    replica: Replica,
+    knowledge: Knowledge,
+    configuration: Configuration,
+    *,
+    alone: bool,
 ) -> Answer:
     annotations = before["metadata"].get("annotations") or {}
     policy = knowledge.policy(annotations.get(names.POLICY))
-    continuation = _wanted(annotations, namespace, replica, knowledge)
+    continuation = _continuation(annotations, namespace, replica, knowledge, alone=alone)
     pod = copy.deepcopy(before)
     injection.identity(pod, replica)
     if not _forbids_host(namespace, knowledge):
@@ -69,11 +102,13 @@ def _prepare(
     return Answer(decision if patch else "unchanged", patch=patch, warnings=warnings)
 
 
-def _wanted(annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
+def _continuation(
+    annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge, *, alone: bool
+) -> Continuation | None:
     """A snapshot that a person asked for wins over the newest one."""
     if text := annotations.get(names.WANTED):
         return wanted(namespace, text, knowledge)
-    return continuation_of(namespace, replica, knowledge)
+    return (continuation_of if alone else continuation_among)(namespace, replica, knowledge)
 
 
 def _forbids_host(namespace: str, knowledge: Knowledge) -> bool:

@@ -24,11 +24,11 @@ LONGEST_REQUEST_BYTES: Final = 8 << 20
 LONGEST_END_SECONDS: Final = 3.0
 """For requests that are under way when we end."""
 
-Handler = Callable[[Request], Answer]
+Handler = Callable[[Request], Awaitable[Answer]]
 
 
 def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics) -> web.Application:
-    """Answers reviews; `handlers` are by path. A handler is synchronous: it looks, and never waits.
+    """Answers reviews; `handlers` are by path. The API server waits while a handler does.
 
     Once `ending` is set, connections that are open are closed with their next answer.
     """
@@ -50,7 +50,7 @@ def _endpoint(
             metrics.requests.labels(path, "unreadable").inc()
             return web.Response(status=400, text=f"no AdmissionReview: {error}")
         try:
-            answer = handler(request)
+            answer = await handler(request)
         except Exception:  # the API server goes on without us (failurePolicy), and is told that it must
             metrics.requests.labels(path, "failed").inc()
             log.exception("admission", webhook=path, namespace=request.namespace, name=request.name)

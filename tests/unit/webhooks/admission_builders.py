@@ -17,7 +17,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
 from cedana_sched_webhooks.admission import Request, UserInfo
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.knowledge import Knowledge, index_checkpoints, index_holds
+from cedana_sched_webhooks.knowledge import Knowledge, index_checkpoints, index_checkpoints_by_id, index_holds
 from cedana_sched_webhooks.objects import (
     Checkpoint,
     CheckpointSpec,
@@ -63,9 +63,11 @@ def knowledge(
     nodes: Iterable[PartialObject] = (),
     policies: Iterable[Policy] = (),
 ) -> Knowledge:
-    known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies), index_checkpoints(), index_holds())
+    indices = index_checkpoints(), index_checkpoints_by_id(), index_holds()
+    known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies), *indices)
     for checkpoint in checkpoints:
         known.checkpoints.note(None, checkpoint)
+        known.checkpoints_by_id.note(None, checkpoint)
     for hold in holds:
         known.holds.note(None, hold)
     return known
