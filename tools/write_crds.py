@@ -85,7 +85,6 @@ KINDS = (
             Column("Node", ".spec.pod.nodeName", wide=True),
             Column("Scheduler", ".spec.adapter", wide=True),
             Column("Reason", ".spec.reason", wide=True),
-            Column("Claimed By", ".status.claimedBy", wide=True),
             Column("Message", ".status.message", wide=True),
         ),
         (_IMMUTABLE,),

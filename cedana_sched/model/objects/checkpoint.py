@@ -103,8 +103,6 @@ class CheckpointStatus(Reported):
     called_off: bool = False
     gone: bool = False
     unconfirmed: bool = False
-    claimed_by: str | None = None
-    """The pod that continues from it, or did."""
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None
     answer: AnswerStatus | None = None

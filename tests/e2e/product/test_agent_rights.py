@@ -104,7 +104,7 @@ async def test_it_answers_orders_of_its_own_node_only(namespace: Namespace, acco
     assert written["step"] == "Freezing"
     said = await agent.is_refused("cckpt/theirs", "--subresource=status", status=ANSWER)
     assert "the agent of node gpu-3 has nothing to write about node gpu-4" in said
-    for wrong in ({"step": "Ready"}, {"claimedBy": "me"}, {"phase": None}):
+    for wrong in ({"step": "Ready"}, {"message": "me"}, {"phase": None}):
         said = await agent.is_refused("cckpt/ours", "--subresource=status", status=wrong)
         assert "status.answer and status.transfer only" in said
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", spec={"adapter": "me"})
