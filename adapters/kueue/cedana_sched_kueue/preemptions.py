@@ -15,13 +15,13 @@ import structlog
 
 from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
-from cedana_sched.model.preemption import HeldObject, Signal, Victim, WorkloadRef
+from cedana_sched.model.preemption import HeldObject, Signal, Victim
 from cedana_sched_kueue.index import Index
 from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Job, Workload
 from cedana_sched_kueue.templates import is_named
@@ -183,17 +183,23 @@ class Preemptions:
     def _signal(self, eviction: Eviction) -> Signal:
         workload, job = eviction.workload, eviction.job
         reason, preemptor_uid = reason_of(workload)
-        preemptor = self._workloads.one(preemptor_uid) if preemptor_uid else None
         return Signal(
             uid=eviction.uid,
             adapter=ADAPTER,
             victims=tuple(self._victims(workload, self._pods_of(job.metadata.uid))),
             reason=reason,
             observed_at=self._clock(),
-            preemptor=f"{preemptor.metadata.namespace}/{preemptor.metadata.name}" if preemptor else preemptor_uid,
+            preemptor=self._name_of(preemptor_uid, job.metadata.namespace) if preemptor_uid else None,
             together=preemptor_uid,
             held=HeldObject(JOBS.group_version, JOBS.kind, job.metadata.namespace, job.metadata.name, job.metadata.uid),
         )
+
+    def _name_of(self, preemptor_uid: str, to_namespace: str) -> str:
+        """Its name where its victims may know it; to another namespace Kueue itself tells no more than its uid."""
+        preemptor = self._workloads.one(preemptor_uid)
+        if preemptor is None or preemptor.metadata.namespace != to_namespace:
+            return preemptor_uid
+        return f"{preemptor.metadata.namespace}/{preemptor.metadata.name}"
 
     def _victims(self, workload: Workload, pods: Iterable[Pod]) -> Iterable[Victim]:
         running = (pod for pod in pods if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None)
@@ -201,11 +207,11 @@ class Preemptions:
             metadata, started = pod.metadata, pod.status.start_time
             try:
                 identity = identity_of(pod)
-            except (UsageError, ValueError) as error:
+            except (KeyError, UsageError, ValueError) as error:
                 log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
                 continue
             yield Victim(
-                workload=WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name),
+                workload=workload_of(pod),
                 identity=identity,
                 policy=self._policies.named(metadata.annotations.get(names.POLICY)),
                 gang=workload.metadata.uid,
@@ -221,14 +227,3 @@ def reason_of(workload: Workload) -> tuple[str, str | None]:
         return reason, None
     found = _PREEMPTOR.search(preempted.message)
     return preempted.reason, found[1] if found and found[1] != _UNKNOWN else None
-
-
-def identity_of(pod: Pod) -> Identity:
-    """Who a protected pod is, as the pod webhook wrote it.
-
-    Raises:
-        UsageError: it is no identity.
-        ValueError: its index is no number.
-    """
-    annotations = pod.metadata.annotations
-    return Identity(pod.metadata.namespace, annotations.get(names.ID, ""), int(annotations.get(names.INDEX, "0")))

@@ -24,6 +24,7 @@ class PreemptionHoldSpec(Written):
     adapter: str
     held: HeldObjectSpec | None = None
     preemptor: str | None = None
+    """Its name, or its uid alone where it is in a namespace that this one's users need not know of."""
     reason: str
     together: str | None = None
     """Holds of equal value are released together."""

@@ -77,6 +77,13 @@ def test_the_preemptor_is_named_and_binds_its_victims_together(world: World) -> 
     assert (known.preemptor, known.together) == (f"{NAMESPACE}/job-train-1", PREEMPTOR_UID)
 
 
+def test_a_preemptor_of_another_namespace_is_not_named_to_its_victims(world: World) -> None:
+    elsewhere = workload(name="job-secret-1", uid=PREEMPTOR_UID, owned_by=owner("job-9", "secret"))
+    world.put(preempted())
+    world.put(msgspec.structs.replace(elsewhere, metadata=msgspec.structs.replace(elsewhere.metadata, namespace="ml")))
+    assert _signal(world.review()).preemptor == PREEMPTOR_UID
+
+
 @pytest.mark.parametrize(
     "message", ["", "Preempted to accommodate a workload (UID: UNKNOWN, JobUID: UNKNOWN) due to x"]
 )
