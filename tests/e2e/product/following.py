@@ -25,6 +25,8 @@ class Following:
         self._grew = asyncio.Condition()
         self.nodes: defaultdict[int, list[str]] = defaultdict(list)
         """On which node each index ran, one after the other."""
+        self.pods: defaultdict[int, list[str]] = defaultdict(list)
+        """As which pod."""
 
     @classmethod
     @asynccontextmanager
@@ -67,6 +69,7 @@ class Following:
         output = bytearray()
         self._output[index].append(output)
         self.nodes[index].append(pod["spec"]["nodeName"])
+        self.pods[index].append(name)
         self._seen[name] = group.create_task(self._read(name, output), name=f"log of {name}")
 
     async def _read(self, pod: str, output: bytearray) -> None:

@@ -10,6 +10,7 @@ from tests.cluster.cluster import Cluster
 from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, is_on_every_node
 from tests.e2e.product.rendering import NAMESPACE
 
+ALL = ("coordinator", "webhooks", "agent")
 Kill = Callable[[Cluster, Api, str], Awaitable[None]]
 
 
@@ -32,11 +33,13 @@ async def kill_processes(cluster: Cluster, api: Api, component: str) -> None:
 
 async def renew(api: Api) -> None:
     """Replace pods whose processes have died before: the kubelet lets each next start of theirs wait longer."""
-    for component in ("coordinator", "webhooks", "agent"):
-        for pod in await api.objects("v1", "Pod", NAMESPACE, selector=_selector(component)):
-            if any(status["restartCount"] for status in pod["status"].get("containerStatuses", ())):
-                await api.delete("v1", "Pod", pod["metadata"]["name"], NAMESPACE)
-                await wait_for(api, "v1", "Pod", pod["metadata"]["name"], is_gone, namespace=NAMESPACE)
+    worn: list[str] = []
+    for pod in await api.objects("v1", "Pod", NAMESPACE, selector=f"app.kubernetes.io/component in ({','.join(ALL)})"):
+        if any(status["restartCount"] for status in pod["status"].get("containerStatuses", ())):
+            worn.append(pod["metadata"]["name"])
+            await api.delete("v1", "Pod", worn[-1], NAMESPACE)
+    for name in worn:
+        await wait_for(api, "v1", "Pod", name, is_gone, namespace=NAMESPACE)
     await whole(api)
 
 
@@ -45,7 +48,7 @@ async def whole(api: Api, *, within: float = 120) -> None:
     for name in (COORDINATOR, WEBHOOKS):
         await wait_for(api, "apps/v1", "Deployment", name, _is_ready, namespace=NAMESPACE, within=within)
     await wait_for(api, "apps/v1", "DaemonSet", AGENT, is_on_every_node, namespace=NAMESPACE, within=within)
-    for component in ("coordinator", "webhooks", "agent"):
+    for component in ALL:
         await wait_for_all(
             api, "v1", "Pod", lambda pods: bool(pods) and all(map(has_condition("Ready"), pods)),
             namespace=NAMESPACE, selector=_selector(component), within=within,

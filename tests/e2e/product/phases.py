@@ -12,12 +12,15 @@ from tests.cluster.fixtures.namespace import Namespace
 
 COUNTS = 150
 _COUNT = """
-import os, sys, time
+import itertools, os, time
 load = [os.urandom(1 << 20) for _ in range({mebibytes})]
-for number in range({counts}):
+for number in {numbers}:
     print(number, flush=True)
+    if os.path.exists('{enough}'):
+        break
     time.sleep(0.1)
 """
+_ENOUGH = "/tmp/enough"
 _ORDER: dict[str, Sequence[str]] = {
     "PreemptionHold": (HoldStep.HOLDING, HoldStep.RELEASING, HoldStep.RELEASED),
     "Checkpoint": (
@@ -33,9 +36,18 @@ _ORDER: dict[str, Sequence[str]] = {
 }
 
 
-def counting(*, mebibytes: int = 150, counts: int = COUNTS) -> tuple[str, ...]:
-    """A command that counts aloud, ten a second, with so much memory that no store can compress or has seen before."""
-    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, counts=counts)
+def counting(*, mebibytes: int = 150, counts: int | None = COUNTS) -> tuple[str, ...]:
+    """A command that counts aloud, ten a second, with so much memory that no store can compress or has seen before.
+
+    Without `counts` it goes on until it is told that it is `enough`.
+    """
+    numbers = "itertools.count()" if counts is None else f"range({counts})"
+    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=numbers, enough=_ENOUGH)
+
+
+async def enough(namespace: Namespace, pod: str) -> None:
+    """Tell a pod that it has counted enough."""
+    await namespace.exec(pod, "touch", _ENOUGH)
 
 
 def all_counts(counts: int = COUNTS) -> list[str]:
