@@ -49,8 +49,6 @@ class CoordinatorConfiguration(ComponentConfiguration):
     """Names under which they are registered, such as `kueue`."""
     deployment: str | None = None
     """Name of its own Deployment, on which Events about itself go."""
-    excluded_namespaces: tuple[str, ...] = ()
-    """Beside our own and `kube-system`: their pods are never checkpointed."""
     operations_port: Port = 8081
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
     lease: LeaseConfiguration = LeaseConfiguration()

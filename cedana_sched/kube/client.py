@@ -93,10 +93,10 @@ class Api:
         path = resource.path(body["metadata"].get("namespace"))
         return msgspec.json.decode(await self._call("POST", path, self._typed(resource, body)), type=into)
 
-    async def update(self, resource: Resource, body: Object, *, into: type[T], subresource: str | None = None) -> T:
+    async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Replace it. With a `resourceVersion` in its metadata it raises ConflictError when somebody was faster."""
         metadata = body["metadata"]
-        path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        path = resource.path(metadata.get("namespace"), metadata["name"])
         return msgspec.json.decode(await self._call("PUT", path, self._typed(resource, body)), type=into)
 
     async def patch(

@@ -30,7 +30,6 @@ class Metadata(_Kube, frozen=True):
     generation: int = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
@@ -57,7 +56,6 @@ class EnvVar(_Kube, frozen=True):
 
 class Container(_Kube, frozen=True):
     name: str
-    image: str = ""
     env: tuple[EnvVar, ...] = ()
     restart_policy: str | None = None
 
@@ -66,26 +64,17 @@ class SchedulingGate(_Kube, frozen=True):
     name: str
 
 
-class Volume(_Kube, frozen=True):
-    name: str
-    empty_dir: dict[str, Any] | None = None
-
-
 class PodSpec(_Kube, frozen=True):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    volumes: tuple[Volume, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
-    runtime_class_name: str | None = None
     termination_grace_period_seconds: int | None = None
     restart_policy: str = ""
 
 
 class ContainerStatus(_Kube, frozen=True):
     name: str
-    container_id: str | None = msgspec.field(default=None, name="containerID")
-    restart_count: int = 0
     state: dict[str, dict[str, Any]] = {}
 
     @property
@@ -98,9 +87,7 @@ class PodStatus(_Kube, frozen=True):
     reason: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
     start_time: str | None = None
-    host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
 class Pod(_Kube, frozen=True):
@@ -116,18 +103,14 @@ class Pod(_Kube, frozen=True):
 
 class Taint(_Kube, frozen=True):
     key: str
-    value: str = ""
-    effect: str = ""
 
 
 class NodeSpec(_Kube, frozen=True):
     taints: tuple[Taint, ...] = ()
-    unschedulable: bool = False
 
 
 class NodeStatus(_Kube, frozen=True):
     conditions: tuple[Condition, ...] = ()
-    node_info: dict[str, Any] = {}
 
 
 class Node(_Kube, frozen=True):

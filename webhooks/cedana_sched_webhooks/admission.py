@@ -24,7 +24,6 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     """What is about to happen. `object` is None for DELETE, `old_object` for CREATE."""
 
     uid: str
-    operation: str = ""
     namespace: str = ""
     name: str = ""
     user_info: UserInfo = UserInfo()

@@ -38,7 +38,6 @@ class _Kube(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TemplateMetadata(_Kube, frozen=True):
-    labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
 
@@ -60,7 +59,6 @@ class PodSet(_Kube, frozen=True):
     """Pods of one kind of a Workload; a Job has one, called `main`."""
 
     name: str = "main"
-    count: int = 1
     template: PodTemplate = PodTemplate()
 
 

@@ -21,8 +21,6 @@ from cedana_sched.cluster.node.returning.progress import StagingProgress
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 
-DOOMED = Path("/run/cedana-sched/doomed")
-
 
 class PodReturns(Protocol):
     """The way back of pods, through the restore container and the runtime handler. Every call is idempotent."""
@@ -54,7 +52,7 @@ class PodRuntime:
     `gone` of each that is no more; the server of the preStop calls tells `deleted` too, and answers when it returns.
     """
 
-    def __init__(self, returns: PodReturns, places: Places, doomed: Path = DOOMED) -> None:
+    def __init__(self, returns: PodReturns, places: Places, doomed: Path) -> None:
         self._returns = returns
         self._places = places
         self._bundles = Bundles(places)

@@ -65,7 +65,7 @@ def test_bundles_that_come_and_go_are_noticed(host: Host) -> None:
     assert len(bundles.of_pod("p1")) == 2
     host.places.here(host.places.bundles / "a" / "config.json").unlink()
     host.places.here(host.places.bundles / "a").rmdir()
-    assert [container.id for container in bundles.of_pod("p1")] == ["b"]
+    assert [container.bundle.name for container in bundles.of_pod("p1")] == ["b"]
 
 
 def test_empty_dirs_and_shared_memory_are_volumes(host: Host) -> None:

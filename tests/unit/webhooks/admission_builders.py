@@ -144,7 +144,7 @@ def pod(
 
 
 def creation(body: Object, namespace: str = "lab") -> Request:
-    return Request(uid="request", operation="CREATE", namespace=namespace, object=body)
+    return Request(uid="request", namespace=namespace, object=body)
 
 
 def suspension(
@@ -162,7 +162,7 @@ def suspension(
     job: Object = {"metadata": metadata, "spec": {"suspend": True, "template": template or pod()}, "status": status}
     before = copy.deepcopy(job)
     before["spec"]["suspend"] = False
-    return Request("request", "UPDATE", "lab", "sim", UserInfo(user), job, before, dry_run)
+    return Request("request", "lab", "sim", UserInfo(user), job, before, dry_run)
 
 
 def patched(body: Object, patch: Iterable[Object]) -> Object:

@@ -73,5 +73,5 @@ def test_what_is_refused_names_field_value_and_remedy(plural: str, spec: Any, pa
 
 def test_a_deletion_is_not_looked_at() -> None:
     request = creation({"spec": {"posix": "x"}})
-    gone = type(request)(uid="1", operation="DELETE", old_object=request.object)
+    gone = type(request)(uid="1", old_object=request.object)
     assert validation.answer(gone, validation.check_storage) == Answer("not-ours")

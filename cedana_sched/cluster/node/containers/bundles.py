@@ -62,7 +62,6 @@ class State(msgspec.Struct, frozen=True):
 class Container(msgspec.Struct, frozen=True):
     """A running container of a pod."""
 
-    id: str
     name: str
     bundle: Path
     """On the host."""
@@ -91,7 +90,7 @@ class Bundles:
                 continue
             if state := self._state(identifier):
                 bundle = self._places.bundles / identifier
-                found.append(Container(identifier, name, bundle, specification, state))
+                found.append(Container(name, bundle, specification, state))
         return tuple(sorted(found, key=lambda container: container.name))
 
     def sandbox(self, pod_uid: str) -> int | None:

@@ -10,8 +10,7 @@ from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
 
-_ESTABLISHED = 1  # linux tcp_states.h
-_LISTENING = 10
+_LISTENING = 10  # linux tcp_states.h
 _CLOSED = 7
 
 
