@@ -136,14 +136,14 @@ class Api:
         resource, namespace = await self._of(body, namespace)
         return await self.call("POST", resource.path(namespace), body=body, query={"fieldManager": FIELD_MANAGER})
 
-    async def apply(self, body: Object, namespace: str | None = None) -> Object:
-        """Create it, or change what `body` names (server-side apply)."""
+    async def apply(self, body: Object, namespace: str | None = None, *, manager: str = FIELD_MANAGER) -> Object:
+        """Create it, or change what `body` names (server-side apply); the fields are `manager`'s then."""
         resource, namespace = await self._of(body, namespace)
         return await self.call(
             "PATCH",
             resource.path(namespace, body["metadata"]["name"]),
             body=body,
-            query={"fieldManager": FIELD_MANAGER, "force": "true"},
+            query={"fieldManager": manager, "force": "true"},
             content_type=_TYPES["apply"],
         )
 
