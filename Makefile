@@ -64,7 +64,11 @@ e2e-parts: cluster-packages ## Build what the tests on clusters need: Kubernetes
 
 .PHONY: e2e
 e2e: e2e-parts ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
-	@$(BIN)/pytest $(TESTS) $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
+
+.PHONY: e2e-faults
+e2e-faults: e2e-parts ## Kill every part of the product at every phase of a preemption
+	@$(BIN)/pytest tests/e2e/product/test_faults_of_parts.py $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules

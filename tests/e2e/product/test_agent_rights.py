@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import API_VERSION, NODE_READY
+from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_READY
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
@@ -84,7 +84,8 @@ def checkpoint(name: str, node: str = "gpu-3") -> Object:
         "uid": name, "identity": {"id": "md-run"}, "pod": {"name": "md-run-0", "uid": "5f1c", "nodeName": node},
         "adapter": "kueue", "hold": "h-1", "reason": "InCohortReclamation", "createdAt": NOW,
     }  # fmt: skip
-    return {"apiVersion": API_VERSION, "kind": "Checkpoint", "metadata": {"name": name}, "spec": spec}
+    metadata = {"name": name, "labels": {NODE: node}}
+    return {"apiVersion": API_VERSION, "kind": "Checkpoint", "metadata": metadata, "spec": spec}
 
 
 ANSWER = {"answer": {"number": 1, "outcome": {"type": "Frozen"}}, "transfer": {"readBytes": 1}}

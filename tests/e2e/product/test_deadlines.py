@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
+import pytest
+
 from cedana_sched.model.objects.names import API_VERSION, POLICY, RESTORE_CONTAINER, RESTORE_GATE
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
@@ -20,6 +22,8 @@ from tests.e2e.product.phases import all_at, all_counts, counting, reached
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 from tests.e2e.product.store_faults import damage_packs, unreachable
+
+pytestmark = pytest.mark.any_shape
 
 _PODS = 4
 

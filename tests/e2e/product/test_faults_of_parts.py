@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
@@ -34,13 +35,19 @@ _PHASES = {
 _KILLS: dict[str, parts.Kill] = {"deleted": parts.delete_pods, "killed": parts.kill_processes}
 
 
-def _cases() -> Iterator[tuple[str, str, str]]:
+_ALWAYS = dict(zip(_PHASES, itertools.cycle(parts.ALL), strict=False))
+"""Every phase once, with every part in turn."""
+
+
+def _cases() -> Iterator[ParameterSet]:
     """Every part at every phase, in turn with its pod and without."""
     for start, part in enumerate(parts.ALL):
         for phase, kill in zip(_PHASES, itertools.islice(itertools.cycle(_KILLS), start, None), strict=False):
-            yield part, kill, phase
+            marks = () if _ALWAYS[phase] == part else pytest.mark.exhaustive
+            yield pytest.param(part, kill, phase, marks=marks)
 
 
+@pytest.mark.any_shape
 @pytest.mark.parametrize(("part", "kill", "phase"), list(_cases()))
 async def test_dead_part_costs_no_work(
     part: str, kill: str, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,

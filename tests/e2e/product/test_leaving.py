@@ -22,6 +22,8 @@ from tests.e2e.product.queues import API, groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 from tests.e2e.product.rendering import RELEASE
 
+pytestmark = pytest.mark.any_shape
+
 _PODS = 4
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.api.waiting import is_gone
@@ -15,6 +17,8 @@ from tests.e2e.product.history import Eviction, of_ours
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
+
+pytestmark = pytest.mark.any_shape
 
 
 async def test_job_that_asks_for_nothing_is_preempted_as_without_us(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from tests.cluster.addons.catalog import install
@@ -20,6 +21,8 @@ from tests.e2e.product.history import Eviction
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import PRIORITY_LABEL, groups, indexed_job, priorities
 from tests.e2e.product.reclaiming import completed, reclaim
+
+pytestmark = pytest.mark.any_shape
 
 _NOTHING_OF_THEIR_OWN = {"bio": "0", "ml": "0", "spare": "800m"}
 """Both groups borrow all that they use, so that shares alone decide who gives way."""

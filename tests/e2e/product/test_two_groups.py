@@ -19,6 +19,8 @@ from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 
+pytestmark = pytest.mark.any_shape
+
 _PODS = 4
 
 
