@@ -9,10 +9,10 @@ import pytest
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product.s3_server import PORT, S3Server
 
+pytestmark = pytest.mark.any_shape
+
 _ASK = """\
 import http.client, sys, time
-
-pytestmark = pytest.mark.any_shape
 until = time.monotonic() + 20  # kube-proxy learns of a ready pod a while after everybody else
 while True:
     connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=20)
