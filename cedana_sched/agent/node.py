@@ -17,13 +17,14 @@ import structlog
 
 from cedana_sched.agent.captures import Captures
 from cedana_sched.agent.frozen import FrozenWorkloads
+from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.runtime import RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
@@ -67,6 +68,7 @@ class NodeAgent:
         self._cache_directory = cache_directory
         self._work = state_directory / "captures"
         self._threads = StoreThreads()
+        self._garbage = Garbage(self._store, self._threads)
         staging = Staging(state_directory / "staged", toolchain.version)
         self._returns = Returns(runtime, self._store, staging, self._threads)
         self._frozen = FrozenWorkloads(runtime)
@@ -80,6 +82,7 @@ class NodeAgent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._captures.__aexit__(kind, error, trace)
+        await self._garbage.close()
 
     async def tidy(self, restore_uids: Collection[str]) -> None:
         """Free the disk of what an agent that was killed had staged, but for these restores."""
@@ -95,16 +98,16 @@ class NodeAgent:
             case orders.Dump():
                 async for outcome in self._dump(order):
                     yield outcome
-            case orders.Freeze() | orders.Kill() | orders.Resume() | orders.Abort() | orders.Retain():
+            case orders.Freeze() | orders.Kill() | orders.Resume() | orders.Abort():
                 yield await self._checkpoint(order)
+            case orders.Retain():
+                yield await self._retain(order)
+            case orders.Remove():
+                yield await self._remove(order)
             case _:
                 yield await self._return(order)
 
-    async def _checkpoint(
-        self, order: orders.Freeze | orders.Kill | orders.Resume | orders.Abort | orders.Retain
-    ) -> orders.Outcome:
-        if isinstance(order, orders.Retain):
-            return await self._retain(order)
+    async def _checkpoint(self, order: orders.Freeze | orders.Kill | orders.Resume | orders.Abort) -> orders.Outcome:
         await self._captures.none_of_before()
         match order:
             case orders.Freeze():
@@ -216,3 +219,13 @@ class NodeAgent:
         removed = self._store.apply_retention(order.identity, order.retention, spare=order.spare)
         self._store.collect_garbage(order.identity.namespace)
         return tuple(removed)
+
+    async def _remove(self, order: orders.Remove) -> orders.Outcome:
+        try:
+            await self._threads.run(self._store.remove, order.snapshot)
+        except NotFoundError as error:
+            log.info("snapshot was removed already", snapshot=str(order.snapshot), said=error.message)
+        except CedanaSchedError as error:
+            return orders.RemoveFailed(order.checkpoint_uid, str(error))
+        self._garbage.left_over(order.snapshot.identity.namespace)
+        return orders.Removed(order.checkpoint_uid)

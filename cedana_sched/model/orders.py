@@ -124,7 +124,17 @@ class Retain(msgspec.Struct, frozen=True, tag=True):
     """Generations that a running restore has claimed."""
 
 
-Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain
+class Remove(msgspec.Struct, frozen=True, tag=True):
+    """Remove one snapshot, if it is (still) there, and what only it needed: `Removed` or `RemoveFailed`.
+
+    No checkpoint is under way that it belongs to any more. Whoever is fetching it finds that it is gone.
+    """
+
+    checkpoint_uid: str
+    snapshot: SnapshotRef
+
+
+Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain | Remove
 
 
 class Frozen(msgspec.Struct, frozen=True, tag=True):
@@ -204,6 +214,17 @@ class Retained(msgspec.Struct, frozen=True, tag=True):
     removed: tuple[SnapshotRef, ...] = ()
 
 
+class Removed(msgspec.Struct, frozen=True, tag=True):
+    checkpoint_uid: str
+
+
+class RemoveFailed(msgspec.Struct, frozen=True, tag=True):
+    """The snapshot is there, or nobody knows; another node, or a later time, may do better."""
+
+    checkpoint_uid: str
+    why: str
+
+
 Outcome = (
     Frozen
     | Progress
@@ -220,4 +241,6 @@ Outcome = (
     | StartedCold
     | GaveUp
     | Retained
+    | Removed
+    | RemoveFailed
 )

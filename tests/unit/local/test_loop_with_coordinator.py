@@ -47,7 +47,7 @@ class Node:
         await asyncio.Event().wait()
         yield NodeLost("never")
 
-    async def _obey(self, order: Order) -> Outcome:  # one line an order
+    async def _obey(self, order: Order) -> Outcome:  # noqa: C901  # one line an order
         match order:
             case orders.Freeze(uid, _):
                 return orders.Frozen(uid)
@@ -76,6 +76,8 @@ class Node:
                 return orders.GaveUp(uid)
             case orders.Retain(checkpoint_uid=uid):
                 return orders.Retained(uid)
+            case orders.Remove():
+                raise AssertionError("the engine's objects are not deleted")
 
     async def _dump(self, uid: str, identity: Identity) -> Outcome:
         self.dumping.set()
