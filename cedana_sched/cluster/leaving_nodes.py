@@ -10,7 +10,7 @@ import structlog
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.objects import Condition, Metadata, Node, Pod
+from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
@@ -65,7 +65,7 @@ def is_ours(metadata: Metadata) -> bool:
 def able(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str, ...]:
     """Nodes that are Ready and have an agent that runs."""
     served = {agent.spec.node_name for agent in agents if agent.status.phase == "Running"}
-    return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and _is_ready(node)))
+    return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and node.ready))
 
 
 async def _left(nodes: Mirror[Node], told: tuple[str, ...], seconds: float) -> set[str]:
@@ -104,15 +104,7 @@ def _note(node: Node, marked: set[str], left: set[str]) -> None:
 
 def _is_awaited(nodes: Mirror[Node], name: str) -> bool:
     node = nodes.get(name)
-    return node is not None and _is_ready(node)
-
-
-def _is_ready(node: Node) -> bool:
-    return any(_is_true(condition) for condition in node.status.conditions)
-
-
-def _is_true(condition: Condition) -> bool:
-    return condition.type == "Ready" and condition.status == "True"
+    return node is not None and node.ready
 
 
 async def _annotate(api: Api, node: str, annotations: dict[str, str | None], *labels: str) -> None:

@@ -30,6 +30,7 @@ class Metadata(_Kube, frozen=True):
     generation: int = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
@@ -117,6 +118,11 @@ class Node(_Kube, frozen=True):
     metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet is well."""
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
 
 
 class PartialObject(_Kube, frozen=True):

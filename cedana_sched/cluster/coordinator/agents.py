@@ -76,7 +76,7 @@ class ObjectAgents:
     ) -> None:
         self._projection = projection
         self._removed = removed
-        pending = f"{names.SETTLED}!=true"
+        pending = f"!{names.SETTLED}"
         self._mirrors = [
             Mirror(Watch(api, resource, OrderObject, labels=pending)) for resource in (CHECKPOINTS, RESTORES)
         ]

@@ -7,65 +7,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import msgspec
-
 from cedana_sched.adapter.pods import find_identity
-from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 
 
-class _Read(msgspec.Struct, frozen=True, rename="camel"):
-    pass
-
-
-class _IdentitySpec(_Read, frozen=True):
-    id: str
-    index: int = 0
-
-
-class _PodSpec(_Read, frozen=True):
-    node_name: str = ""
-
-
-class _Spec(_Read, frozen=True):
-    identity: _IdentitySpec
-    pod: _PodSpec = _PodSpec()
-
-
-class _SnapshotName(_Read, frozen=True):
-    generation: int = 0
-
-
-class _Status(_Read, frozen=True):
-    step: CheckpointStep = CheckpointStep.WAITING
-    snapshot: _SnapshotName | None = None
-
-
-class Offered(_Read, frozen=True):
-    """A Checkpoint as far as it matters to who may continue from it."""
-
-    metadata: Metadata
-    spec: _Spec
-    status: _Status = _Status()
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.metadata.namespace, self.spec.identity.id, self.spec.identity.index)
-
-    @property
-    def node(self) -> str:
-        return self.spec.pod.node_name
-
-
 class Choice:
     """Follows all Checkpoints and protected pods."""
 
-    def __init__(self, pods: Mirror[Pod], checkpoints: Mirror[Offered]) -> None:
+    def __init__(self, pods: Mirror[Pod], checkpoints: Mirror[KnownCheckpoint]) -> None:
         self._pods = pods
-        self._offers: defaultdict[tuple[str, str], dict[str, Offered]] = defaultdict(dict)
+        self._offers: defaultdict[tuple[str, str], dict[str, KnownCheckpoint]] = defaultdict(dict)
         """By namespace and id, then by name: what is committed or may be."""
         self._chosen: dict[str, Identity] = {}
         """By uid of pods that may not show it yet."""
@@ -74,7 +30,7 @@ class Choice:
         checkpoints.subscribe(self._offered)
         pods.subscribe(self._forget)
 
-    def of(self, pod: Pod) -> Offered | None:
+    def of(self, pod: Pod) -> KnownCheckpoint | None:
         """What this pod continues: the same whenever it is asked. None: nothing is left, and it begins anew."""
         metadata = pod.metadata
         offers = self._offers.get((metadata.namespace, metadata.annotations[names.ID]), {}).values()
@@ -100,12 +56,12 @@ class Choice:
                 taken.add(identity)
         return taken
 
-    def _offered(self, before: Offered | None, now: Offered | None) -> None:
+    def _offered(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
         one = now or before
         if one is None:
             return
         key = one.metadata.namespace, one.spec.identity.id
-        if now is not None and now.status.step is not CheckpointStep.FAILED:
+        if now is not None and not now.is_deleted and now.status.step is not CheckpointStep.FAILED:
             self._offers[key][now.metadata.name] = now
         elif key in self._offers:
             self._offers[key].pop(one.metadata.name, None)
@@ -128,6 +84,6 @@ def is_to_choose(pod: Pod) -> bool:
     return names.ID in annotations and annotations.get(names.RESTORES) == names.any_snapshot_of(annotations[names.ID])
 
 
-def _committed_first(one: Offered) -> tuple[bool, int, int]:
+def _committed_first(one: KnownCheckpoint) -> tuple[bool, int, int]:
     generation = one.status.snapshot.generation if one.status.snapshot is not None else 0
     return one.status.step is not CheckpointStep.READY, one.identity.index, -generation

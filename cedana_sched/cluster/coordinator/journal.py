@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -27,7 +27,7 @@ from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
-from cedana_sched.model.records import Record
+from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Record
 
 log = structlog.get_logger(__name__)
 
@@ -84,16 +84,17 @@ class ObjectJournal:
         entries = await self._take_over()
         records: dict[str, Record] = {}
         for resource in RESOURCES:
-            query = {"labelSelector": f"{names.SETTLED}!=true"}
+            query = {"labelSelector": f"!{names.SETTLED}"}
             bodies, _ = await self._api.list_all(resource, None, query, into=dict)
             for body in bodies:
                 if (record := self._read(resource.kind, body)) is not None:
                     records[record.uid] = record
                     self._projection.know(record, body)
-        for record in entries.forgotten:
+        late = _without_deleted(entries, records)
+        for record in late.forgotten:
             records.pop(record.uid, None)
-        records |= {record.uid: record for record in entries.records}
-        self._projection.write(entries.records, entries.forgotten)
+        records |= {record.uid: record for record in late.records}
+        self._projection.write(late.records, late.forgotten)
         self._recorded(tuple(records.values()), ())
         return tuple(records.values())
 
@@ -175,6 +176,28 @@ class ObjectJournal:
         if version:
             metadata["resourceVersion"] = version
         return {"metadata": metadata, "binaryData": {_ENTRIES: base64.b64encode(data).decode()}}
+
+
+def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:
+    """Without Checkpoints whose objects are over, deleted or settled: a log may be older than that.
+
+    One that is ready had an object, or its orders would have gone nowhere. It stays while its eviction is held.
+    """
+    held = {
+        uid
+        for one in (*entries.records, *shown.values())
+        if isinstance(one, PreemptionHold) and one.step is HoldStep.HOLDING
+        for uid in one.checkpoints
+    }
+
+    def is_over(record: Record) -> bool:
+        is_ready = isinstance(record, Checkpoint) and record.step is CheckpointStep.READY
+        return is_ready and record.uid not in shown and record.uid not in held
+
+    return Entries(
+        tuple(record for record in entries.records if not is_over(record)),
+        tuple(record for record in entries.forgotten if not is_over(record)),
+    )
 
 
 def _entries(found: _Log) -> Entries:

@@ -15,12 +15,15 @@ from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
-from cedana_sched.cluster.coordinator.choice import Offered
 from cedana_sched.cluster.coordinator.gates import Gates
+from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
+from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.purge import Purge
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
@@ -60,10 +63,22 @@ class Leader:
         """Every protected pod."""
         self._policies = ClusterPolicies(api)
         self._events = EventRecorder(api, COMPONENT, namespace)
-        self._removal = Removal(api)
-        self._projection = Projection(api, namespace, self._removal.is_removed)
+        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
+        by_snapshot = BySnapshot(self._checkpoints)
+        self._removal = Removal(api, self._checkpoints, by_snapshot)
+        self._projection = Projection(api, namespace, self._removal.is_removed, Owners(self.pods).of)
         self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
-        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, Offered))
+        self._in_use = InUse()
+        self._purge = Purge(
+            api,
+            self._checkpoints,
+            by_snapshot,
+            self._nodes,
+            self._in_use,
+            let_go=self._projection.let_go,
+            is_gone=self._removal.is_gone,
+            events=self._events,
+        )
         self._gates = Gates(api, self.pods, self._nodes, self._checkpoints)
         self._storages = StorageProbe(api)
         cluster = ClusterAccess(api, self._events, self.pods, self._policies, namespace)
@@ -96,6 +111,7 @@ class Leader:
                     ("gates", self._gates.run()),
                     ("storages", self._storages.run()),
                     ("removal", self._removal.run()),
+                    ("purge", self._purge.run()),
                     ("events", self._events.run()),
                     *((f"adapter {name}", self._kept(name)) for name in self._adapters),
                 )
@@ -125,7 +141,7 @@ class Leader:
 
     def _recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         self._gates.recorded(records, forgotten)
-        self._removal.recorded(records, forgotten)
+        self._in_use.recorded(records, forgotten)
         if self._told is not None:
             self._told(records, forgotten)
 

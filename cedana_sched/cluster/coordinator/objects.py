@@ -62,9 +62,10 @@ def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
 def to_object(record: Record, system_namespace: str) -> Object:
     """Metadata, spec and status of a record's object."""
     namespace, name = key_of(record, system_namespace)
-    metadata = {"namespace": namespace, "name": name, "labels": _labels(record)}
+    metadata: Object = {"namespace": namespace, "name": name, "labels": _labels(record)}
     match record:
         case Checkpoint():
+            metadata["finalizers"] = [names.SNAPSHOT]
             spec, status = _checkpoint(record)
         case PreemptionHold():
             spec, status = _hold(record)

@@ -23,6 +23,7 @@ from cedana_sched.model.objects.checkpoint import CheckpointStatus
 from cedana_sched.model.objects.preemption_hold import PreemptionHoldStatus
 from cedana_sched.model.objects.restore import RestoreStatus
 from cedana_sched.model.orders import Order
+from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
 
 log = structlog.get_logger(__name__)
@@ -70,12 +71,27 @@ class _Target:
 class Projection:
     """The objects of all records. Run `run` as a task."""
 
-    def __init__(self, api: Api, system_namespace: str, is_removed: Callable[[Record], bool] = lambda _: False) -> None:
-        """Writes with the rights of `api`; `is_removed` says whether a checkpoint's snapshot is not there any more."""
+    def __init__(
+        self,
+        api: Api,
+        system_namespace: str,
+        is_removed: Callable[[Record], bool] = lambda _: False,
+        owners: Callable[[WorkloadRef], list[Object]] = lambda _: [],
+    ) -> None:
+        """Writes with the rights of `api`.
+
+        Args:
+            api: may create, patch and delete the objects.
+            system_namespace: where holds go that have no namespace of their own.
+            is_removed: says whether a checkpoint's snapshot is not there any more.
+            owners: `ownerReferences` of a Checkpoint of this pod.
+        """
         self._api = api
         self._is_removed = is_removed
+        self._owners = owners
         self._system_namespace = system_namespace
         self._targets: dict[str, _Target] = {}
+        self._let_go: set[str] = set()
         self._queue: asyncio.Queue[_Target] = asyncio.Queue()
 
     def know(self, record: Record, body: Object) -> None:
@@ -88,10 +104,15 @@ class Projection:
     def write(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         """Have these carried over; returns at once."""
         for record in records:
+            if record.uid in self._let_go:
+                continue
             target = self._target(record)
             target.record, target.forgotten = record, False
             self._enqueue(target)
         for record in forgotten:
+            if record.uid in self._let_go:
+                self._let_go.discard(record.uid)
+                continue
             target = self._target(record)
             target.record, target.forgotten, target.is_removed = record, True, self._is_removed(record)
             self._enqueue(target)
@@ -107,6 +128,11 @@ class Projection:
         target.order_number += 1
         self._enqueue(target)
         return target.order_number
+
+    def let_go(self, uid: str) -> None:
+        """Write nothing any more for this record: its object was deleted, and goes for good."""
+        if self._targets.pop(uid, None) is not None:
+            self._let_go.add(uid)
 
     def pending(self) -> Pending:
         """What a coordinator that starts now would not see in the objects."""
@@ -167,10 +193,13 @@ class Projection:
         target.written = max(target.written, version)
         if target.forgotten and target.written == target.wanted:
             self._targets.pop(target.record.uid, None)
+            self._let_go.discard(target.record.uid)
 
     async def _write_one(self, target: _Target) -> None:
         """A snapshot's Checkpoint stays when it is forgotten, as what people see of it; everything else goes."""
         record = target.record
+        if record.uid in self._let_go:
+            return
         if not target.forgotten:
             await self._show(target)
         elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY and not target.is_removed:
@@ -188,10 +217,14 @@ class Projection:
         try:
             await self._api.patch(target.resource, target.name, target.namespace, patch, subresource="status")
         except AbsentError:  # somebody has deleted it: the record lives on
+            if target.record.uid in self._let_go:
+                return
             target.exists = False
             raise ApiUnavailableError(f"{target.name} was deleted, and is made again") from None
 
     async def _create(self, target: _Target, body: Object) -> None:
+        if isinstance(target.record, Checkpoint) and (owners := self._owners(target.record.workload)):
+            body["metadata"]["ownerReferences"] = owners
         try:
             await self._api.create(target.resource, body, into=dict)
         except AlreadyExistsError:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-import msgspec
 import structlog
 
+from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS
-from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.objects import names
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, Record
 
 log = structlog.get_logger(__name__)
@@ -23,65 +23,49 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
 
-class _Snapshot(msgspec.Struct, frozen=True):
-    generation: int
-
-
-class _Status(msgspec.Struct, frozen=True):
-    snapshot: _Snapshot | None = None
-
-
-class _Checkpoint(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    status: _Status = _Status()
-
-
 class Removal:
-    """Run `run` as a task; `recorded` hears of everything that is saved."""
+    """Run `run` as a task. Objects that are still records go when they are forgotten, the others at once."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, checkpoints: Mirror[KnownCheckpoint], by_snapshot: BySnapshot) -> None:
         self._api = api
+        self._by_snapshot = by_snapshot
         self._removed: set[SnapshotRef] = set()
-        self._queue: asyncio.Queue[tuple[Identity, frozenset[int]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[Metadata] = asyncio.Queue()
+        checkpoints.subscribe(self._heard)
 
     def removed(self, refs: Collection[SnapshotRef]) -> None:
         """These are not in the store any more."""
         self._removed.update(refs)
-        for identity in {ref.identity for ref in refs}:
-            generations = frozenset(ref.generation for ref in refs if ref.identity == identity)
-            self._queue.put_nowait((identity, generations))
+        for ref in refs:
+            for checkpoint in self._by_snapshot.of(ref):
+                self._heard(None, checkpoint)
 
     def is_removed(self, record: Record) -> bool:
         """Whether the snapshot of a checkpoint that is being forgotten is gone: then its object goes, too."""
-        return isinstance(record, Checkpoint) and record.snapshot in self._removed
+        return isinstance(record, Checkpoint) and record.snapshot is not None and self.is_gone(record.snapshot)
 
-    def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
-        """Forget what nobody will ask for again."""
-        del records
-        self._removed -= {one.snapshot for one in forgotten if isinstance(one, Checkpoint) and one.snapshot}
+    def is_gone(self, ref: SnapshotRef) -> bool:
+        """Whether retention has removed it, and its object is still there."""
+        return ref in self._removed
+
+    def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
+        if now is not None:
+            if now.is_forgotten and not now.is_deleted and now.snapshot in self._removed:
+                self._queue.put_nowait(now.metadata)
+        elif before is not None and (ref := before.snapshot) is not None and not self._by_snapshot.of(ref):
+            self._removed.discard(ref)
 
     async def run(self) -> None:
         """Remove objects, for ever."""
         while True:
-            identity, generations = await self._queue.get()
+            one = await self._queue.get()
             for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
                 try:
-                    await self._remove(identity, generations)
+                    await self._api.delete(CHECKPOINTS, one.name, one.namespace, uid=one.uid)
                 except ApiUnavailableError as error:
-                    log.warning("checkpoints not removed, trying again", problem=error.message, pause_seconds=pause)
+                    log.warning("checkpoint not removed, trying again", problem=error.message, pause_seconds=pause)
                     await asyncio.sleep(pause)
                     continue
                 except ApiError as error:
-                    log.warning("checkpoints not removed", identity=str(identity), problem=error.message)
+                    log.warning("checkpoint not removed", checkpoint=one.name, problem=error.message)
                 break
-
-    async def _remove(self, identity: Identity, generations: frozenset[int]) -> None:
-        """Those that nobody remembers; the others go when they are forgotten."""
-        labels = f"{names.ID}={identity.id},{names.INDEX}={identity.index},{names.SETTLED}=true"
-        query = {"labelSelector": labels}
-        found, _ = await self._api.list_all(CHECKPOINTS, identity.namespace, query, into=_Checkpoint)
-        for checkpoint in found:
-            snapshot = checkpoint.status.snapshot
-            if snapshot is not None and snapshot.generation in generations:
-                metadata = checkpoint.metadata
-                await self._api.delete(CHECKPOINTS, metadata.name, metadata.namespace, uid=metadata.uid)

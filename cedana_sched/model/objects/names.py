@@ -15,6 +15,9 @@ ADMISSION_CHECK_CONTROLLER: Final = f"{GROUP}/checkpoint-restore"
 # What opts a pod in; written by people, by an adapter into a pod template, or by the pod webhook.
 ID: Final = f"{GROUP}/id"
 """Annotation of a pod or pod template: the identity's id. The environment variable wins over it."""
+DERIVED: Final = f"{GROUP}/derived"
+"""Annotation of a pod or pod template: `true` where the id is its controller's own, so that nothing can ever continue
+from its snapshots once that is gone; they go with it."""
 INDEX: Final = f"{GROUP}/index"
 """Annotation of a pod: the replica's number."""
 WANTED: Final = f"{GROUP}/snapshot"
@@ -45,7 +48,11 @@ RESTORE_VOLUME: Final = "cedana-restore"
 NODE: Final = f"{GROUP}/node"
 """Label of a Checkpoint or Restore: the node whose agent it is addressed to."""
 SETTLED: Final = f"{GROUP}/settled"
-"""Label of a Checkpoint or Restore to which nothing more happens; its value is `true`."""
+"""Label of a Checkpoint or Restore that the coordinator has forgotten, because nothing more happens to it; its value is
+`true`, or `removing` where an agent is told to remove the snapshot of a Checkpoint that was deleted."""
+REMOVING: Final = "removing"
+SNAPSHOT: Final = f"{GROUP}/snapshot"
+"""Finalizer of a Checkpoint: what it describes is in the store, and goes before it."""
 RELEASED: Final = f"{GROUP}/released"
 """Annotation of a held object: name of the PreemptionHold that is over, so that the next attempt goes through."""
 

@@ -89,11 +89,11 @@ class FakeApiServer:
     ) -> tuple[tuple[T, ...], str]:
         assert namespace is None
         self._count()
-        label = (query or {}).get("labelSelector", "").removesuffix("!=true")
+        label = (query or {}).get("labelSelector", "").removeprefix("!")
         found = [
             body
             for (kind, _, _), body in self.objects.items()
-            if kind == resource.kind and body["metadata"].get("labels", {}).get(label) != "true"
+            if kind == resource.kind and label not in body["metadata"].get("labels", {})
         ]
         return tuple(self._as(body, into) for body in found), str(self.version)
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from cedana_sched.cluster.coordinator.choice import Choice, Offered, is_to_choose
+from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
-from tests.unit.cluster_coordinator.test_gates import _mirror
+from tests.unit.cluster_coordinator.filled_mirrors import filled
 
 
-def offered(index: int, step: CheckpointStep = CheckpointStep.READY, generation: int = 1, node: str = "a") -> Offered:
+def offered(
+    index: int, step: CheckpointStep = CheckpointStep.READY, generation: int = 1, node: str = "a"
+) -> KnownCheckpoint:
     name = f"md-{index}-{generation}"
     spec: Any = {"identity": {"id": "md", "index": index}, "pod": {"nodeName": node}}
     status: Any = {"step": step, "snapshot": {"generation": generation}}
     metadata: Any = {"name": name, "namespace": "bio", "resourceVersion": name}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Offered)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
 
 
 def sibling(
@@ -37,23 +41,30 @@ def sibling(
     return Pod(metadata, status=PodStatus(phase=phase))
 
 
-def choice(checkpoints: Mirror[Offered], *pods: Pod) -> Choice:
-    return Choice(cast("Mirror[Pod]", _mirror(*pods)), checkpoints)
+def choice(checkpoints: Mirror[KnownCheckpoint], *pods: Pod) -> Choice:
+    return Choice(cast("Mirror[Pod]", filled(*pods)), checkpoints)
 
 
-def index_of(one: Offered | None) -> int | None:
+def index_of(one: KnownCheckpoint | None) -> int | None:
     return None if one is None else one.identity.index
 
 
 def test_each_snapshot_is_chosen_once_and_committed_ones_first() -> None:
-    snapshots = _mirror(offered(7, CheckpointStep.DUMPING), offered(9), offered(8, CheckpointStep.FAILED))
+    snapshots = filled(offered(7, CheckpointStep.DUMPING), offered(9), offered(8, CheckpointStep.FAILED))
     chooser = choice(snapshots)
     assert [index_of(chooser.of(sibling(uid, 100 + number))) for number, uid in enumerate("abc")] == [9, 7, None]
     assert index_of(chooser.of(sibling("a", 100))) == 9, "the same answer again"
 
 
+def test_what_is_deleted_is_not_chosen() -> None:
+    going = offered(9)
+    deleted = replace(going, metadata=replace(going.metadata, deletion_timestamp="2026-05-01T12:00:00Z"))
+    chooser = choice(filled(deleted, offered(7)))
+    assert [index_of(chooser.of(sibling(uid, 100))) for uid in "ab"] == [7, None]
+
+
 def test_what_running_and_finished_siblings_have_is_not_chosen() -> None:
-    snapshots = _mirror(*(offered(index) for index in range(1, 6)))
+    snapshots = filled(*(offered(index) for index in range(1, 6)))
     siblings = (
         sibling("runs", 1, chosen=True),
         sibling("done", 2, chosen=True, phase="Succeeded"),
@@ -66,8 +77,8 @@ def test_what_running_and_finished_siblings_have_is_not_chosen() -> None:
 
 
 def test_choice_of_a_pod_that_went_before_it_was_seen_is_free_again() -> None:
-    pods: Mirror[Any] = _mirror(sibling("first", 100))
-    chooser = Choice(pods, _mirror(offered(7)))
+    pods: Mirror[Any] = filled(sibling("first", 100))
+    chooser = Choice(pods, filled(offered(7)))
     (first,) = pods
     assert index_of(chooser.of(first)) == 7
     assert chooser.of(sibling("second", 101)) is None
@@ -76,7 +87,7 @@ def test_choice_of_a_pod_that_went_before_it_was_seen_is_free_again() -> None:
 
 
 def test_newest_generation_says_where_it_was_taken() -> None:
-    chosen = choice(_mirror(offered(7, generation=1, node="a"), offered(7, generation=2, node="b"))).of(sibling("a", 1))
+    chosen = choice(filled(offered(7, generation=1, node="a"), offered(7, generation=2, node="b"))).of(sibling("a", 1))
     assert chosen is not None
     assert chosen.node == "b"
 

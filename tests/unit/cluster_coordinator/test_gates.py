@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from cedana_sched.cluster.coordinator.choice import Offered
 from cedana_sched.cluster.coordinator.gates import Gates
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.watching import Mirror
@@ -19,20 +19,11 @@ from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
+from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 
 _OLD_CPU = Compatibility("x86_64", frozenset({"sse2"}), (6, 1))
 _NEW_CPU = Compatibility("x86_64", frozenset({"sse2", "avx512f"}), (6, 1))
-
-
-class _Silent:
-    """A watch that tells nothing; its mirror is filled by hand."""
-
-
-def _mirror(*objects: Any) -> Mirror[Any]:
-    mirror: Mirror[Any] = Mirror(cast("Any", _Silent()))
-    mirror._replace(objects)
-    return mirror
 
 
 def _node(name: str, cpu: str, facts: Compatibility) -> Node:
@@ -63,7 +54,7 @@ class _Server:
         self.patches[name] = patch
 
     def mirror(self) -> Mirror[Pod]:
-        return _mirror(*(msgspec.convert(pod, Pod) for pod in self.pods.values()))
+        return filled(*(msgspec.convert(pod, Pod) for pod in self.pods.values()))
 
 
 @asynccontextmanager
@@ -80,10 +71,8 @@ async def _opening(gates: Gates) -> AsyncIterator[None]:
 
 
 def _gates(server: _Server, offers: Mirror[Any] | None = None) -> Gates:
-    nodes = _mirror(
-        _node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU)
-    )
-    offers = offers or _mirror()
+    nodes = filled(_node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU))
+    offers = offers or filled()
     offers.synced.set()
     return Gates(cast("Api", server), server.mirror(), nodes, offers)
 
@@ -136,10 +125,10 @@ async def test_nothing_opens_before_it_is_known_what_is_in_flight() -> None:
     assert server.patches == {}
 
 
-def _offered(index: int, step: CheckpointStep) -> Offered:
+def _offered(index: int, step: CheckpointStep) -> KnownCheckpoint:
     metadata = {"name": f"md-{index}", "namespace": "bio", "resourceVersion": "1"}
     spec = {"identity": {"id": "md", "index": index}, "pod": {"nodeName": "node-1"}}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"step": step}}, Offered)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"step": step}}, KnownCheckpoint)
 
 
 def _sibling(number: int) -> Object:
@@ -150,7 +139,7 @@ def _sibling(number: int) -> Object:
 
 async def test_pod_that_nothing_tells_apart_gets_the_number_of_a_snapshot_and_its_nodes() -> None:
     server = _Server(_sibling(4711))
-    gates = _gates(server, _mirror(_offered(7, CheckpointStep.READY)))
+    gates = _gates(server, filled(_offered(7, CheckpointStep.READY)))
     gates.recorded(())
     async with _opening(gates):
         await asyncio.sleep(0)
@@ -163,7 +152,7 @@ async def test_pod_that_nothing_tells_apart_gets_the_number_of_a_snapshot_and_it
 
 async def test_pod_whose_chosen_snapshot_is_in_flight_gets_its_number_at_once_and_waits() -> None:
     server = _Server(_sibling(4711))
-    gates = _gates(server, _mirror(_offered(1, CheckpointStep.DUMPING)))
+    gates = _gates(server, filled(_offered(1, CheckpointStep.DUMPING)))
     dumping = checkpoint(1, CheckpointStep.DUMPING)
     gates.recorded((dumping,))
     async with _opening(gates):

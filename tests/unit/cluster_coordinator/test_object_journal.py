@@ -12,16 +12,21 @@ from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator.journal import LOG_NAME, FencedError, ObjectJournal
 from cedana_sched.cluster.coordinator.objects import key_of, to_object
+from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Freeze
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import After, WorkloadRef
-from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
+from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
+from tests.unit.cluster_coordinator.filled_mirrors import filled
+from tests.unit.cluster_coordinator.test_objects_of_records import HOLD
 
 SYSTEM = "cedana-system"
 _STEPS = [step for step in CheckpointStep if step is not CheckpointStep.READY]
@@ -44,6 +49,9 @@ def checkpoint(number: int, step: CheckpointStep = CheckpointStep.WAITING) -> Ch
         deadline=1_800_000_600.0,
         snapshot=SnapshotRef(identity, 1) if step is CheckpointStep.READY else None,
     )
+
+
+READY = checkpoint(1, CheckpointStep.READY)
 
 
 class Process:
@@ -190,6 +198,75 @@ async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
     again = Process(server, "again")
     assert await again.journal.load() == ()
     await again.crash()
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+async def test_what_was_deleted_since_the_log_was_written_does_not_come_back(is_forgotten: bool) -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    await process.journal.save((READY,), ())
+    await process.settle()
+    if is_forgotten:
+        await process.journal.save((), (READY,))
+        await process.settle()
+    await process.crash()
+    assert server.objects.pop(("Checkpoint", *key_of(READY, SYSTEM)))
+    again = Process(server, "again")
+    assert await again.journal.load() == ()
+    await again.settle()
+    await again.crash()
+    assert {kind for kind, _, _ in server.objects} == {"ConfigMap"}
+
+
+async def test_checkpoint_that_its_eviction_waits_for_is_loaded_from_the_log_alone() -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    hold = replace(HOLD, step=HoldStep.HOLDING, checkpoints=(READY.uid,))
+    await process.crash()  # before anything is carried over
+    await process.journal.save((READY, hold), ())
+    again = Process(server, "again")
+    assert set(by_uid(await again.journal.load())) == {READY.uid, hold.uid}
+    await again.crash()
+
+
+async def test_nothing_is_written_any_more_for_what_is_let_go() -> None:
+    server = FakeApiServer()
+    process = Process(server, "process")
+    await process.journal.load()
+    await process.journal.save((READY, checkpoint(2)), ())
+    await process.settle()
+    key = ("Checkpoint", *key_of(READY, SYSTEM))
+    process.projection.let_go(READY.uid)
+    server.objects.pop(key)
+    for records, forgotten in (((READY,), ()), ((), (READY,)), ((checkpoint(2),), ())):
+        await process.journal.save(records, forgotten)
+        await process.settle()
+    with pytest.raises(KeyError):
+        process.projection.order(READY.uid, Freeze(READY.uid, READY.workload))
+    await process.crash()
+    assert key not in server.objects
+    assert not process.projection._let_go
+
+
+@pytest.mark.parametrize(("derived", "uid"), [("true", "w1"), (None, "w1"), ("false", "w1"), ("true", "its successor")])
+async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str | None, uid: str) -> None:
+    annotations = {names.ID: "md"} | ({names.DERIVED: derived} if derived else {})
+    owner = OwnerReference("batch/v1", "Job", "md", "job-uid", controller=True)
+    pod = Pod(Metadata("md-1", "bio", uid, annotations=annotations, owner_references=(owner,)))
+    server = FakeApiServer()
+    projection = Projection(cast("Api", server), SYSTEM, owners=Owners(filled(pod)).of)
+    task = asyncio.create_task(projection.run())
+    projection.write((checkpoint(1), checkpoint(2)), ())
+    await projection.flushed()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    owned, other = (server.objects["Checkpoint", *key_of(checkpoint(one), SYSTEM)]["metadata"] for one in (1, 2))
+    expected = [{"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid"}]
+    assert owned.get("ownerReferences", []) == (expected if (derived, uid) == ("true", "w1") else [])
+    assert "ownerReferences" not in other, "its pod is gone"
+    assert owned["finalizers"] == other["finalizers"] == [names.SNAPSHOT]
 
 
 async def test_what_others_write_among_our_objects_is_passed_over() -> None:

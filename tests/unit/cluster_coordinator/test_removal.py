@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.objects import to_object
+from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep
-from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
+from tests.unit.cluster_coordinator.deletion_server import DeletionServer
+from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer, Key
+from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, checkpoint
 
 
@@ -27,41 +28,45 @@ def _ready(generation: int) -> Checkpoint:
     return msgspec.structs.replace(ready, uid=f"generation-{generation}", snapshot=snapshot)
 
 
-class _Server:
-    """Has settled Checkpoints of one identity."""
-
-    def __init__(self, *checkpoints: Checkpoint) -> None:
-        self.objects = {body["metadata"]["name"]: body for body in (to_object(one, SYSTEM) for one in checkpoints)}
-        self.deleted: asyncio.Queue[str] = asyncio.Queue()
-
-    async def list_all(
-        self, resource: Any, namespace: str, query: Mapping[str, str], *, into: type[Any]
-    ) -> tuple[tuple[Any, ...], str]:
-        assert namespace == "bio"
-        assert query == {"labelSelector": f"{names.ID}=md,{names.INDEX}=1,{names.SETTLED}=true"}
-        return tuple(msgspec.convert(body, into) for body in self.objects.values()), "1"
-
-    async def delete(self, resource: Any, name: str, namespace: str, *, uid: str) -> None:
-        self.deleted.put_nowait(name)
+async def _until_deleted(server: DeletionServer, keys: set[Key]) -> None:
+    async with asyncio.timeout(5):
+        while any("deletionTimestamp" not in server.objects[key]["metadata"] for key in keys):
+            server.moved.clear()
+            await server.moved.wait()
 
 
-async def test_objects_of_removed_generations_go() -> None:
-    server = _Server(_ready(1), _ready(2), _ready(3))
-    removal = Removal(cast("Api", server))
-    task = asyncio.create_task(removal.run())
+def _is_deleted(server: DeletionServer, key: Key) -> bool:
+    return "deletionTimestamp" in server.objects[key]["metadata"]
+
+
+async def test_objects_of_removed_generations_go_and_those_that_are_records_still_when_they_are_forgotten() -> None:
+    server = DeletionServer()
+    first, kept = server.add(_ready(1)), server.add(_ready(3))
+    remembered = server.add(_ready(2), labels={names.NODE: "node-1"})
+    by_snapshot = BySnapshot(server.checkpoints)
+    removal = Removal(cast("Api", server), server.checkpoints, by_snapshot)
+    seen: asyncio.Queue[object] = asyncio.Queue()
+    server.checkpoints.subscribe(lambda *change: seen.put_nowait(change))
+    running = [asyncio.create_task(one) for one in (server.checkpoints.run(), removal.run())]
+    for _ in range(3):
+        await asyncio.wait_for(seen.get(), 5)
     removal.removed([SnapshotRef(_ready(1).identity, 1), SnapshotRef(_ready(1).identity, 2)])
-    gone = {await asyncio.wait_for(server.deleted.get(), 5) for _ in range(2)}
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-    kept = to_object(_ready(3), SYSTEM)["metadata"]["name"]
-    assert gone == set(server.objects) - {kept}
+    await _until_deleted(server, {first})
+    assert not _is_deleted(server, remembered)
+    assert removal.is_removed(_ready(2))
+    server.objects[remembered]["metadata"]["labels"][names.SETTLED] = "true"
+    server.tell(remembered)
+    await _until_deleted(server, {remembered})
+    assert not _is_deleted(server, kept)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
 async def test_record_that_is_forgotten_takes_its_object_along_when_its_snapshot_is_gone(is_removed: bool) -> None:
     server = FakeApiServer()
-    removal = Removal(cast("Api", server))
+    removal = Removal(cast("Api", server), checkpoints := filled(), BySnapshot(checkpoints))
     projection = Projection(cast("Api", server), SYSTEM, removal.is_removed)
     task = asyncio.create_task(projection.run())
     ready = _ready(1)
@@ -69,11 +74,9 @@ async def test_record_that_is_forgotten_takes_its_object_along_when_its_snapshot
     if is_removed:
         removal._removed.add(cast("SnapshotRef", ready.snapshot))
     projection.write((), (ready,))
-    removal.recorded((), (ready,))
     await projection.flushed()
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
     shown: list[Object] = list(server.objects.values())
     assert len(shown) == (0 if is_removed else 1)
-    assert not removal._removed

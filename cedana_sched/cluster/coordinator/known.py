@@ -1,0 +1,130 @@
+"""Checkpoints as their objects show them: those that are records still, and all that the coordinator has forgotten."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.watching import Key, Mirror
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class _IdentitySpec(_Read, frozen=True):
+    id: str
+    index: int = 0
+    container: str = "main"
+
+
+class _PodSpec(_Read, frozen=True):
+    node_name: str = ""
+
+
+class _Spec(_Read, frozen=True):
+    identity: _IdentitySpec
+    uid: str = ""
+    pod: _PodSpec = _PodSpec()
+
+
+class _SnapshotName(_Read, frozen=True):
+    generation: int = 0
+    id: str = ""
+    index: int = 0
+    container: str = "main"
+
+
+class _Message(_Read, frozen=True):
+    """An order or an outcome, as far as one must know which it is."""
+
+    type: str = ""
+    why: str = ""
+
+
+class Given(_Read, frozen=True):
+    number: int
+    order: _Message = _Message()
+
+
+class Answered(_Read, frozen=True):
+    number: int
+    outcome: _Message = _Message()
+
+
+class _Status(_Read, frozen=True):
+    step: CheckpointStep = CheckpointStep.WAITING
+    unconfirmed: bool = False
+    snapshot: _SnapshotName | None = None
+    order: Given | None = None
+    answer: Answered | None = None
+
+
+class KnownCheckpoint(_Read, frozen=True):
+    """A Checkpoint, as far as others than the journal look at it."""
+
+    metadata: Metadata
+    spec: _Spec
+    status: _Status = _Status()
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.metadata.namespace, self.spec.identity.id, self.spec.identity.index)
+
+    @property
+    def node(self) -> str:
+        """Where it was taken."""
+        return self.spec.pod.node_name
+
+    @property
+    def snapshot(self) -> SnapshotRef | None:
+        if (named := self.status.snapshot) is None:
+            return None
+        identity = Identity(self.metadata.namespace, named.id, named.index, named.container)
+        return SnapshotRef(identity, named.generation)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it goes as soon as nobody keeps it back."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether we keep it back."""
+        return names.SNAPSHOT in self.metadata.finalizers
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more happens to it: its node has done all that it was told."""
+        return self.status.step in TERMINAL_CHECKPOINT_STEPS and not self.status.unconfirmed
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether it is no record any more."""
+        return names.SETTLED in self.metadata.labels
+
+
+class BySnapshot:
+    """Checkpoints by the snapshot that they describe: mostly one, but preemptions that meet share theirs."""
+
+    def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
+        self._found: defaultdict[SnapshotRef, dict[Key, KnownCheckpoint]] = defaultdict(dict)
+        for checkpoint in checkpoints:
+            self._heard(None, checkpoint)
+        checkpoints.subscribe(self._heard)
+
+    def of(self, ref: SnapshotRef) -> tuple[KnownCheckpoint, ...]:
+        return tuple(self._found[ref].values()) if ref in self._found else ()
+
+    def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
+        if before is not None and (ref := before.snapshot) is not None and ref in self._found:
+            self._found[ref].pop((before.metadata.namespace, before.metadata.name), None)
+            if not self._found[ref]:
+                del self._found[ref]
+        if now is not None and (ref := now.snapshot) is not None:
+            self._found[ref][now.metadata.namespace, now.metadata.name] = now

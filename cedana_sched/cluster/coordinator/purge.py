@@ -1,0 +1,254 @@
+"""Removes the snapshots of Checkpoints that are deleted, by a person, with their Job, or with their namespace.
+
+A finalizer keeps such a Checkpoint until an agent has removed its snapshot. All that this does follows from what the
+objects say, so that a coordinator that is killed at any instant is followed by one that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from cedana_sched.cluster.coordinator.in_use import InUse
+from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.removers import Removers
+from cedana_sched.coordinator.tasks import pauses
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Node
+from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.kube.watching import Key, Mirror
+from cedana_sched.model import codec
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.objects import names
+from cedana_sched.model.orders import Remove, Removed, RemoveFailed
+from cedana_sched.model.records import CheckpointStep
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS = 600.0
+"""Then the Checkpoint goes without its snapshot: a store that never answers must not keep a namespace for ever. Time
+in which no node has an agent does not count: where all nodes are scaled away, they come back."""
+ANSWER_SECONDS = 60.0
+"""An agent that has not answered by then may be dead: another one is asked."""
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+WRITES_AT_ONCE = 32
+
+
+class Purge:
+    """Run `run` as a task.
+
+    Args:
+        api: may patch Checkpoints.
+        checkpoints: all of the cluster.
+        by_snapshot: the same by their snapshots.
+        nodes: all of the cluster.
+        in_use: what may not go yet.
+        let_go: has the projection write nothing any more for the record of that uid.
+        is_gone: whether retention has removed a snapshot already.
+        events: hears of snapshots that stay.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        checkpoints: Mirror[KnownCheckpoint],
+        by_snapshot: BySnapshot,
+        nodes: Mirror[Node],
+        in_use: InUse,
+        *,
+        let_go: Callable[[str], None],
+        is_gone: Callable[[SnapshotRef], bool],
+        events: EventRecorder,
+    ) -> None:
+        self._api = api
+        self._checkpoints = checkpoints
+        self._by_snapshot = by_snapshot
+        self._removers = Removers(nodes)
+        self._in_use = in_use
+        self._let_go = let_go
+        self._is_gone = is_gone
+        self._events = events
+        self._writes = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._wakes: dict[Key, asyncio.Event] = {}
+        """Of the Checkpoints that are attended to."""
+
+    async def run(self) -> None:
+        """Purge, for ever."""
+        await self._in_use.loaded.wait()
+        await self._checkpoints.synced.wait()
+        await self._removers.synced.wait()
+        async with asyncio.TaskGroup() as group:
+
+            def heard(before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
+                if (known := now or before) is None:
+                    return
+                key = known.metadata.namespace, known.metadata.name
+                if wake := self._wakes.get(key):
+                    wake.set()
+                elif now is not None and (_is_to_go(now) or _is_to_be_kept(now)):
+                    self._wakes[key] = asyncio.Event()
+                    group.create_task(self._attend(key), name=f"purge of {'/'.join(key)}")
+
+            self._checkpoints.subscribe(heard)
+            self._in_use.subscribe(self._wake_all)
+            self._removers.subscribe(self._wake_all)
+            try:
+                for checkpoint in self._checkpoints:
+                    heard(None, checkpoint)
+                await asyncio.Event().wait()
+            finally:
+                self._checkpoints.unsubscribe(heard)
+                self._in_use.unsubscribe(self._wake_all)
+                self._removers.close()
+
+    def _wake_all(self) -> None:
+        for wake in self._wakes.values():
+            wake.set()
+
+    async def _attend(self, key: Key) -> None:
+        structlog.contextvars.bind_contextvars(checkpoint="/".join(key))
+        try:
+            is_purged = False
+            while (one := self._seen(key)) is not None:
+                if _is_to_be_kept(one):
+                    await self._write(one, metadata={"finalizers": [*one.metadata.finalizers, names.SNAPSHOT]})
+                elif not _is_to_go(one):
+                    return
+                elif is_purged:
+                    others = [name for name in one.metadata.finalizers if name != names.SNAPSHOT]
+                    await self._write(one, metadata={"finalizers": others})
+                elif _is_over(one) and not self._in_use.is_needed(one):
+                    self._let_go(one.spec.uid)
+                    await self._purge(key, one)
+                    is_purged = True
+                    continue
+                await self._wakes[key].wait()
+        finally:
+            del self._wakes[key]
+
+    def _seen(self, key: Key) -> KnownCheckpoint | None:
+        """What it is now; from here on a change wakes who waits."""
+        self._wakes[key].clear()
+        namespace, name = key
+        return self._checkpoints.get(name, namespace)
+
+    async def _purge(self, key: Key, one: KnownCheckpoint) -> None:
+        """Have its snapshot removed, if it has one that nobody else describes. Gives up in the end, and says so."""
+        if (ref := one.snapshot) is None or self._is_gone(ref):
+            return
+        if any(not other.is_deleted for other in self._by_snapshot.of(ref)):
+            return
+        problems = ["no agent has answered"]
+        try:
+            async with asyncio.timeout(None) as patience:
+                await self._remove(key, ref, patience, problems)
+        except TimeoutError:
+            text = f"Snapshot {ref} stays in the store, and nothing will remove it by itself: {problems[-1]}"
+            log.error("snapshot not removed", snapshot=str(ref), problem=problems[-1])  # noqa: TRY400  # it says all
+            reference = CHECKPOINTS.reference(one.metadata.name, one.metadata.namespace, one.metadata.uid)
+            self._events.tell(Happening(reference, "SnapshotNotRemoved", text, warning=True))
+        else:
+            log.info("snapshot removed", snapshot=str(ref))
+
+    async def _remove(self, key: Key, ref: SnapshotRef, patience: asyncio.Timeout, problems: list[str]) -> None:
+        """Ask agents, one after the other, until one has removed it, or the object is gone."""
+        loop = asyncio.get_running_loop()
+        rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        failed, tried = 0, set[str]()
+        while (one := self._seen(key)) is not None and not _is_removed(one):
+            if (number := _failure(one)) > failed and one.status.answer is not None:
+                failed = number
+                problems.append(one.status.answer.outcome.why)
+                tried.add(one.metadata.labels.get(names.NODE, ""))
+                log.warning("snapshot not removed, trying again", snapshot=str(ref), problem=problems[-1])
+                await asyncio.sleep(next(rests))
+                continue
+            node = self._removers.choose(one, tried)
+            if node is None:
+                log.info("snapshot is removed as soon as a node has an agent again", snapshot=str(ref))
+                patience.reschedule(None)
+                await self._wakes[key].wait()
+                continue
+            if patience.when() is None:
+                patience.reschedule(loop.time() + PATIENCE_SECONDS)
+            await self._ask(one, node, ref)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._wakes[key].wait()
+                    continue
+            tried.add(node)
+
+    async def _ask(self, one: KnownCheckpoint, node: str, ref: SnapshotRef) -> None:
+        """One write towards an order that stands, addressed to that node.
+
+        The order comes first, so that no agent sees an older one; later on the address does, so that not the one
+        that has just failed takes it.
+        """
+        labels = {names.NODE: node, names.SETTLED: names.REMOVING}
+        is_addressed = labels.items() <= one.metadata.labels.items()
+        is_first = one.metadata.labels.get(names.SETTLED) != names.REMOVING
+        if not _is_ordered(one) and (is_addressed or is_first):
+            order = codec.to_builtins(Remove(one.spec.uid, ref))
+            await self._write(one, "status", status={"order": {"number": _last_number(one) + 1, "order": order}})
+        elif not is_addressed:
+            await self._write(one, metadata={"labels": labels})
+
+    async def _write(self, one: KnownCheckpoint, subresource: str | None = None, **patch: Object) -> None:
+        """Patch it, if it is still what was seen; else somebody is woken by what it is now."""
+        metadata = {**patch.get("metadata", {}), "resourceVersion": one.metadata.resource_version}
+        body = {**patch, "metadata": metadata}
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            try:
+                async with self._writes:
+                    await self._api.patch(
+                        CHECKPOINTS, one.metadata.name, one.metadata.namespace, body, subresource=subresource
+                    )
+            except (ConflictError, AbsentError):
+                return
+            except ApiError as error:
+                log.warning("checkpoint not written, trying again", problem=str(error), pause_seconds=pause)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+
+def _is_to_go(one: KnownCheckpoint) -> bool:
+    return one.is_deleted and one.is_kept
+
+
+def _is_to_be_kept(one: KnownCheckpoint) -> bool:
+    """One that an earlier installation has left: an uninstallation takes the finalizers away."""
+    is_ready = one.status.step is CheckpointStep.READY and one.snapshot is not None
+    return is_ready and not one.is_deleted and not one.is_kept
+
+
+def _is_over(one: KnownCheckpoint) -> bool:
+    """Whether the coordinator is through with it."""
+    return one.is_settled or one.is_forgotten
+
+
+def _is_ordered(one: KnownCheckpoint) -> bool:
+    order, answer = one.status.order, one.status.answer
+    is_answered = order is not None and answer is not None and answer.number >= order.number
+    return order is not None and order.order.type == Remove.__name__ and not is_answered
+
+
+def _is_removed(one: KnownCheckpoint) -> bool:
+    return one.status.answer is not None and one.status.answer.outcome.type == Removed.__name__
+
+
+def _failure(one: KnownCheckpoint) -> int:
+    """The number of the order that has failed; 0: none has."""
+    answer = one.status.answer
+    return answer.number if answer is not None and answer.outcome.type == RemoveFailed.__name__ else 0
+
+
+def _last_number(one: KnownCheckpoint) -> int:
+    order, answer = one.status.order, one.status.answer
+    return max(order.number if order else 0, answer.number if answer else 0)

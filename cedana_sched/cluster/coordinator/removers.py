@@ -1,0 +1,56 @@
+"""Which agent removes a snapshot: any one can, for the store is everybody's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.kube.objects import Node
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.objects import names
+
+
+class Removers:
+    """The nodes whose agents can be asked."""
+
+    def __init__(self, nodes: Mirror[Node]) -> None:
+        self._nodes = nodes
+        self.synced = nodes.synced
+        self._sinks: list[Callable[[], None]] = []
+
+    def subscribe(self, sink: Callable[[], None]) -> None:
+        """`sink` is called when a node can be asked from now on, or cannot any more."""
+        if not self._sinks:
+            self._nodes.subscribe(self._heard)
+        self._sinks.append(sink)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._sinks.clear()
+        self._nodes.unsubscribe(self._heard)
+
+    def choose(self, checkpoint: KnownCheckpoint, tried: set[str]) -> str | None:
+        """The node that is asked already, the one that took the snapshot, or any other; None: there is none.
+
+        `tried` have failed, or not answered; where all have, it is emptied, and they are asked again.
+        """
+        able = {node.metadata.name for node in self._nodes if _is_able(node)}
+        if able <= tried:
+            tried.clear()
+        is_asked = checkpoint.metadata.labels.get(names.SETTLED) == names.REMOVING
+        asked = checkpoint.metadata.labels.get(names.NODE, "") if is_asked else ""
+        left = able - tried
+        for preferred in (asked, checkpoint.node):
+            if preferred in left:
+                return preferred
+        return random.choice(sorted(left)) if left else None  # noqa: S311  # no secret
+
+    def _heard(self, before: Node | None, now: Node | None) -> None:
+        if (before is not None and _is_able(before)) != (now is not None and _is_able(now)):
+            for sink in tuple(self._sinks):
+                sink()
+
+
+def _is_able(node: Node) -> bool:
+    return node.ready and node.metadata.labels.get(names.NODE_READY) == "true"
