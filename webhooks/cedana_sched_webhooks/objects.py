@@ -45,7 +45,9 @@ class Checkpoint(_Read, frozen=True):
 
     @property
     def generation(self) -> int | None:
-        """What it made, once nothing is in the way of continuing it; None before, and when it failed."""
+        """What it made, once nothing is in the way of continuing it; None before, and when it failed or is deleted."""
+        if self.metadata.deletion_timestamp is not None:
+            return None
         if self.status.phase is Phase.READY and self.status.step is CheckpointStep.READY and self.status.snapshot:
             return self.status.snapshot.generation
         return None

@@ -8,6 +8,7 @@ import msgspec
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError
+from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Phase
@@ -27,6 +28,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Checkpoint(msgspec.Struct, frozen=True):
+    metadata: Metadata
     status: _Status = _Status()
 
 
@@ -40,7 +42,9 @@ async def outlook(api: Api, namespace: str, ids: Iterable[str]) -> str:
             snapshots += [
                 checkpoint.status.snapshot
                 for checkpoint in found
-                if checkpoint.status.phase == Phase.READY and checkpoint.status.snapshot is not None
+                if checkpoint.metadata.deletion_timestamp is None
+                and checkpoint.status.phase == Phase.READY
+                and checkpoint.status.snapshot is not None
             ]
     except AbsentError:
         return FROM_THE_BEGINNING

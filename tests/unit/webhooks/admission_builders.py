@@ -82,11 +82,17 @@ def checkpoint(
     step: CheckpointStep = CheckpointStep.READY,
     node: str = "node1",
     labels: dict[str, str] | None = None,
+    deleted: bool = False,
 ) -> Checkpoint:
     phases = {CheckpointStep.READY: Phase.READY, CheckpointStep.FAILED: Phase.FAILED}
     name = f"{identifier}-{index}-{generation}-{step.lower()}"
     return Checkpoint(
-        Metadata(name=name, namespace=namespace, labels=labels or {}),
+        Metadata(
+            name=name,
+            namespace=namespace,
+            labels=labels or {},
+            deletion_timestamp="2026-05-01T12:00:00Z" if deleted else None,
+        ),
         CheckpointSpec(IdentitySpec(identifier, index), PodSpec(node)),
         CheckpointStatus(
             phases.get(step, Phase.IN_PROGRESS), step, SnapshotName(generation) if generation is not None else None

@@ -190,9 +190,10 @@ def test_a_pod_that_has_its_node_already_is_not_gated() -> None:
         checkpoint(1, namespace="elsewhere"),
         checkpoint(None, step=CheckpointStep.FAILED),
         checkpoint(1, step=CheckpointStep.FAILED),
+        checkpoint(1, deleted=True),
     ],
 )
-def test_what_is_not_its_own_or_failed_is_not_continued(other: Any) -> None:
+def test_what_is_not_its_own_or_failed_or_deleted_is_not_continued(other: Any) -> None:
     after = mutated(pod(), knowledge(checkpoints=[other]))
     assert "runtimeClassName" not in after["spec"]
     assert names.RESTORES not in after["metadata"]["annotations"]
