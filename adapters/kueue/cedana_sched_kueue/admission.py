@@ -79,6 +79,8 @@ def answer_of(workload: Workload, policy: str | None) -> Answer:
         template, annotations = pod_set.template, {}
         if not is_named(template):
             annotations[names.ID] = derived
+            if names.DERIVED not in annotations_of(template):
+                annotations[names.DERIVED] = "true"
         if policy is not None and names.POLICY not in annotations_of(template):
             annotations[names.POLICY] = policy
         if annotations:

@@ -26,6 +26,7 @@ from tests.unit.adapters.kueue.kueue_builders import conditions, owner, template
 
 _NOW = datetime(2026, 11, 21, 15, 0, 0, tzinfo=UTC)
 _DERIVED = "md-1a2b3c4d"
+_OWN = {names.ID: _DERIVED, names.DERIVED: "true"}
 
 
 def _check(parameters: ParametersReference | None = None, held: tuple[Condition, ...] = ()) -> AdmissionCheck:
@@ -39,7 +40,7 @@ def _policy(name: str, kind: str = "CheckpointPolicy", group: str = names.GROUP)
 
 def test_pods_without_a_name_get_one_and_the_policy() -> None:
     answer = answer_of(workload(), "hourly")
-    assert answer.pod_set_updates == ({"name": "main", "annotations": {names.ID: _DERIVED, names.POLICY: "hourly"}},)
+    assert answer.pod_set_updates == ({"name": "main", "annotations": {**_OWN, names.POLICY: "hourly"}},)
     assert answer.ids == (_DERIVED,)
 
 
@@ -49,8 +50,9 @@ def test_pods_without_a_name_get_one_and_the_policy() -> None:
         (template(CEDANA_CHECKPOINT="mine"), (), ("mine",)),
         (template(CEDANA_CHECKPOINT=""), (), ()),  # its value comes from elsewhere
         (template({names.ID: "mine"}), (), ("mine",)),
-        (template({names.POLICY: "theirs"}), ({names.ID: _DERIVED},), (_DERIVED,)),
-        (template(), ({names.ID: _DERIVED},), (_DERIVED,)),
+        (template({names.POLICY: "theirs"}), (_OWN,), (_DERIVED,)),
+        (template({names.DERIVED: "false"}), ({names.ID: _DERIVED},), (_DERIVED,)),
+        (template(), (_OWN,), (_DERIVED,)),
     ],
 )
 def test_a_key_that_the_template_has_is_never_written(pods: object, updates: tuple[object], ids: tuple[str]) -> None:
