@@ -3,8 +3,9 @@
 It runs as a hook of the chart. The webhooks go first, so that nothing new is held. Then it takes the coordinator's
 place, calls every preemption off (what is frozen runs on, unless it is committed and about to go), waits until
 nothing is under way any more, and so every gate is open and every annotation of ours that matters is gone. Schedulers
-that wait for our word are told to wait no more. At last the agents take our part of their nodes back, and the objects
-that Helm leaves because their kinds stay are deleted. Snapshots stay, and so do the objects that describe them.
+that wait for our word are told to wait no more. Checkpoints lose the finalizer that nobody could take away after us.
+At last the agents take our part of their nodes back, and the objects that Helm leaves because their kinds stay are
+deleted. Snapshots stay, and so do the objects that describe them; who deletes one from then on leaves its snapshot.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
+from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
 from cedana_sched.cluster.leaving_nodes import leave_nodes
 from cedana_sched.cluster.returning_pods import until_started
 from cedana_sched.coordinator.core import Reported
@@ -88,6 +90,7 @@ async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
         await election.lead(lambda: _let_go(api, configuration, identity, told.deadline_seconds / 3))
+        await release_checkpoints(api)
         agents = f"app.kubernetes.io/instance={told.release_name},app.kubernetes.io/component=agent"
         left = told.deadline_seconds - (time.monotonic() - began) - SPARE_SECONDS
         await leave_nodes(api, namespace, agents, max(left, 0.0))

@@ -1,0 +1,50 @@
+"""Takes our finalizer from all Checkpoints: once we are gone, nobody else would, and their namespaces would stay."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.model.objects import names
+
+log = structlog.get_logger(__name__)
+
+WRITES_AT_ONCE = 32
+
+
+async def release_checkpoints(api: Api) -> None:
+    """Keep none of them back any more. Their snapshots stay, whatever becomes of them.
+
+    Raises:
+        ApiError: the API server refused; call again, which goes on where this one ended.
+    """
+    found, _ = await api.list_all(CHECKPOINTS, None, into=PartialObject)
+    writes = asyncio.Semaphore(WRITES_AT_ONCE)
+
+    async def release(one: PartialObject) -> None:
+        async with writes:
+            await _release(api, one)
+
+    kept = [one for one in found if names.SNAPSHOT in one.metadata.finalizers]
+    await asyncio.gather(*map(release, kept))
+    log.info("checkpoints are kept back no more; their snapshots stay", checkpoints=len(kept))
+
+
+async def _release(api: Api, one: PartialObject | None) -> None:
+    while one is not None and names.SNAPSHOT in one.metadata.finalizers:
+        metadata = one.metadata
+        others = [name for name in metadata.finalizers if name != names.SNAPSHOT]
+        patch = {"metadata": {"finalizers": others, "resourceVersion": metadata.resource_version}}
+        try:
+            await api.patch(CHECKPOINTS, metadata.name, metadata.namespace, patch)
+        except AbsentError:
+            return
+        except ConflictError:  # it has changed since
+            one = await api.find(CHECKPOINTS, metadata.name, metadata.namespace, into=PartialObject)
+        else:
+            return

@@ -1,0 +1,32 @@
+"""After the uninstallation nothing keeps a Checkpoint or its namespace back; its hook may be killed, and run again."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import CheckpointStep
+from tests.unit.cluster_coordinator.deletion_server import DeletionServer
+from tests.unit.cluster_coordinator.test_object_journal import checkpoint
+
+
+async def test_finalizers_of_ours_go_and_what_was_deleted_with_them() -> None:
+    server = DeletionServer()
+    keys = [server.add(checkpoint(number, CheckpointStep.READY)) for number in range(4)]
+    server.objects[keys[0]]["metadata"]["finalizers"].append("somebody.else/s")
+    await server.delete(CHECKPOINTS, keys[1][2], keys[1][1])
+    server.fails.add(server.requests + 3)
+    with pytest.raises(ApiUnavailableError):
+        await release_checkpoints(cast("Api", server))
+    await release_checkpoints(cast("Api", server))
+    assert [key in server.objects for key in keys] == [True, False, True, True]
+    left = [server.objects[key]["metadata"]["finalizers"] for key in keys if key in server.objects]
+    assert left == [["somebody.else/s"], [], []]
+    assert len(server.store) == 4, "snapshots stay"
+    assert names.SNAPSHOT not in str(left)
