@@ -15,6 +15,7 @@ from cedana_sched.adapter.contract import Preempted, Report
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Tell
@@ -87,6 +88,15 @@ async def _background(*work: object) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def _api(cluster: Cluster) -> AsyncIterator[ProductApi]:
+    async with ProductApi.open(str(cluster.kubeconfig)) as api:
+        try:
+            yield api
+        finally:
+            await release_checkpoints(api)  # nobody is there who would see them off with their namespace
+
+
+@asynccontextmanager
 async def _coordinating(api: ProductApi, namespace: str, scheduler: _Scheduler) -> AsyncIterator[None]:
     projection = Projection(api, namespace)
     nodes = Mirror(Watch(api, NODES, Node))
@@ -124,7 +134,7 @@ def _signal(namespace: str, victims: int) -> Signal:
 
 async def test_preemption_goes_its_way_through_objects(namespace: Namespace, cluster: Cluster, kinds: None) -> None:
     scheduler = _Scheduler(_signal(namespace.name, victims=20))
-    async with ProductApi.open(str(cluster.kubeconfig)) as api:
+    async with _api(cluster) as api:
         feeds = [OrderFeed(api, node, _perform).run() for node in _NODES]
         async with _background(*feeds), _coordinating(api, namespace.name, scheduler), asyncio.timeout(60):
             release = await scheduler.released.get()
@@ -140,7 +150,7 @@ async def test_coordinator_that_dies_at_any_instant_is_carried_on_by_the_next(
     namespace: Namespace, cluster: Cluster, kinds: None
 ) -> None:
     scheduler = _Scheduler(_signal(namespace.name, victims=10))
-    async with ProductApi.open(str(cluster.kubeconfig)) as api:
+    async with _api(cluster) as api:
         feeds = [OrderFeed(api, node, _perform).run() for node in _NODES]
         async with _background(*feeds):
             for lifetime_seconds in (0.05, 0.1, 0.2, 0.3):

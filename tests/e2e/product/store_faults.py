@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
+from tests.e2e.product.bucket import run_in_bucket
 from tests.e2e.product.s3_server import NAME, NAMESPACE
 
 _NOWHERE = "nowhere"
@@ -29,16 +30,14 @@ async def unreachable(api: Api) -> AsyncIterator[None]:
 
 async def damage_packs(cluster: Cluster, api: Api) -> int:
     """Overwrite the middle of everything that holds pages; how many objects that were."""
-    (pod,) = await api.objects("v1", "Pod", NAMESPACE, selector=f"app={NAME}")
-    folder = f"/var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~empty-dir/objects"
-    script = f"""
-        find {folder} -type f -path '*/packs/*' | while read file; do
+    script = """
+        find . -type f -path '*/packs/*' | while read file; do
             size=$(stat -c %s "$file")
             dd if=/dev/urandom of="$file" bs=1 seek=$((size / 2)) count=64 conv=notrunc status=none
             echo damaged
         done
     """
-    said = await cluster.nodes[pod["spec"]["nodeName"]].run("sh", "-c", script)
+    said = await run_in_bucket(cluster, api, script)
     return said.count("damaged")
 
 
