@@ -21,7 +21,8 @@ async def release_checkpoints(api: Api) -> None:
     """Keep none of them back any more. Their snapshots stay, whatever becomes of them.
 
     Raises:
-        ApiError: the API server refused; call again, which goes on where this one ended.
+        ApiError: the API server refused to list them.
+        ExceptionGroup: it refused to change some; call again, which goes on where this one ended.
     """
     found, _ = await api.list_all(CHECKPOINTS, None, into=PartialObject)
     writes = asyncio.Semaphore(WRITES_AT_ONCE)
@@ -31,7 +32,9 @@ async def release_checkpoints(api: Api) -> None:
             await _release(api, one)
 
     kept = [one for one in found if names.SNAPSHOT in one.metadata.finalizers]
-    await asyncio.gather(*map(release, kept))
+    async with asyncio.TaskGroup() as group:
+        for one in kept:
+            group.create_task(release(one), name=f"release of {one.metadata.namespace}/{one.metadata.name}")
     log.info("checkpoints are kept back no more; their snapshots stay", checkpoints=len(kept))
 
 

@@ -74,7 +74,7 @@ async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None
     """Let go of everything.
 
     Raises:
-        ApiError: the API server refused; the release must not be removed yet.
+        ApiError: the API server refused, perhaps in a group; the release must not be removed yet.
     """
     began, namespace, full_name = time.monotonic(), configuration.namespace, told.full_name
     async with Api.open() as api:

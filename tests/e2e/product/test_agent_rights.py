@@ -112,6 +112,20 @@ async def test_it_answers_orders_of_its_own_node_only(namespace: Namespace, acco
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", metadata={"labels": {"a": "b"}})
 
 
+async def test_it_answers_what_is_addressed_to_its_node_whoever_took_it(namespace: Namespace, account: str) -> None:
+    """The snapshot of a node that is gone is removed by another one's agent."""
+    lent = checkpoint("lent", "gpu-4")
+    lent["metadata"]["labels"][NODE] = "gpu-3"
+    await namespace.apply(lent)
+    status = {"status": {"step": "Ready", "phase": "Ready", "deadline": NOW}}
+    await namespace.api.patch(API_VERSION, "Checkpoint", "lent", status, namespace.name, subresource="status")
+    await Agent(namespace, account, "gpu-3").patches("cckpt/lent", "--subresource=status", status=ANSWER)
+    taker = Agent(namespace, account, "gpu-4")
+    assert "nothing to write about node gpu-3" in await taker.is_refused(
+        "cckpt/lent", "--subresource=status", status=ANSWER, metadata={"labels": {NODE: "gpu-4"}}
+    )
+
+
 async def test_a_token_without_a_node_is_good_for_nothing(namespace: Namespace, account: str) -> None:
     await namespace.apply(checkpoint("ours"))
     nobody = Agent(namespace, account, "")

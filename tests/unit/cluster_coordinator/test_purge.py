@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from cedana_sched.cluster.coordinator import purge as module
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.known import BySnapshot
+from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, Happening
@@ -22,8 +23,8 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed
 from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
-from tests.unit.cluster_coordinator.deletion_server import DeletionServer
+from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, RestoreStep
+from tests.unit.cluster_coordinator.deletion_server import SYSTEM, DeletionServer
 from tests.unit.cluster_coordinator.fake_api_server import Key
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD, RESTORE
@@ -213,6 +214,23 @@ async def test_what_has_no_data_of_its_own_goes_at_once(server: DeletionServer, 
         await coordinator.delete(key)
         await coordinator.until_gone(key)
     assert server.asked == []
+
+
+@pytest.mark.parametrize("one", [checkpoint(1, CheckpointStep.FAILED), READY])
+async def test_what_the_coordinator_removes_by_itself_waits_for_no_agent(
+    server: DeletionServer, one: Checkpoint
+) -> None:
+    """A failure that is forgotten, and a record that is forgotten after retention has removed its snapshot."""
+    key = server.add(one, labels={names.NODE: "node-1"})
+    projection = Projection(cast("Api", server), SYSTEM, is_removed=lambda _: True)
+    projection.know(one, server.objects[key])
+    async with leading(server) as coordinator:
+        coordinator.gone.add(REF)
+        writing = asyncio.create_task(projection.run())
+        projection.write((), (one,))
+        await coordinator.until_gone(key)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
 async def test_what_is_in_flight_is_removed_when_it_is_settled(server: DeletionServer) -> None:
