@@ -259,6 +259,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
     (pod,) = await groups.pods(f"job={name}")
     derived = f"{name}-{victim['metadata']['uid'][:8]}"
     assert pod["metadata"]["annotations"][names.ID] == derived, "by the check's podSetUpdates"
+    assert pod["metadata"]["annotations"][names.DERIVED] == "true"
     assert pod["metadata"]["annotations"][names.POLICY] == groups.name
     assert [(one.workload.uid, one.identity.id) for one in signal.victims] == [(pod["metadata"]["uid"], derived)]
     preemptor = await _workload_of(groups, "ml")
@@ -283,6 +284,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
     (again,) = [pod for pod in await groups.pods(f"job={name}") if not pod["metadata"].get("deletionTimestamp")]
     assert again["metadata"]["uid"] != pod["metadata"]["uid"]
     assert again["metadata"]["annotations"][names.ID] == derived, "admitted again through the check"
+    assert again["metadata"]["annotations"][names.DERIVED] == "true"
     assert _message(await _workload_of(groups, name)) == f"continues from {derived}/0@7"
     assert _message(await _workload_of(groups, "ml")) == "starts from the beginning"
     await groups.wait("batch/v1", "Job", name, _is_unmarked)
