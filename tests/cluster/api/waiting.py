@@ -29,7 +29,7 @@ def has_condition(kind: str, status: str = "True", *, reason: str | None = None)
             condition["type"] == kind
             and condition["status"] == status
             and (reason is None or condition.get("reason") == reason)
-            for condition in body.get("status", {}).get("conditions", ())
+            for condition in body.get("status", {}).get("conditions") or ()  # a new definition says null
         )
 
     return check
