@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
@@ -10,6 +11,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 
 
@@ -18,6 +20,14 @@ class Policies(Protocol):
 
     def named(self, name: str | None) -> CheckpointPolicy:
         """The policy of that name; without one, or when it does not exist, the one called `default`, else our own."""
+        ...
+
+
+class Snapshots(Protocol):
+    """What has been saved in the cluster."""
+
+    def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:
+        """Those of an id, of all replicas, that can be continued."""
         ...
 
 
@@ -30,6 +40,7 @@ class ClusterAccess:
     pods: Mirror[Pod]
     """Every protected pod of the cluster (label `names.PROTECTED`)."""
     policies: Policies
+    snapshots: Snapshots
     namespace: str
     """Of our own components."""
 

@@ -17,10 +17,11 @@ import yaml
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
@@ -68,7 +69,9 @@ class _Running:
 async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
     async with ProductApi.open(str(kubeconfig)) as api:
         pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
-        running = _Running(KueueAdapter.connect(ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), "-")))
+        checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
+        access = ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), ById(checkpoints), "-")
+        running = _Running(KueueAdapter.connect(access))
 
         async def read() -> None:
             async with aclosing(running.adapter.reports()) as reports:  # type: ignore[type-var]  # it is a generator
@@ -76,7 +79,8 @@ async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
                     running.reports.put_nowait(report)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in (pods.run(), running.adapter.run(), read())]
+            works = (pods.run(), checkpoints.run(), running.adapter.run(), read())
+            tasks = [group.create_task(work) for work in works]
             yield running
             for task in tasks:
                 task.cancel()
@@ -84,11 +88,15 @@ async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def rights(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Path]:
-    """A kubeconfig with the rights that the adapter says it needs, those of the coordinator to pods, and no others."""
+    """A kubeconfig with the rights that the adapter asks for, those to what the coordinator shares, and no others."""
     api, name = namespace.api, namespace.name
     group = "rbac.authorization.k8s.io"
-    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-    rules = [*yaml.safe_load(_RIGHTS.read_text())["rules"], pods]
+    verbs = ["list", "watch"]
+    shared = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": verbs},
+        {"apiGroups": [names.GROUP], "resources": ["checkpoints"], "verbs": verbs},
+    ]
+    rules = [*yaml.safe_load(_RIGHTS.read_text())["rules"], *shared]
     bodies: list[Object] = [
         {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
         {

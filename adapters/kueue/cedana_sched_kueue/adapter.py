@@ -46,7 +46,7 @@ class KueueAdapter:
         self._synced = asyncio.Event()
         self._readers: list[asyncio.Queue[KueueReport]] = []
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
-        self._admission = AdmissionChecks(cluster.api, self._workloads)
+        self._admission = AdmissionChecks(cluster.api, self._workloads, cluster.snapshots)
         self._preemptions = Preemptions(
             jobs=Index(self._jobs, own_uid, self._review),
             workloads=Index(self._workloads, own_uid),

@@ -6,18 +6,21 @@ Nothing waits because of us: what cannot be determined passes without updates, a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import structlog
 
+from cedana_sched.adapter.cluster import Snapshots
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ConflictError, RefusedByServerError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.admission import Answer, active, answer_of, is_ours, pending_checks, policy_of, ready
-from cedana_sched_kueue.checkpoints import outlook
+from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck, Workload
 from cedana_sched_kueue.work import WorkQueue
 
@@ -33,10 +36,12 @@ class AdmissionChecks:
     Args:
         api: with the rights of `rbac.yaml`.
         workloads: all of the cluster; somebody else runs it.
+        snapshots: what they may continue from.
     """
 
-    def __init__(self, api: Api, workloads: Mirror[Workload]) -> None:
+    def __init__(self, api: Api, workloads: Mirror[Workload], snapshots: Snapshots) -> None:
         self._api = api
+        self._snapshots = snapshots
         self._workloads = workloads
         self._checks = Mirror(Watch(api, ADMISSION_CHECKS, AdmissionCheck))
         self._policies = Mirror(Watch(api, CHECKPOINT_POLICIES, PartialObject))
@@ -96,19 +101,23 @@ class AdmissionChecks:
         all_ours = {one.name for one in workload.status.admission_checks} & set(self._ours())
         for check in pending_checks(workload, all_ours):
             if check == min(all_ours):
-                answer, message = await self._answer(workload, check)
+                answer, message = self._answer(workload, check)
             else:  # two of ours that name different policies would end the Workload for good
                 answer, message = Answer(), f"AdmissionCheck {min(all_ours)!r} says what it continues from"
             await self._write(workload, check, answer, message)
 
-    async def _answer(self, workload: Workload, check: str) -> tuple[Answer, str]:
+    def _answer(self, workload: Workload, check: str) -> tuple[Answer, str]:
         try:
             known = self._checks.get(check)
             answer = answer_of(workload, policy_of(known, self._policy_names()) if known else None)
-            return answer, answer.note or await outlook(self._api, workload.metadata.namespace, answer.ids)
+            return answer, answer.note or in_words(self._snapshots_of(workload, answer.ids))
         except Exception as error:  # a defect of ours must not keep a Workload from starting
             log.exception("workload passes unprotected", namespace=workload.metadata.namespace, check=check)
             return Answer(), f"starts unprotected: {error!r}"
+
+    def _snapshots_of(self, workload: Workload, ids: Iterable[str]) -> Iterator[SnapshotRef]:
+        for one in set(ids):
+            yield from self._snapshots.snapshots_of(workload.metadata.namespace, one)
 
     async def _write(self, workload: Workload, check: str, answer: Answer, message: str) -> None:
         metadata = workload.metadata

@@ -5,10 +5,8 @@ Nothing is kept for it: who has what is written on the pods, and the little that
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from cedana_sched.adapter.pods import find_identity
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity
@@ -17,23 +15,20 @@ from cedana_sched.model.records import CheckpointStep
 
 
 class Choice:
-    """Follows all Checkpoints and protected pods."""
+    """Follows all protected pods."""
 
-    def __init__(self, pods: Mirror[Pod], checkpoints: Mirror[KnownCheckpoint]) -> None:
+    def __init__(self, pods: Mirror[Pod], checkpoints: ById) -> None:
         self._pods = pods
-        self._offers: defaultdict[tuple[str, str], dict[str, KnownCheckpoint]] = defaultdict(dict)
-        """By namespace and id, then by name: what is committed or may be."""
+        self._checkpoints = checkpoints
         self._chosen: dict[str, Identity] = {}
         """By uid of pods that may not show it yet."""
-        for checkpoint in checkpoints:
-            self._offered(None, checkpoint)
-        checkpoints.subscribe(self._offered)
         pods.subscribe(self._forget)
 
     def of(self, pod: Pod) -> KnownCheckpoint | None:
         """What this pod continues: the same whenever it is asked. None: nothing is left, and it begins anew."""
         metadata = pod.metadata
-        offers = self._offers.get((metadata.namespace, metadata.annotations[names.ID]), {}).values()
+        known = self._checkpoints.of(metadata.namespace, metadata.annotations[names.ID])
+        offers = [one for one in known if not one.is_deleted and one.status.step is not CheckpointStep.FAILED]
         earlier = self._chosen.get(metadata.uid)
         taken = self._taken(pod)
         free = [one for one in offers if one.identity == earlier or (earlier is None and one.identity not in taken)]
@@ -55,18 +50,6 @@ class Choice:
             if keeps and (identity := find_identity(sibling)) is not None:
                 taken.add(identity)
         return taken
-
-    def _offered(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
-        one = now or before
-        if one is None:
-            return
-        key = one.metadata.namespace, one.spec.identity.id
-        if now is not None and not now.is_deleted and now.status.step is not CheckpointStep.FAILED:
-            self._offers[key][now.metadata.name] = now
-        elif key in self._offers:
-            self._offers[key].pop(one.metadata.name, None)
-            if not self._offers[key]:
-                del self._offers[key]
 
     def _forget(self, before: Pod | None, now: Pod | None) -> None:
         """A pod that shows what was chosen, or is over, need not be remembered."""

@@ -15,7 +15,7 @@ import structlog
 
 from cedana_sched.adapter.pods import find_identity, identity_of
 from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError
@@ -36,7 +36,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 class Gates:
     """The gates of all protected pods. Run `run` as a task; `recorded` hears of everything that is saved."""
 
-    def __init__(self, api: Api, pods: Mirror[Pod], nodes: Mirror[Node], checkpoints: Mirror[KnownCheckpoint]) -> None:
+    def __init__(self, api: Api, pods: Mirror[Pod], nodes: Mirror[Node], checkpoints: ById) -> None:
         self._api = api
         self._pods = pods
         self._nodes = nodes

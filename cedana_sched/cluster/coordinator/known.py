@@ -128,3 +128,33 @@ class BySnapshot:
                 del self._found[ref]
         if now is not None and (ref := now.snapshot) is not None:
             self._found[ref][now.metadata.namespace, now.metadata.name] = now
+
+
+class ById:
+    """Checkpoints by namespace and id: those of all replicas. Implements `adapter.cluster.Snapshots`."""
+
+    def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
+        self._found: defaultdict[tuple[str, str], dict[str, KnownCheckpoint]] = defaultdict(dict)
+        self.synced = checkpoints.synced
+        for checkpoint in checkpoints:
+            self._heard(None, checkpoint)
+        checkpoints.subscribe(self._heard)
+
+    def of(self, namespace: str, identifier: str) -> tuple[KnownCheckpoint, ...]:
+        return tuple(self._found.get((namespace, identifier), {}).values())
+
+    def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
+        """See `adapter.cluster.Snapshots`."""
+        ready = (one for one in self.of(namespace, identifier) if one.status.step is CheckpointStep.READY)
+        return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
+
+    def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
+        if (one := now or before) is None:
+            return
+        key = one.metadata.namespace, one.spec.identity.id
+        if now is not None:
+            self._found[key][now.metadata.name] = now
+        elif key in self._found:
+            self._found[key].pop(one.metadata.name, None)
+            if not self._found[key]:
+                del self._found[key]

@@ -18,7 +18,7 @@ from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
-from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById, BySnapshot, KnownCheckpoint
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
@@ -64,7 +64,7 @@ class Leader:
         self._policies = ClusterPolicies(api)
         self._events = EventRecorder(api, COMPONENT, namespace)
         self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
-        by_snapshot = BySnapshot(self._checkpoints)
+        by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
         self._projection = Projection(api, namespace, self._removal.is_removed, Owners(self.pods).of)
         self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
@@ -79,9 +79,9 @@ class Leader:
             is_gone=self._removal.is_gone,
             events=self._events,
         )
-        self._gates = Gates(api, self.pods, self._nodes, self._checkpoints)
+        self._gates = Gates(api, self.pods, self._nodes, by_id)
         self._storages = StorageProbe(api)
-        cluster = ClusterAccess(api, self._events, self.pods, self._policies, namespace)
+        cluster = ClusterAccess(api, self._events, self.pods, self._policies, by_id, namespace)
         self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
         adapters: dict[str, Adapter] = {PodReports.name: PodReports(cluster), **self._adapters}
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator.gates import Gates
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.watching import Mirror
@@ -74,7 +74,7 @@ def _gates(server: _Server, offers: Mirror[Any] | None = None) -> Gates:
     nodes = filled(_node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU))
     offers = offers or filled()
     offers.synced.set()
-    return Gates(cast("Api", server), server.mirror(), nodes, offers)
+    return Gates(cast("Api", server), server.mirror(), nodes, ById(offers))
 
 
 async def test_gate_opens_when_the_last_checkpoint_of_the_identity_is_settled() -> None:

@@ -39,7 +39,9 @@ class _Cluster:
         self.mirror: Mirror[Pod] = Mirror(cast("Any", None))
         self.mirror._replace(pods)
         self.mirror.synced.set()
-        access = ClusterAccess(cast("Any", None), cast("Any", None), self.mirror, _Policies(), "cedana-system")
+        access = ClusterAccess(
+            cast("Any", None), cast("Any", None), self.mirror, _Policies(), cast("Any", None), "cedana-system"
+        )
         self._reports = PodReports(access).reports()
 
     async def next(self) -> Report:

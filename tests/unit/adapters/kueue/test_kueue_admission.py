@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedana_sched.kube.objects import Condition, Metadata
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.admission import active, answer_of, is_ours, pending_checks, policy_of, ready
-from cedana_sched_kueue.checkpoints import SnapshotOf, in_words
+from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import (
     AdmissionCheck,
     AdmissionCheckSpec,
@@ -163,8 +163,12 @@ def test_only_checks_of_our_controller_are_ours() -> None:
     assert not is_ours(None)
 
 
+def _snapshot(generation: int, index: int = 0) -> SnapshotRef:
+    return SnapshotRef(Identity("bio", "md", index), generation)
+
+
 def test_people_read_what_it_continues_from() -> None:
     assert in_words([]) == "starts from the beginning"
-    assert in_words([SnapshotOf("md", 3), SnapshotOf("md", 12), SnapshotOf("md", 4)]) == "continues from md/0@12"
-    replicas = [SnapshotOf("md", generation, index) for generation in (1, 2) for index in (2, 0, 1)]
+    assert in_words(_snapshot(generation) for generation in (3, 12, 4)) == "continues from md/0@12"
+    replicas = [_snapshot(generation, index) for generation in (1, 2) for index in (2, 0, 1)]
     assert in_words(replicas) == "continues from md/0@2 and 2 more"
