@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.kueue import Kueue
 from tests.cluster.api.waiting import has_condition
@@ -61,31 +62,46 @@ async def test_group_beyond_its_fair_share_gives_way_and_loses_nothing(
         assert await _reasons(namespace) == {"InCohortFairSharing"}
 
 
-async def test_lower_priority_in_one_queue_gives_way_and_loses_nothing(
+async def test_lower_priorities_in_one_queue_give_way_together_and_lose_nothing(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, audit: Audit
 ) -> None:
     async with (
         priorities(namespace, low=1, high=1000),
-        groups(namespace, {"bio": "400m"}),
-        Following.of(namespace, "md") as low,
+        groups(namespace, {"bio": "800m"}),
+        Following.of(namespace, "md-1") as first,
+        Following.of(namespace, "md-2") as second,
     ):
         of_low, of_high = ({PRIORITY_LABEL: f"{namespace.name}-{name}"} for name in ("low", "high"))
-        await namespace.apply(indexed_job("md", "bio", toolbox, *COUNT, pods=2, labels=of_low))
-        await begun(low, 0, 1)
+        for name in ("md-1", "md-2"):
+            await namespace.apply(indexed_job(name, "bio", toolbox, *COUNT, pods=2, labels=of_low))
+        await begun(first, 0, 1)
+        await begun(second, 0, 1)
 
-        urgent = indexed_job("urgent", "bio", toolbox, "python3", "-c", "print('done')", pods=2, labels=of_high)
+        urgent = indexed_job("urgent", "bio", toolbox, "python3", "-c", "print('done')", pods=4, labels=of_high)
         await namespace.apply(urgent)
         await namespace.wait("batch/v1", "Job", "urgent", has_condition("Complete"), within=120)
 
-        await completed(namespace, "md")
-        await asyncio.wait_for(low.read(), 60)
-        assert [low.lines(index) for index in (0, 1)] == [ALL, ALL]
+        for name, following in (("md-1", first), ("md-2", second)):
+            await completed(namespace, name)
+            await asyncio.wait_for(following.read(), 60)
+            assert [following.lines(index) for index in (0, 1)] == [ALL, ALL]
+            eviction = Eviction.of(audit, namespace.name, name)
+            assert len(eviction.suspended) == 1
+            assert eviction.refused
         assert await _reasons(namespace) == {"InClusterQueue"}
-        eviction = Eviction.of(audit, namespace.name, "md")
-        assert len(eviction.suspended) == 1
-        assert eviction.refused
+        await _assert_released_together(namespace)
+
+
+async def _assert_released_together(namespace: Namespace) -> None:
+    """Neither is evicted before both are saved: what the preemptor cannot use yet is not given up."""
+    holds = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
+    checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
+    assert len(holds) == 2
+    assert len({one["spec"]["together"] for one in holds}) == 1
+    assert len(checkpoints) == 4
+    assert max(one["status"]["committedAt"] for one in checkpoints) <= min(one["status"]["releasedAt"] for one in holds)
 
 
 async def _reasons(namespace: Namespace) -> set[str]:
-    holds = await namespace.api.objects("sched.cedana.ai/v1alpha1", "PreemptionHold", namespace.name)
+    holds = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
     return {one["spec"]["reason"] for one in holds}
