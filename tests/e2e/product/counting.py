@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.e2e.product.following import Following
 
-COUNTS: Final = 200
+COUNTS: Final = 140
 COUNT: Final = (
     "python3",
     "-c",
