@@ -1,6 +1,6 @@
 """Measure how long a preemptor waits, with the product and without it, on one cluster: `make bench-cluster`.
 
-    python -m tests.bench.cluster [--repetitions 5] [--write docs/bench-cluster.md]
+    python -m tests.bench.cluster [--pods-per-node 1 2] [--repetitions 5] [--write docs/bench-cluster.md]
 
 The cluster is that of CLUSTER_NAME, brought up if it is not. Whether a ClusterQueue names our AdmissionCheck is all
 that differs between the columns. Absolute times belong to the machine; the differences are what to keep.
@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from tests.bench.page import replace_measured
-from tests.bench.preemption import ENDS_AT_ONCE, IGNORES_SIGTERM, SLOT, SLOTS_PER_NODE, Timeline, preempt
+from tests.bench.preemption import ENDS_AT_ONCE, IGNORES_SIGTERM, SLOT, Timeline, preempt
 from tests.bench.report import machine
 from tests.cluster import lifetime, settings
 from tests.cluster.addons.catalog import install
@@ -52,8 +52,14 @@ _STEPS = {
 }
 
 
-async def measure(repetitions: int, steps: Steps) -> Results:
-    """Every case in turn, again and again: what slows the machine down slows all of them down."""
+async def measure(repetitions: int, sizes: Sequence[int], steps: Steps) -> dict[int, Results]:
+    """Every case in turn, again and again: what slows the machine down slows all of them down.
+
+    Args:
+        repetitions: of every case.
+        sizes: how many pods of the victim run on each of the two nodes.
+        steps: hears of every case.
+    """
     async with AsyncExitStack() as stack:
         cluster = await _cluster(stack, steps)
         api = await stack.enter_async_context(cluster.api())
@@ -62,16 +68,17 @@ async def measure(repetitions: int, steps: Steps) -> Results:
         s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
         product = await stack.enter_async_context(installation.installed(cluster, api, s3, steps))
         await product.install(kueue={"enabled": True})
-        await _offer_slots(api)
-        results: dict[tuple[str, bool], list[Timeline]] = {}
+        results: dict[int, dict[tuple[str, bool], list[Timeline]]] = {size: {} for size in sizes}
         for repetition in range(1, repetitions + 1):
-            for victim, program in VICTIMS.items():
-                for protected in (False, True):
-                    what = f"{repetition}: {victim}, {'with' if protected else 'without'} us"
-                    with steps.step(what):
-                        measured = await _one(cluster, api, program, CHECK if protected else None)
-                    results.setdefault((victim, protected), []).append(measured)
-        return results
+            for size in sizes:
+                await _offer_slots(api, size)
+                for victim, program in VICTIMS.items():
+                    for protected in (False, True):
+                        what = f"{repetition}: {2 * size} pods, {victim}, {'with' if protected else 'without'} us"
+                        with steps.step(what):
+                            measured = await _one(cluster, api, program, size, CHECK if protected else None)
+                        results[size].setdefault((victim, protected), []).append(measured)
+        return dict(results)
 
 
 async def _cluster(stack: AsyncExitStack, steps: Steps) -> Cluster:
@@ -83,16 +90,16 @@ async def _cluster(stack: AsyncExitStack, steps: Steps) -> Cluster:
     return cluster
 
 
-async def _offer_slots(api: Api) -> None:
-    offered = {SLOT: str(SLOTS_PER_NODE)}
+async def _offer_slots(api: Api, per_node: int) -> None:
+    offered = {SLOT: str(per_node)}
     for node in await api.objects("v1", "Node"):
         await api.patch("v1", "Node", node["metadata"]["name"], {"status": {"capacity": offered}}, subresource="status")
 
 
-async def _one(cluster: Cluster, api: Api, program: str, check: str | None) -> Timeline:
+async def _one(cluster: Cluster, api: Api, program: str, slots: int, check: str | None) -> Timeline:
     audit = Audit(cluster.control_plane.audit_log)
     async with Namespace.created(cluster, api, f"bench-{uuid.uuid4().hex[:8]}") as namespace:
-        return await preempt(namespace, find_images()["toolbox"].tag, program, check=check, audit=audit)
+        return await preempt(namespace, find_images()["toolbox"].tag, program, slots, check=check, audit=audit)
 
 
 def table(results: Results) -> str:
@@ -141,12 +148,16 @@ def _spread(timelines: Sequence[Timeline]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pods-per-node", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--write", type=Path, help="a page whose marked part is to be replaced")
     arguments = parser.parse_args()
-    results = asyncio.run(measure(arguments.repetitions, Steps()))
+    by_size = asyncio.run(measure(arguments.repetitions, arguments.pods_per_node, Steps()))
     load = f"load average {os.getloadavg()[2]:.0f}: the cluster's own and whatever else ran"
-    text = f"{machine()}, {load}\n\n{table(results)}\n\n{verdicts(results)}\n"
+    parts = [f"{machine()}, {load}"]
+    for size, results in by_size.items():
+        parts += [f"A victim of {2 * size} pods, {size} on each node:", table(results), verdicts(results)]
+    text = "\n\n".join(parts) + "\n"
     print(text)
     if arguments.write:
         replace_measured(arguments.write, text)

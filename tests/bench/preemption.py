@@ -17,7 +17,6 @@ from tests.e2e.product.queues import KUEUE, QUEUE_LABEL, groups
 
 SLOT: Final = "bench.test/slot"
 """An extended resource: nodes have as many as the groups' quotas, so that who is admitted waits for who still ends."""
-SLOTS_PER_NODE: Final = 2
 GRACE_SECONDS: Final = 30
 """Kubernetes' default."""
 
@@ -35,7 +34,6 @@ while True:
     print(time.time(), flush=True)
     time.sleep(0.1)
 """
-_QUOTAS = {"bio": str(SLOTS_PER_NODE), "ml": str(SLOTS_PER_NODE)}
 _NODE = "system:node:"
 _VICTIM, _PREEMPTOR = "md", "train"
 
@@ -64,22 +62,25 @@ class Timeline(msgspec.Struct, frozen=True):
     """All of its pods are Running."""
 
 
-async def preempt(namespace: Namespace, image: str, program: str, *, check: str | None, audit: Audit) -> Timeline:
-    """Let bio fill the cluster, and ml reclaim two of its four slots."""
-    async with groups(namespace, _QUOTAS, resource=SLOT, check=check):
+async def preempt(
+    namespace: Namespace, image: str, program: str, slots: int, *, check: str | None, audit: Audit
+) -> Timeline:
+    """Let bio fill the cluster's two nodes of `slots` each, and ml reclaim half of that."""
+    quotas = {"bio": str(slots), "ml": str(slots)}
+    async with groups(namespace, quotas, resource=SLOT, check=check):
         async with Following.of(namespace, _VICTIM) as victims:
-            await namespace.apply(_work(_VICTIM, "bio", image, program, 2 * SLOTS_PER_NODE))
-            for index in range(2 * SLOTS_PER_NODE):
+            await namespace.apply(_work(_VICTIM, "bio", image, program, 2 * slots))
+            for index in range(2 * slots):
                 await asyncio.wait_for(victims.said(index, 1), 120)  # its signal handler is in place
-        await namespace.apply(_work(_PREEMPTOR, "ml", image, ENDS_AT_ONCE, SLOTS_PER_NODE))
-        await namespace.pods(f"job={_PREEMPTOR}", count=SLOTS_PER_NODE, within=180)
-        await audit.wait_for(lambda _: _ran(audit, namespace.name) is not None)
-        return timeline(audit.writes(namespace=namespace.name))
+        await namespace.apply(_work(_PREEMPTOR, "ml", image, ENDS_AT_ONCE, slots))
+        await namespace.pods(f"job={_PREEMPTOR}", count=slots, within=180)
+        await audit.wait_for(lambda _: _have_run(audit, namespace.name, slots))
+        return timeline(audit.writes(namespace=namespace.name), slots)
 
 
-def _ran(audit: Audit, namespace: str) -> Write | None:
+def _have_run(audit: Audit, namespace: str, pods: int) -> bool:
     ran = list(_pods(audit.writes(namespace=namespace, resource="pods/status"), _PREEMPTOR, _is_running))
-    return ran[-1] if len({write.name for write in ran}) == SLOTS_PER_NODE else None
+    return len({write.name for write in ran}) == pods
 
 
 def _work(name: str, queue: str, image: str, program: str, pods: int) -> dict[str, Any]:
@@ -96,8 +97,8 @@ def _work(name: str, queue: str, image: str, program: str, pods: int) -> dict[st
     return job(name, main, labels={QUEUE_LABEL: queue}, fields=fields, **spec)
 
 
-def timeline(writes: Iterable[Write]) -> Timeline:
-    """What the audit log says of one preemption.
+def timeline(writes: Iterable[Write], slots: int) -> Timeline:
+    """What the audit log says of one preemption by which that many slots change hands.
 
     Raises:
         IndexError: a step is missing that occurs with and without us.
@@ -140,7 +141,7 @@ def timeline(writes: Iterable[Write]) -> Timeline:
         released=at(w.answered for w in victims if RELEASED in _annotations(w) and w.user != KUEUE),
         suspended=surely("suspended", suspensions[:1]),
         deleted=surely("deleted", by_the_job),
-        ended=surely("ended", sorted(ends)[:SLOTS_PER_NODE]),
+        ended=surely("ended", sorted(ends)[:slots]),
         admitted=surely("admitted", workload(_PREEMPTOR, "Admitted")),
         bound=surely("bound", bindings),
         running=surely("running", (w.answered for w in _pods(done, _PREEMPTOR, _is_running))),
