@@ -10,6 +10,7 @@ lease without noticing can write nothing any more once another one has begun.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping
@@ -20,8 +21,9 @@ import zstandard
 
 from cedana_sched.cluster.coordinator.objects import RESOURCES, to_record
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AlreadyExistsError, ConflictError
+from cedana_sched.kube.errors import AlreadyExistsError, ApiUnavailableError, ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
@@ -32,6 +34,8 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Pre
 log = structlog.get_logger(__name__)
 
 LOG_NAME = "cedana-sched-journal"
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
 _WRITER = f"{names.GROUP}/writer"
 _ENTRIES = "entries.json.zst"
 
@@ -78,9 +82,20 @@ class ObjectJournal:
     async def load(self) -> tuple[Record, ...]:
         """Everything that was saved and not forgotten; from here on no other coordinator can save.
 
+        Waits for an API server that does not answer yet, or has just learned of our kinds.
+
         Raises:
             ApiError: it cannot be read.
         """
+        rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                return await self._load()
+            except ApiUnavailableError as error:
+                log.warning("journal not read, trying again", problem=error.message)
+                await asyncio.sleep(next(rests))
+
+    async def _load(self) -> tuple[Record, ...]:
         entries = await self._take_over()
         records: dict[str, Record] = {}
         for resource in RESOURCES:

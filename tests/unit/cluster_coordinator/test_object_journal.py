@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
+from cedana_sched.cluster.coordinator import journal
 from cedana_sched.cluster.coordinator.journal import LOG_NAME, FencedError, ObjectJournal
 from cedana_sched.cluster.coordinator.objects import key_of, to_object
 from cedana_sched.cluster.coordinator.owners import Owners
@@ -75,14 +76,6 @@ class Process:
         assert not pending.forgotten
 
 
-async def load(process: Process) -> tuple[Record, ...]:
-    """A coordinator that cannot load ends, and is started again."""
-    for _ in range(3):
-        with suppress(ApiUnavailableError):
-            return await process.journal.load()
-    return await process.journal.load()
-
-
 def by_uid(records: tuple[Record, ...]) -> dict[str, Record]:
     return {record.uid: record for record in records}
 
@@ -94,7 +87,7 @@ async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) 
     saved: dict[str, Record] = {}
     for life in range(4):
         process = Process(server, f"process-{life}")
-        assert by_uid(await load(process)) == saved
+        assert by_uid(await process.journal.load()) == saved
         for _ in range(rng.randrange(12)):
             chosen = rng.sample(range(6), rng.randrange(1, 5))
             known = [number for number in chosen if f"s.w{number}.1" in saved]
@@ -116,7 +109,7 @@ async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) 
             await process.settle()
         await process.crash()
     last = Process(server, "last")
-    await load(last)
+    await last.journal.load()
     await last.settle()
     await last.crash()
     shown = {key for key in server.objects if key[0] == "Checkpoint"}
@@ -147,6 +140,19 @@ async def test_a_write_whose_answer_was_lost_is_no_fence() -> None:
     with pytest.raises(ApiUnavailableError):
         await process.journal.save((checkpoint(1),), ())
     await process.journal.save((checkpoint(1), checkpoint(2)), ())
+    await process.crash()
+
+
+async def test_who_loads_waits_for_an_api_server_that_does_not_answer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FIRST_PAUSE_SECONDS", 0.001)
+    server = FakeApiServer()
+    before = Process(server, "before")
+    await before.journal.load()
+    await before.journal.save((checkpoint(1),), ())
+    await before.crash()
+    server.fails |= {server.requests + 1, server.requests + 4}
+    process = Process(server, "process")
+    assert set(by_uid(await process.journal.load())) == {"s.w1.1"}
     await process.crash()
 
 
