@@ -25,6 +25,7 @@ from tests.bench.report import machine
 from tests.cluster import lifetime, settings
 from tests.cluster.addons.catalog import install
 from tests.cluster.api.client import Api
+from tests.cluster.api.waiting import wait_for
 from tests.cluster.bring_up import bring_up, lay_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
@@ -69,9 +70,9 @@ async def measure(repetitions: int, sizes: Sequence[int], steps: Steps) -> dict[
         product = await stack.enter_async_context(installation.installed(cluster, api, s3, steps))
         await product.install(kueue={"enabled": True})
         results: dict[int, dict[tuple[str, bool], list[Timeline]]] = {size: {} for size in sizes}
-        for repetition in range(1, repetitions + 1):
-            for size in sizes:
-                await _offer_slots(api, size)
+        for size in sizes:
+            await _offer_slots(api, size)
+            for repetition in range(1, repetitions + 1):
                 for victim, program in VICTIMS.items():
                     for protected in (False, True):
                         what = f"{repetition}: {2 * size} pods, {victim}, {'with' if protected else 'without'} us"
@@ -93,7 +94,9 @@ async def _cluster(stack: AsyncExitStack, steps: Steps) -> Cluster:
 async def _offer_slots(api: Api, per_node: int) -> None:
     offered = {SLOT: str(per_node)}
     for node in await api.objects("v1", "Node"):
-        await api.patch("v1", "Node", node["metadata"]["name"], {"status": {"capacity": offered}}, subresource="status")
+        name = node["metadata"]["name"]
+        await api.patch("v1", "Node", name, {"status": {"capacity": offered}}, subresource="status")
+        await wait_for(api, "v1", "Node", name, lambda body: offered.items() <= body["status"]["allocatable"].items())
 
 
 async def _one(cluster: Cluster, api: Api, program: str, slots: int, check: str | None) -> Timeline:
