@@ -36,8 +36,8 @@ async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> A
         yield product
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="session")
 async def installed_with_kueue(kueue: None, installed: Product) -> Product:
     """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""
-    await installed.install(kueue={"enabled": True})
+    await installed.ensure(kueue={"enabled": True})
     return installed

@@ -29,15 +29,26 @@ HELM = "helm"
 COORDINATOR, WEBHOOKS, AGENT = (f"{RELEASE}-{component}" for component in ("coordinator", "webhooks", "agent"))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Product:
-    """The release on one cluster; `values` are those that it is installed with."""
+    """The release on one cluster; `values` are those that it is installed with, but for changes."""
 
     cluster: Cluster
     api: Api
     binaries: Binaries
     values: Mapping[str, Any]
     namespace: str = NAMESPACE
+    _changes: Mapping[str, Any] | None = None
+    """Those that it is installed with now; None where it is not."""
+
+    async def ensure(self, **changes: Any) -> None:
+        """Have it installed with these changes to its values, whatever a test before has left.
+
+        Raises:
+            ClusterError: see `install`.
+        """
+        if self._changes != changes:
+            await self.install(**changes)
 
     async def install(self, **changes: Any) -> None:
         """Install it, or upgrade it to other values; returns when every component is ready.
@@ -45,11 +56,13 @@ class Product:
         Raises:
             ClusterError: Helm refused, or a component does not come up.
         """
+        self._changes = None
         await self._release(changes).install(self.cluster, self.api, self.binaries)
         await together(
             wait_available(self.cluster, self.api, self.namespace, [COORDINATOR, WEBHOOKS], within=180),
             wait_for(self.api, "apps/v1", "DaemonSet", AGENT, is_on_every_node, namespace=self.namespace, within=180),
         )
+        self._changes = changes
 
     async def uninstall(self) -> None:
         """Uninstall it, with its hook.
@@ -57,6 +70,7 @@ class Product:
         Raises:
             ClusterError: Helm refused, or the hook failed.
         """
+        self._changes = None
         await self._release({}).uninstall(self.cluster, self.api, self.binaries)
 
     def _release(self, changes: Mapping[str, Any]) -> Release:
