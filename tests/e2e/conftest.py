@@ -48,11 +48,15 @@ async def kinds(api: Api, helm: Binaries) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out."""
+    """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out.
+
+    Those of the installed product come last: it stays until the end, and the others look at the parts without it.
+    """
     shape = read(settings.kind_config())
     ours = [item for item in items if item.path.is_relative_to(_HERE)]
     for item in ours:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+    items.sort(key=lambda item: item.path.is_relative_to(_HERE / "product"))
     left_out = [item for item in ours if not is_for(item, shape)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

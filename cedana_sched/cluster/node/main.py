@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -18,6 +19,7 @@ from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
+from cedana_sched.cluster.node.installation.keeping import keep_registered
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
@@ -58,9 +60,16 @@ async def serve(configuration: AgentConfiguration) -> None:
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
             await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
-            await until_told_to_leave(facts, _Agent(api, node, configuration, installed).run(awaited.clear))
+            agent = _Agent(api, node, configuration, installed)
+            await until_told_to_leave(facts, _both(agent.run(awaited.clear), keep_registered(installation)))
         await leave(facts, installation)
         await asyncio.Event().wait()
+
+
+async def _both(*works: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(work)
 
 
 class _Agent:

@@ -6,10 +6,11 @@ import base64
 
 import pytest
 
-from cedana_sched.model.objects.names import API_VERSION, NODE_READY
+from cedana_sched.model.objects.names import API_VERSION, NODE_READY, RUNTIME_CLASS
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, Product
 from tests.e2e.product.rendering import RELEASE
 
@@ -18,11 +19,11 @@ _WEBHOOKS = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", 
 
 async def test_every_component_becomes_ready(installed: Product, api: Api, cluster: Cluster) -> None:
     found = await api.objects("v1", "Pod", installed.namespace)
-    pods = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]  # of an earlier release
-    components = [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods]
+    pods = [one for one in found if "deletionTimestamp" not in one["metadata"]]  # of an earlier release
+    components = [one["metadata"]["labels"]["app.kubernetes.io/component"] for one in pods]
     assert components.count("coordinator") == components.count("webhooks") == 2
     assert components.count("agent") == len(cluster.nodes)
-    assert all(has_condition("Ready")(pod) for pod in pods)
+    assert all(map(has_condition("Ready"), pods))
     for name in (COORDINATOR, WEBHOOKS):
         await wait_for(api, "apps/v1", "Deployment", name, has_condition("Available"), namespace=installed.namespace)
     assert await api.get("apps/v1", "DaemonSet", AGENT, installed.namespace)
@@ -58,6 +59,25 @@ async def test_an_upgrade_changes_what_it_says_and_nothing_else(installed: Produ
         assert _bundles(await api.get(*_WEBHOOKS)) <= _bundles(before), "who trusts the webhooks goes on to"
     finally:
         await installed.install()
+
+
+@pytest.mark.any_shape
+async def test_runtime_handlers_that_others_add_later_can_be_used(
+    installed: Product, api: Api, cluster: Cluster, namespace: Namespace, toolbox: str
+) -> None:
+    name = "somebody-elses"
+    *_, node = cluster.nodes.values()
+    await node.add_runtime_handler(name, (await node.run("sh", "-c", "command -v runc")).strip())
+    runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}}
+    await api.apply({**runtime_class, "handler": name})
+    try:
+        sleeping = container(toolbox, "sleep", "100")
+        await namespace.apply(pod("theirs", sleeping, nodeName=node.name, runtimeClassName=name))
+        await namespace.ready("theirs", within=120)
+        await namespace.apply(pod("ours", sleeping, nodeName=node.name, runtimeClassName=RUNTIME_CLASS))
+        await namespace.ready("ours")
+    finally:
+        await api.delete("node.k8s.io/v1", "RuntimeClass", name)
 
 
 def _bundles(configuration: Object) -> set[tuple[str, str]]:

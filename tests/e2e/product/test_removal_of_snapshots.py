@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+import pytest
+
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.names import API_VERSION
@@ -18,6 +20,8 @@ from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
+
+pytestmark = pytest.mark.any_shape
 
 _PODS = 4
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from cedana_sched.cluster.node.installation import installation as module
 from cedana_sched.cluster.node.installation.daemon import Daemon
 from cedana_sched.cluster.node.installation.host import Host, HostError
 from cedana_sched.cluster.node.installation.installation import Installation, Site
+from cedana_sched.cluster.node.installation.keeping import keep_registered
 from cedana_sched.snapshot.toolchain import Toolchain
 
 CONFIGURATION = 'version = 2\nroot = "/var/lib/containerd"\n'
@@ -89,6 +92,39 @@ async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
     assert node.file.read_text() == CONFIGURATION
     assert not node.host.here(Path("/opt/cedana-sched")).exists()
     assert node.restarts[1:] == [CONFIGURATION]
+
+
+DROP_INS = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+OTHERS = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+"""
+
+
+async def test_handlers_that_others_add_later_are_not_lost_behind_ours(node: Node) -> None:
+    node.file.write_text(DROP_INS)
+    folder = node.host.here(Path("/etc/containerd/conf.d"))
+    folder.mkdir()
+    installation = node.installation()
+    await installation.install(node.toolchain)
+    (ours,) = folder.iterdir()
+    assert set(await installation.folders()) == {node.file.parent, folder}
+
+    keeping = asyncio.create_task(keep_registered(installation, quiet_seconds=0.01))
+    try:
+        async with asyncio.timeout(10):
+            while not (folder / "gpu.toml").exists() or "nvidia" not in ours.read_text():
+                (folder / "gpu.toml").write_text(OTHERS)  # again, should nobody have watched yet
+                await asyncio.sleep(0.05)
+        assert "cedana" in ours.read_text()
+        node.file.write_text("no toml at all [")
+        (folder / "gpu.toml").unlink()
+        await asyncio.sleep(0.1)
+        assert not keeping.done(), "who has broken it may mend it"
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
 
 
 async def test_containers_of_our_handler_can_still_be_stopped_when_it_is_gone(node: Node) -> None:

@@ -88,6 +88,12 @@ class ContainerdFiles:
         """The program behind the default handler; a name is looked up on containerd's PATH."""
         return str(self._default_handler().get("options", {}).get("BinaryName") or "runc")
 
+    @property
+    def folders(self) -> set[Path]:
+        """Where the files are, and may come to be, as the host sees them."""
+        folder = self._drop_in_folder()
+        return {file.path.parent for file in self._files} | ({folder} if folder else set())
+
     def with_handler(self, program: Path) -> list[Change]:
         """What to write so that our handler is registered; nothing when it is."""
         handler = copy.deepcopy(self._default_handler())

@@ -103,6 +103,27 @@ class Installation:
         )
         return Installed(here, is_active)
 
+    async def folders(self) -> list[Path]:
+        """Where containerd's configuration is, as the agent sees it.
+
+        Raises:
+            HostError: it is no more what we can read.
+        """
+        folders = (self._host.here(folder) for folder in (await self._files()).folders)
+        return [folder for folder in folders if folder.is_dir()]
+
+    async def renew(self) -> None:
+        """Register the handler anew, beside all that others have added or taken away since.
+
+        Raises:
+            HostError: see `install`.
+        """
+        daemon = await asyncio.to_thread(find_daemon, self._site.socket)
+        changes = (await self._files()).with_handler(self._programs.handler)
+        is_active = await self._change(changes, daemon)
+        if changes:
+            log.info("runtime handler registered anew", active=is_active)
+
     async def uninstall(self) -> None:
         """Take everything back but snapshots and logs.
 
