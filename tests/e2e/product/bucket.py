@@ -17,6 +17,6 @@ async def run_in_bucket(cluster: Cluster, api: Api, script: str) -> str:
 
 async def manifests(cluster: Cluster, api: Api, namespace: str) -> list[str]:
     """Keys of the manifests of all snapshots of a namespace: one for each snapshot that can be continued."""
-    found = await run_in_bucket(cluster, api, "find . -type f -name '*.manifest'")
+    found = await run_in_bucket(cluster, api, "find . -ignore_readdir_race -type f -name '*.manifest'")
     keys = sorted(line.removeprefix("./") for line in found.splitlines())
     return [key for key in keys if key.startswith(f"{layout.snapshots_folder(namespace)}/")]

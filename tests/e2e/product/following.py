@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
 
+_KUBELETS_OWN = "rpc error: code = Unknown desc = server is not initialized yet"
+"""The kubelet writes it among a pod's lines, without an end of line, while containerd restarts."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -44,7 +46,11 @@ class Following:
 
     def lines(self, index: int) -> list[str]:
         """All that the pods of an index have said."""
-        return b"".join(self._output[index]).decode().splitlines()
+        return _lines(self._output[index])
+
+    def last_lines(self, index: int) -> list[str]:
+        """What the newest pod of an index has said."""
+        return _lines(self._output[index][-1:])
 
     async def said(self, index: int, count: int) -> None:
         """Wait until an index has said so many lines in all."""
@@ -89,6 +95,10 @@ class Following:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+
+def _lines(outputs: Iterable[bytes]) -> list[str]:
+    return b"".join(outputs).decode().replace(_KUBELETS_OWN, "").splitlines()
 
 
 def _has_run(pod: Object, container: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from cedana_sched.model.objects.names import API_VERSION
@@ -9,6 +10,7 @@ from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.following import Following
 
 COUNTS = 150
 _COUNT = """
@@ -45,9 +47,11 @@ def counting(*, mebibytes: int = 150, counts: int | None = COUNTS) -> tuple[str,
     return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=numbers, enough=_ENOUGH)
 
 
-async def enough(namespace: Namespace, pod: str) -> None:
-    """Tell a pod that it has counted enough."""
-    await namespace.exec(pod, "touch", _ENOUGH)
+async def enough(namespace: Namespace, following: Following, pods: int) -> None:
+    """Wait until each index counts on, and tell it that it has counted enough."""
+    for index in range(pods):
+        await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), 120)
+        await namespace.exec(following.pods[index][-1], "touch", _ENOUGH)
 
 
 def all_counts(counts: int = COUNTS) -> list[str]:

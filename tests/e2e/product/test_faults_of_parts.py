@@ -64,9 +64,7 @@ async def test_dead_part_costs_no_work(
         await _KILLS[kill](cluster, api, part)
 
         await reclaiming
-        for index in range(_PODS):
-            await asyncio.wait_for(bio.said(index, len(bio.lines(index)) + 5), 120)
-            await enough(namespace, bio.pods[index][-1])
+        await enough(namespace, bio, _PODS)
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
         for index in range(_PODS):
