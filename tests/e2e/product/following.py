@@ -97,7 +97,7 @@ class Following:
                 await process.wait()
 
 
-def _lines(outputs: Iterable[bytes]) -> list[str]:
+def _lines(outputs: Iterable[bytearray]) -> list[str]:
     return b"".join(outputs).decode().replace(_KUBELETS_OWN, "").splitlines()
 
 
