@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from tests.cluster.api.client import Object
@@ -46,11 +46,7 @@ class Following:
 
     def lines(self, index: int) -> list[str]:
         """All that the pods of an index have said."""
-        return _lines(self._output[index])
-
-    def last_lines(self, index: int) -> list[str]:
-        """What the newest pod of an index has said."""
-        return _lines(self._output[index][-1:])
+        return b"".join(self._output[index]).decode().replace(_KUBELETS_OWN, "").splitlines()
 
     async def said(self, index: int, count: int) -> None:
         """Wait until an index has said so many lines in all."""
@@ -95,10 +91,6 @@ class Following:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-
-
-def _lines(outputs: Iterable[bytearray]) -> list[str]:
-    return b"".join(outputs).decode().replace(_KUBELETS_OWN, "").splitlines()
 
 
 def _has_run(pod: Object, container: str) -> bool:
