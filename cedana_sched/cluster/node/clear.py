@@ -23,7 +23,7 @@ async def clear(configuration: AgentConfiguration) -> None:
     """Take it back: first the labels, so that no pod is sent here any more.
 
     Raises:
-        HostError: containerd does not come back, or its configuration is no more what we can read.
+        HostError: containerd's configuration is no more what we can read.
         ApiError: the API server does not take the labels away.
     """
     async with Api.open() as api:

@@ -41,7 +41,7 @@ async def leave(facts: Facts, installation: OnNode) -> None:
     """Clear the node: first the labels, so that no pod is sent here any more; last the mark.
 
     Raises:
-        HostError: containerd does not come back, or its configuration is no more what we can read.
+        HostError: containerd's configuration is no more what we can read.
         ApiError: the API server does not take it.
     """
     await facts.withdraw()

@@ -91,7 +91,7 @@ async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
     await node.installation().uninstall()
     assert node.file.read_text() == CONFIGURATION
     assert not node.host.here(Path("/opt/cedana-sched")).exists()
-    assert node.restarts[1:] == [CONFIGURATION]
+    assert len(node.restarts) == 1, "it forgets us when it starts next"
 
 
 DROP_INS = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'

@@ -127,16 +127,20 @@ class Installation:
     async def uninstall(self) -> None:
         """Take everything back but snapshots and logs.
 
+        containerd is not restarted, which could cost pods that are just starting: it forgets the handler when it starts
+        next, and nothing asks for it any more.
+
         Containers that were started through our handler run on, and containerd calls it to stop them: as long as there
         are any, runc itself stays in its place.
 
         Raises:
-            HostError: containerd does not come back, or its configuration is no more what we can read.
+            HostError: containerd's configuration is no more what we can read.
         """
         daemon = await asyncio.to_thread(find_daemon, self._site.socket)
         files = await self._files()
         runc = await self._runc(files, daemon)
-        await self._change(files.without_handler(), daemon)
+        await self._write(files.without_handler())
+        await asyncio.to_thread(self._unread.unlink, missing_ok=True)
         used = await asyncio.to_thread(self._is_used)
         await asyncio.to_thread(self._programs.remove, runc if used else None)
         log.info("node cleared", still_used_by_containers=used)
