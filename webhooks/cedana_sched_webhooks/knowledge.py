@@ -6,16 +6,17 @@ Nothing here asks the API server; an admission call only looks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 import msgspec
 from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, NODES, PREEMPTION_HOLDS
-from cedana_sched.kube.watching import HasMetadata, Key, Mirror, Watch
+from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
@@ -23,7 +24,6 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.objects import Checkpoint, Policy, PreemptionHold
 
-T = TypeVar("T", bound=HasMetadata)
 T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT_POLICY = "default"
@@ -37,46 +37,25 @@ class Shelf(Protocol[T_co]):
     def __iter__(self) -> Iterator[T_co]: ...
 
 
-class Index(Generic[T]):
-    """Objects by something in them; `note` is a mirror's sink."""
-
-    def __init__(self, key: Callable[[T], Hashable | None]) -> None:
-        self._key = key
-        self._found: dict[Hashable, dict[Key, T]] = {}
-
-    def note(self, before: T | None, now: T | None) -> None:
-        for gone in () if before is None else (before,):
-            key = self._key(gone)
-            among = self._found.get(key, {})
-            among.pop((gone.metadata.namespace, gone.metadata.name), None)
-            if not among:
-                self._found.pop(key, None)
-        if now is not None and (key := self._key(now)) is not None:
-            self._found.setdefault(key, {})[now.metadata.namespace, now.metadata.name] = now
-
-    def get(self, key: Hashable) -> tuple[T, ...]:
-        return tuple(self._found.get(key, {}).values())
-
-
 class Knowledge(msgspec.Struct, frozen=True):
     """All that an admission call may look at."""
 
     namespaces: Shelf[PartialObject]
     nodes: Shelf[PartialObject]
     policies: Shelf[Policy]
-    checkpoints: Index[Checkpoint]
-    checkpoints_by_id: Index[Checkpoint]
-    holds: Index[PreemptionHold]
+    checkpoints: Index[tuple[str, str, int], Checkpoint]
+    checkpoints_by_id: Index[tuple[str, str], Checkpoint]
+    holds: Index[str, PreemptionHold]
 
     def checkpoints_of(self, namespace: str, replica: Replica) -> tuple[Checkpoint, ...]:
-        return self.checkpoints.get((namespace, replica.id, replica.index))
+        return self.checkpoints.of((namespace, replica.id, replica.index))
 
     def checkpoints_of_id(self, namespace: str, identifier: str) -> tuple[Checkpoint, ...]:
-        return self.checkpoints_by_id.get((namespace, identifier))
+        return self.checkpoints_by_id.of((namespace, identifier))
 
     def holds_of(self, uid: str) -> tuple[PreemptionHold, ...]:
         """Holds of the object with this uid."""
-        return self.holds.get(uid)
+        return self.holds.of(uid)
 
     def policy(self, name: str | None) -> CheckpointPolicy:
         """The policy of that name; without one the policy called `default`, else what is built in.
@@ -98,29 +77,17 @@ class Knowledge(msgspec.Struct, frozen=True):
             raise UsageError(field, found.metadata.name, "is a policy that cannot be read", remedy=remedy) from error
 
 
-def checkpoint_key(checkpoint: Checkpoint) -> Hashable:
-    identity = checkpoint.spec.identity
-    return checkpoint.metadata.namespace, identity.id, identity.index
+def index_checkpoints() -> Index[tuple[str, str, int], Checkpoint]:
+    return Index(lambda one: (one.metadata.namespace, one.spec.identity.id, one.spec.identity.index))
 
 
-def id_key(checkpoint: Checkpoint) -> Hashable:
-    return checkpoint.metadata.namespace, checkpoint.spec.identity.id
+def index_checkpoints_by_id() -> Index[tuple[str, str], Checkpoint]:
+    return Index(lambda one: (one.metadata.namespace, one.spec.identity.id))
 
 
-def hold_key(hold: PreemptionHold) -> Hashable | None:
-    return hold.spec.held.uid if hold.spec.held is not None else None
-
-
-def index_checkpoints() -> Index[Checkpoint]:
-    return Index(checkpoint_key)
-
-
-def index_checkpoints_by_id() -> Index[Checkpoint]:
-    return Index(id_key)
-
-
-def index_holds() -> Index[PreemptionHold]:
-    return Index(hold_key)
+def index_holds() -> Index[str, PreemptionHold]:
+    """By the uid of what is held."""
+    return Index(lambda one: one.spec.held.uid if one.spec.held is not None else None)
 
 
 class Mirrors:

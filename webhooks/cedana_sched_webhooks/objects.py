@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
 
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,7 +54,7 @@ class Checkpoint(_Read, frozen=True):
 
     @property
     def in_flight(self) -> bool:
-        return self.status.step not in {CheckpointStep.READY, CheckpointStep.FAILED}
+        return self.status.step not in TERMINAL_CHECKPOINT_STEPS
 
 
 class HeldObject(_Read, frozen=True):

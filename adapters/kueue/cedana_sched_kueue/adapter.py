@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
@@ -16,17 +16,18 @@ import structlog
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.resources import JOBS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import Release
 from cedana_sched_kueue.abandoned import holds_that_stand
 from cedana_sched_kueue.admission_checks import AdmissionChecks
-from cedana_sched_kueue.index import Index, own_uid, owner_uid
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
+from cedana_sched_kueue.uids import own_uid, owner_uid
 from cedana_sched_kueue.withdrawal import withdraw_checks
 from cedana_sched_kueue.work import WorkQueue
 
@@ -48,13 +49,15 @@ class KueueAdapter:
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
         self._admission = AdmissionChecks(cluster.api, self._workloads, cluster.snapshots)
         self._preemptions = Preemptions(
-            jobs=Index(self._jobs, own_uid, self._review),
-            workloads=Index(self._workloads, own_uid),
-            workloads_of=Index(self._workloads, owner_uid, self._review),
-            pods_of=Index(cluster.pods, owner_uid),
+            jobs=Index(own_uid, self._jobs),
+            workloads=Index(own_uid, self._workloads),
+            workloads_of=Index(owner_uid, self._workloads),
+            pods_of=Index(owner_uid, cluster.pods),
             policies=cluster.policies,
             clock=time.time,
         )
+        self._jobs.subscribe(lambda before, now: self._review_each(own_uid, before, now))
+        self._workloads.subscribe(lambda before, now: self._review_each(owner_uid, before, now))
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
@@ -108,6 +111,11 @@ class KueueAdapter:
     async def withdraw(self) -> None:
         """See `adapter.cluster.Withdrawing`."""
         await withdraw_checks(self._api)
+
+    def _review_each(self, uid_of: Callable[[HasMetadata], str | None], *changed: HasMetadata | None) -> None:
+        for uid in {uid_of(one) for one in changed if one is not None}:
+            if uid is not None:
+                self._review(uid)
 
     def _review(self, job_uid: str) -> None:
         if not self._synced.is_set():

@@ -16,13 +16,13 @@ import structlog
 from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal, Victim
-from cedana_sched_kueue.index import Index
 from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Job, Workload
 from cedana_sched_kueue.templates import is_named
 
@@ -75,16 +75,16 @@ class Preemptions:
 
     def __init__(
         self,
-        jobs: Index[Job],
-        workloads: Index[Workload],
-        workloads_of: Index[Workload],
-        pods_of: Index[Pod],
+        jobs: Index[str, Job],
+        workloads: Index[str, Workload],
+        workloads_of: Index[str, Workload],
+        pods_of: Index[str, Pod],
         policies: Policies,
         clock: Callable[[], float],
     ) -> None:
         self._jobs = jobs
         self._workloads = workloads
-        self._workloads_of = workloads_of
+        self._by_job = workloads_of
         self._pods_of = pods_of
         self._policies = policies
         self._clock = clock
@@ -100,6 +100,10 @@ class Preemptions:
     def job(self, uid: str) -> Job | None:
         """The Job of this uid, as long as it exists."""
         return self._jobs.one(uid)
+
+    def _workloads_of(self, job_uid: str) -> list[Workload]:
+        """By name: whichever has changed last, the same one counts."""
+        return sorted(self._by_job.of(job_uid), key=lambda one: one.metadata.name)
 
     def eviction(self, job_uid: str) -> Eviction | None:
         """The stop of this Job that is due."""
@@ -186,7 +190,7 @@ class Preemptions:
         return Signal(
             uid=eviction.uid,
             adapter=ADAPTER,
-            victims=tuple(self._victims(workload, self._pods_of(job.metadata.uid))),
+            victims=tuple(self._victims(workload, self._pods_of.of(job.metadata.uid))),
             reason=reason,
             observed_at=self._clock(),
             preemptor=self._name_of(preemptor_uid, job.metadata.namespace) if preemptor_uid else None,

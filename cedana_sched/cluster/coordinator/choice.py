@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cedana_sched.adapter.pods import find_identity
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity
@@ -18,7 +19,7 @@ class Choice:
     """Follows all protected pods."""
 
     def __init__(self, pods: Mirror[Pod], checkpoints: ById) -> None:
-        self._pods = pods
+        self._siblings = Index(_family, pods)
         self._checkpoints = checkpoints
         self._chosen: dict[str, Identity] = {}
         """By uid of pods that may not show it yet."""
@@ -27,7 +28,7 @@ class Choice:
     def of(self, pod: Pod) -> KnownCheckpoint | None:
         """What this pod continues: the same whenever it is asked. None: nothing is left, and it begins anew."""
         metadata = pod.metadata
-        known = self._checkpoints.of(metadata.namespace, metadata.annotations[names.ID])
+        known = self._checkpoints.of((metadata.namespace, metadata.annotations[names.ID]))
         offers = [one for one in known if not one.is_deleted and one.status.step is not CheckpointStep.FAILED]
         earlier = self._chosen.get(metadata.uid)
         taken = self._taken(pod)
@@ -40,8 +41,8 @@ class Choice:
     def _taken(self, pod: Pod) -> set[Identity]:
         """What its siblings continue, or have finished. Who fails, or is about to go, leaves it to another one."""
         taken = {identity for uid, identity in self._chosen.items() if uid != pod.metadata.uid}
-        for sibling in self._pods:
-            if sibling.metadata.uid == pod.metadata.uid or sibling.metadata.namespace != pod.metadata.namespace:
+        for sibling in self._siblings.of((pod.metadata.namespace, pod.metadata.annotations[names.ID])):
+            if sibling.metadata.uid == pod.metadata.uid:
                 continue
             if sibling.status.phase == "Succeeded":
                 keeps = sibling.metadata.owner == pod.metadata.owner  # a new Job of the id does all of it again
@@ -65,6 +66,12 @@ def is_to_choose(pod: Pod) -> bool:
     """Whether the webhook left it to us which snapshot this pod continues."""
     annotations = pod.metadata.annotations
     return names.ID in annotations and annotations.get(names.RESTORES) == names.any_snapshot_of(annotations[names.ID])
+
+
+def _family(pod: Pod) -> tuple[str, str] | None:
+    """Pods of one id may continue each other's snapshots."""
+    identifier = pod.metadata.annotations.get(names.ID)
+    return None if identifier is None else (pod.metadata.namespace, identifier)
 
 
 def _committed_first(one: KnownCheckpoint) -> tuple[bool, int, int]:

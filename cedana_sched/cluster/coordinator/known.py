@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import msgspec
 
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.watching import Key, Mirror
+from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
@@ -109,52 +108,21 @@ class KnownCheckpoint(_Read, frozen=True):
         return names.SETTLED in self.metadata.labels
 
 
-class BySnapshot:
+class BySnapshot(Index[SnapshotRef, KnownCheckpoint]):
     """Checkpoints by the snapshot that they describe: mostly one, but preemptions that meet share theirs."""
 
     def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
-        self._found: defaultdict[SnapshotRef, dict[Key, KnownCheckpoint]] = defaultdict(dict)
-        for checkpoint in checkpoints:
-            self._heard(None, checkpoint)
-        checkpoints.subscribe(self._heard)
-
-    def of(self, ref: SnapshotRef) -> tuple[KnownCheckpoint, ...]:
-        return tuple(self._found[ref].values()) if ref in self._found else ()
-
-    def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
-        if before is not None and (ref := before.snapshot) is not None and ref in self._found:
-            self._found[ref].pop((before.metadata.namespace, before.metadata.name), None)
-            if not self._found[ref]:
-                del self._found[ref]
-        if now is not None and (ref := now.snapshot) is not None:
-            self._found[ref][now.metadata.namespace, now.metadata.name] = now
+        super().__init__(lambda one: one.snapshot, checkpoints)
 
 
-class ById:
+class ById(Index[tuple[str, str], KnownCheckpoint]):
     """Checkpoints by namespace and id: those of all replicas. Implements `adapter.cluster.Snapshots`."""
 
     def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
-        self._found: defaultdict[tuple[str, str], dict[str, KnownCheckpoint]] = defaultdict(dict)
+        super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
         self.synced = checkpoints.synced
-        for checkpoint in checkpoints:
-            self._heard(None, checkpoint)
-        checkpoints.subscribe(self._heard)
-
-    def of(self, namespace: str, identifier: str) -> tuple[KnownCheckpoint, ...]:
-        return tuple(self._found.get((namespace, identifier), {}).values())
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         """See `adapter.cluster.Snapshots`."""
-        ready = (one for one in self.of(namespace, identifier) if one.status.step is CheckpointStep.READY)
+        ready = (one for one in self.of((namespace, identifier)) if one.status.step is CheckpointStep.READY)
         return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
-
-    def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
-        if (one := now or before) is None:
-            return
-        key = one.metadata.namespace, one.spec.identity.id
-        if now is not None:
-            self._found[key][now.metadata.name] = now
-        elif key in self._found:
-            self._found[key].pop(one.metadata.name, None)
-            if not self._found[key]:
-                del self._found[key]

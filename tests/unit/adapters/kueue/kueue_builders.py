@@ -7,11 +7,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Condition, EnvVar, Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Change, HasMetadata, Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched_kueue.index import Index, own_uid, owner_uid
 from cedana_sched_kueue.objects import (
     CheckState,
     Job,
@@ -27,6 +27,7 @@ from cedana_sched_kueue.objects import (
     WorkloadStatus,
 )
 from cedana_sched_kueue.preemptions import KueueReport, Preemptions
+from cedana_sched_kueue.uids import own_uid, owner_uid
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -159,10 +160,10 @@ class World:
 
     def _watched(self) -> Preemptions:
         return Preemptions(
-            jobs=Index(self.jobs, own_uid),
-            workloads=Index(self.workloads, own_uid),
-            workloads_of=Index(self.workloads, owner_uid),
-            pods_of=Index(self.pods, owner_uid),
+            jobs=Index(own_uid, self.jobs),
+            workloads=Index(own_uid, self.workloads),
+            workloads_of=Index(owner_uid, self.workloads),
+            pods_of=Index(owner_uid, self.pods),
             policies=OnePolicy(),
             clock=lambda: self.now,
         )
