@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 import yaml
 
@@ -30,10 +31,13 @@ from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_kueue.preemptions import KueueReport
 from tests.cluster.api.client import Api, Object
+from tests.cluster.api.policies import wait_until_refused
 from tests.cluster.api.waiting import has_condition, is_gone, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
+
+pytestmark = pytest.mark.any_shape
 
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -161,7 +165,7 @@ def _holding(namespace: str) -> tuple[Object, Object]:
         "metadata": {"name": namespace},
         "spec": {
             "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
-            "validations": [{"expression": _HELD, "message": "held"}],
+            "validations": [{"expression": _HELD, "message": "held by the test"}],
         },
     }
     binding = {
@@ -175,7 +179,7 @@ def _holding(namespace: str) -> tuple[Object, Object]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def groups(running: _Running, namespace: Namespace) -> AsyncIterator[Namespace]:
-    """Two groups, bio and ml, whose queues name our check, and a hold."""
+    """Two groups, bio and ml, whose queues name our check, and a hold that is in force."""
     api, name = namespace.api, namespace.name
     flavor = {"apiVersion": _KUEUE, "kind": "ResourceFlavor", "metadata": {"name": name}}
     bodies = [flavor, _policy(name), _check(name), *(_queue(group, name) for group in ("bio", "ml")), *_holding(name)]
@@ -186,6 +190,9 @@ async def groups(running: _Running, namespace: Namespace) -> AsyncIterator[Names
         local = {"apiVersion": _KUEUE, "kind": "LocalQueue", "metadata": {"name": group}, "spec": spec}
         await namespace.apply(local)
     await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active"))
+    await namespace.apply(job("probe", container("none"), fields={"parallelism": 0}))
+    suspends = ("patch", "job/probe", "--dry-run=server", f"--as={_CONTROLLER}", '--patch={"spec":{"suspend":true}}')
+    await wait_until_refused(lambda: namespace.kubectl(*suspends), "held by the test")
     yield namespace
     for body in reversed(bodies):
         await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"])

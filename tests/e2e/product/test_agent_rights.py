@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_READY
 from tests.cluster.api.client import Api, Object
+from tests.cluster.api.policies import wait_until_refused
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
@@ -60,23 +61,15 @@ async def account(namespace: Namespace, api: Api, helm: Binaries) -> AsyncIterat
     try:
         for body in bodies:
             await api.apply(body, namespace.name)
-        await in_force(Agent(namespace, name, "nowhere"), namespace)
+        await namespace.apply(checkpoint("probe"))
+        stranger, probe = Agent(namespace, name, "nowhere"), ("cckpt/probe", "--subresource=status", "--dry-run=server")
+        await wait_until_refused(
+            lambda: stranger.patches(*probe, status={"deadline": NOW}), "has nothing to write about node"
+        )
         yield name
     finally:
         for body in bodies:
             await api.delete(body["apiVersion"], body["kind"], name, namespace.name)
-
-
-async def in_force(stranger: Agent, namespace: Namespace) -> None:
-    """API servers learn of a policy a while after it was written: ask until it answers."""
-    await namespace.apply(checkpoint("probe"))
-    for _ in range(200):
-        try:
-            await stranger.patches("cckpt/probe", "--subresource=status", "--dry-run=server", status={"deadline": NOW})
-        except ClusterError as error:
-            if "has nothing to write about node" in str(error):
-                return
-    raise AssertionError("the policy is not in force")
 
 
 def checkpoint(name: str, node: str = "gpu-3") -> Object:
