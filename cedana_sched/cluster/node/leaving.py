@@ -28,13 +28,14 @@ class OnNode(Protocol):
     async def uninstall(self) -> None: ...
 
 
-async def until_told_to_leave(facts: Facts, work: Coroutine[Any, Any, None]) -> None:
-    """Do `work` until the node is to be left; its errors end the waiting."""
+async def until_told_to_leave(facts: Facts, *works: Coroutine[Any, Any, None]) -> None:
+    """Do all `works` until the node is to be left; the errors of any end the waiting."""
     async with asyncio.TaskGroup() as group:
-        working = group.create_task(work, name="agent")
+        working = [group.create_task(work) for work in works]
         await facts.told_to_leave()
         log.info("told to leave the node")
-        working.cancel()
+        for task in working:
+            task.cancel()
 
 
 async def leave(facts: Facts, installation: OnNode) -> None:

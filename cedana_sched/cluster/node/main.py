@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -61,15 +60,9 @@ async def serve(configuration: AgentConfiguration) -> None:
             installed = await installation.install(toolchain)
             await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
             agent = _Agent(api, node, configuration, installed)
-            await until_told_to_leave(facts, _both(agent.run(awaited.clear), keep_registered(installation)))
+            await until_told_to_leave(facts, agent.run(awaited.clear), keep_registered(installation))
         await leave(facts, installation)
         await asyncio.Event().wait()
-
-
-async def _both(*works: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for work in works:
-            group.create_task(work)
 
 
 class _Agent:

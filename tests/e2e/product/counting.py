@@ -5,25 +5,50 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.following import Following
+from tests.e2e.product.reclaiming import completed
 
 COUNTS: Final = 140
-COUNT: Final = (
-    "python3",
-    "-c",
-    f"""
-import time
-for number in range({COUNTS}):
-    print(number, flush=True)
-    time.sleep(0.1)
-""",
-)
+ALL: Final = [str(number) for number in range(COUNTS)]
 BEGUN: Final = 20
 """After so many counts it is worth saving."""
-ALL: Final = [str(number) for number in range(COUNTS)]
+LARGE: Final = 150
+"""Mebibytes in each pod with which tests are faster than the dump."""
+_ENOUGH = "/tmp/enough"
+_COUNT = f"""
+import itertools, os, time
+load = [os.urandom(1 << 20) for _ in range({{mebibytes}})]
+for number in {{numbers}}:
+    print(number, flush=True)
+    if os.path.exists("{_ENOUGH}"):
+        break
+    time.sleep(0.1)
+"""
 
 
-async def begun(following: Following, *indices: int) -> None:
+def counting(*, mebibytes: int = 0, counts: int | None = COUNTS) -> tuple[str, ...]:
+    """A command that counts aloud, ten a second, with so much memory that no store can compress or has seen before.
+
+    Without `counts` it goes on until it is told that it is `enough`.
+    """
+    numbers = "itertools.count()" if counts is None else f"range({counts})"
+    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=numbers)
+
+
+async def begun(following: Following, *indices: int, counts: int = BEGUN) -> None:
     """Wait until these have counted for a while."""
     for index in indices:
-        await asyncio.wait_for(following.said(index, BEGUN), 120)
+        await asyncio.wait_for(following.said(index, counts), 120)
+
+
+async def enough(namespace: Namespace, following: Following, job: str, pods: int) -> None:
+    """Wait until each index counts on, and let it end; it must have said each number once."""
+    for index in range(pods):
+        await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), 120)
+        await namespace.exec(following.pods[index][-1], "touch", _ENOUGH)
+    await completed(namespace, job)
+    await asyncio.wait_for(following.read(), 60)
+    for index in range(pods):
+        lines = following.lines(index)
+        assert lines == [str(number) for number in range(len(lines))], f"index {index}"

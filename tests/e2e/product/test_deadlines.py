@@ -16,9 +16,10 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.counting import ALL, COUNTS, counting
 from tests.e2e.product.following import INDEX, Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.phases import all_at, all_counts, counting, reached
+from tests.e2e.product.phases import all_at, reached
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 from tests.e2e.product.store_faults import damage_packs, unreachable
@@ -77,9 +78,9 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
         await asyncio.wait_for(bio.read(), 60)
         for index in range(_PODS):
             lines = bio.lines(index)
-            assert lines[-len(all_counts()) :] == all_counts(), "it began anew"
-            before = lines[: -len(all_counts())]
-            assert before == all_counts()[: len(before)], "and had run until then"
+            assert lines[-COUNTS:] == ALL, "it began anew"
+            before = lines[:-COUNTS]
+            assert before == ALL[: len(before)], "and had run until then"
 
 
 async def test_job_that_comes_back_early_waits_for_its_snapshot_at_the_gate(
@@ -97,7 +98,7 @@ async def test_job_that_comes_back_early_waits_for_its_snapshot_at_the_gate(
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
         for index in range(_PODS):
-            assert bio.lines(index) == all_counts(), f"index {index}"
+            assert bio.lines(index) == ALL, f"index {index}"
 
 
 async def _damaged(namespace: Namespace, image: str, cluster: Cluster, api: Api) -> None:
@@ -124,7 +125,7 @@ async def test_damaged_snapshot_is_followed_by_a_cold_start_that_everybody_sees(
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
         for index in range(_PODS):
-            assert bio.lines(index)[-len(all_counts()) :] == all_counts(), f"index {index}"
+            assert bio.lines(index)[-COUNTS:] == ALL, f"index {index}"
 
 
 async def test_damaged_snapshot_fails_the_pod_where_the_policy_says_so(

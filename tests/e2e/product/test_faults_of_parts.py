@@ -16,11 +16,12 @@ from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product import parts
+from tests.e2e.product.counting import LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.phases import all_at, all_counts, counting, enough, reached
+from tests.e2e.product.phases import all_at, reached
 from tests.e2e.product.queues import groups, indexed_job
-from tests.e2e.product.reclaiming import completed, reclaim
+from tests.e2e.product.reclaiming import reclaim
 
 _PODS = 4
 _PHASES = {
@@ -55,20 +56,15 @@ async def test_dead_part_costs_no_work(
 ) -> None:  # fmt: skip
     await parts.renew(api)
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(counts=None), pods=_PODS))
-        for index in range(_PODS):
-            await asyncio.wait_for(bio.said(index, 5), 120)
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(mebibytes=LARGE, counts=None), pods=_PODS))
+        await begun(bio, *range(_PODS), counts=5)
         reclaiming = asyncio.create_task(reclaim(namespace, toolbox))
 
         await reached(namespace, *_PHASES[phase])
         await _KILLS[kill](cluster, api, part)
 
         await reclaiming
-        await enough(namespace, bio, _PODS)
-        await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
-        for index in range(_PODS):
-            assert bio.lines(index) == all_counts(len(bio.lines(index))), f"index {index}"
+        await enough(namespace, bio, "md", _PODS)
         for hold in await all_at(namespace, "PreemptionHold", HoldStep.RELEASED):
             released, deadline = (datetime.fromisoformat(hold["status"][word]) for word in ("releasedAt", "deadline"))
             assert released <= deadline

@@ -15,9 +15,10 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.counting import ALL, COUNTS, LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.phases import COUNTS, all_counts, counting, enough, reached
+from tests.e2e.product.phases import reached
 from tests.e2e.product.queues import API, groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 from tests.e2e.product.rendering import RELEASE
@@ -39,9 +40,8 @@ async def _away(product: Product) -> AsyncIterator[None]:
 
 async def _begin(namespace: Namespace, image: str, bio: Following, counts: int | None) -> asyncio.Task[None]:
     """A Job of bio that runs, and one of ml that wants its place back, until the first dump is under way."""
-    await namespace.apply(indexed_job("md", "bio", image, *counting(counts=counts), pods=_PODS))
-    for index in range(_PODS):
-        await asyncio.wait_for(bio.said(index, 10), 120)
+    await namespace.apply(indexed_job("md", "bio", image, *counting(mebibytes=LARGE, counts=counts), pods=_PODS))
+    await begun(bio, *range(_PODS), counts=10)
     reclaiming = asyncio.create_task(reclaim(namespace, image))
     await reached(namespace, "Checkpoint", CheckpointStep.FREEZING)
     return reclaiming
@@ -60,7 +60,7 @@ async def test_uninstalled_in_the_middle_of_a_hold_nothing_of_ours_is_left(
             await asyncio.wait_for(bio.read(), 60)
 
             for index in range(_PODS):
-                assert bio.lines(index)[-COUNTS:] == all_counts(), f"index {index}"
+                assert bio.lines(index)[-COUNTS:] == ALL, f"index {index}"
             for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
                 with pytest.raises(ApiException, match="404"):
                     await api.get("admissionregistration.k8s.io/v1", kind, RELEASE)
@@ -95,12 +95,8 @@ async def test_upgraded_in_the_middle_of_a_hold_nothing_is_lost(
             agent={"podAnnotations": changed},
         )
         await reclaiming
-        await enough(namespace, bio, _PODS)
-        await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await enough(namespace, bio, "md", _PODS)
 
-        for index in range(_PODS):
-            assert bio.lines(index) == all_counts(len(bio.lines(index))), f"index {index}"
         for pod in await namespace.api.objects("v1", "Pod", namespace.name):
             assert RESTORE_GATE not in str(pod["spec"].get("schedulingGates", ()))
 

@@ -11,7 +11,7 @@ from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.api.waiting import is_gone
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
-from tests.e2e.product.counting import ALL, BEGUN, COUNT, begun
+from tests.e2e.product.counting import ALL, BEGUN, COUNTS, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction, of_ours
 from tests.e2e.product.installation import Product
@@ -25,7 +25,7 @@ async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, audit: Audit
 ) -> None:
     async with groups(namespace, check=None), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", toolbox, *COUNT, pods=4))
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=4))
         await begun(bio, *range(4))
 
         await reclaim(namespace, toolbox)
@@ -37,8 +37,8 @@ async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
         assert len(eviction.suspended) == 1
         assert of_ours(audit, namespace.name) == []
         for index in range(4):
-            assert bio.lines(index)[-len(ALL) :] == ALL, "it began anew"
-            assert len(bio.lines(index)) > len(ALL)
+            assert bio.lines(index)[-COUNTS:] == ALL, "it began anew"
+            assert len(bio.lines(index)) > COUNTS
 
 
 async def test_variable_alone_protects_in_a_queue_without_our_check(
@@ -46,7 +46,7 @@ async def test_variable_alone_protects_in_a_queue_without_our_check(
 ) -> None:
     async with groups(namespace, check=None), Following.of(namespace, "md") as bio:
         asked = {CHECKPOINT_VARIABLE: "protein"}
-        await namespace.apply(indexed_job("md", "bio", toolbox, *COUNT, pods=4, env=asked))
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=4, env=asked))
         await begun(bio, *range(4))
 
         await reclaim(namespace, toolbox)
@@ -64,7 +64,7 @@ async def test_job_made_anew_with_the_same_id_continues_from_its_newest_snapshot
     asked = {CHECKPOINT_VARIABLE: "protein"}
     async with groups(namespace):
         async with Following.of(namespace, "md") as first:
-            await namespace.apply(indexed_job("md", "bio", toolbox, *COUNT, pods=4, env=asked))
+            await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=4, env=asked))
             await begun(first, *range(4))
             await namespace.apply(_endless("train", "ml", toolbox))
             await namespace.wait("batch/v1", "Job", "md", lambda job: bool(job["spec"]["suspend"]), within=120)
@@ -75,7 +75,7 @@ async def test_job_made_anew_with_the_same_id_continues_from_its_newest_snapshot
 
         async with Following.of(namespace, "md-again") as second:
             await namespace.delete("batch/v1", "Job", "train")
-            await namespace.apply(indexed_job("md-again", "bio", toolbox, *COUNT, pods=4, env=asked))
+            await namespace.apply(indexed_job("md-again", "bio", toolbox, *counting(), pods=4, env=asked))
             await completed(namespace, "md-again")
             await asyncio.wait_for(second.read(), 60)
 

@@ -15,7 +15,7 @@ from tests.cluster.api.waiting import is_gone, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.bucket import manifests
-from tests.e2e.product.counting import ALL, COUNT, begun
+from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
@@ -29,7 +29,7 @@ _PODS = 4
 async def _preempted_and_completed(namespace: Namespace, image: str, env: Mapping[str, str]) -> None:
     """A Job of bio that has been away, and has done all its work."""
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", image, *COUNT, pods=_PODS, env=env))
+        await namespace.apply(indexed_job("md", "bio", image, *counting(), pods=_PODS, env=env))
         await begun(bio, *range(_PODS))
         await reclaim(namespace, image)
         await completed(namespace, "md")

@@ -16,7 +16,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
-from tests.e2e.product.counting import ALL, COUNT, begun
+from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction
 from tests.e2e.product.installation import Product
@@ -47,7 +47,7 @@ async def test_group_beyond_its_fair_share_gives_way_and_loses_nothing(
         Following.of(namespace, "md-2") as second,
     ):
         for name in ("md-1", "md-2"):
-            await namespace.apply(indexed_job(name, "bio", toolbox, *COUNT, pods=2))
+            await namespace.apply(indexed_job(name, "bio", toolbox, *counting(), pods=2))
         await begun(first, 0, 1)
         await begun(second, 0, 1)
 
@@ -73,7 +73,7 @@ async def test_lower_priorities_in_one_queue_give_way_together_and_lose_nothing(
     ):
         of_low, of_high = ({PRIORITY_LABEL: f"{namespace.name}-{name}"} for name in ("low", "high"))
         for name in ("md-1", "md-2"):
-            await namespace.apply(indexed_job(name, "bio", toolbox, *COUNT, pods=2, labels=of_low))
+            await namespace.apply(indexed_job(name, "bio", toolbox, *counting(), pods=2, labels=of_low))
         await begun(first, 0, 1)
         await begun(second, 0, 1)
 

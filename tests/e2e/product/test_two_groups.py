@@ -12,7 +12,7 @@ import pytest
 from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.product.counting import ALL, COUNT, begun
+from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction
 from tests.e2e.product.installation import Product
@@ -47,7 +47,7 @@ async def test_reclaimed_job_continues_where_it_stopped(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", toolbox, *COUNT, pods=_PODS))
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=_PODS))
         await begun(bio, *range(_PODS))
 
         left = bio.nodes[0][0]

@@ -50,16 +50,16 @@ def test_a_mark_counts_until_its_moment() -> None:
 async def test_what_is_under_way_ends_before_the_node_is_cleared() -> None:
     site = Site()
 
-    async def work() -> None:
+    async def work(name: str) -> None:
         site.told.set()
         try:
             await asyncio.Event().wait()
         finally:
-            site.done.append("work ended")
+            site.done.append(f"{name} ended")
 
-    await until_told_to_leave(site, work())
+    await until_told_to_leave(site, work("agent"), work("keeping"))
     await leave(site, site)
-    assert site.done == ["work ended", "labels", "programs", "mark"]
+    assert site.done == ["agent ended", "keeping ended", "labels", "programs", "mark"]
 
 
 async def test_an_agent_that_fails_does_not_wait_to_be_told() -> None:
