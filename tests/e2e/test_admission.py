@@ -101,4 +101,4 @@ async def test_audit_log_tells_who_wrote_what(namespace: Namespace, toolbox: str
     [creation] = audit.writes(verb="create", resource="pods", namespace=namespace.name)
     assert creation.user == "system:serviceaccount:kube-system:job-controller"
     assert creation.body["metadata"]["labels"]["job"] == "short"
-    assert first.answered < creation.answered
+    assert first.received < creation.received

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from itertools import pairwise
 
 import pytest
 
 from cedana_sched.model.objects.names import API_VERSION
-from tests.cluster.fixtures.audit import Audit
+from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
@@ -73,19 +74,28 @@ def _assert_in_order(eviction: Eviction) -> None:
     for (before, earlier), (after, later) in pairwise(steps):
         assert earlier, before
         assert later, after
-        assert earlier[-1].answered <= later[0].answered, f"{before}, then {after}"
+        assert _last(earlier) <= _first(later), f"{before}, then {after}"
     assert len(eviction.frozen) == len(eviction.committed) == len(eviction.deleted) == _PODS
     assert len(eviction.released) == 1, "by one annotation"
     assert len(eviction.suspended) == 1
     assert eviction.refused
     assert all("Held for checkpoint by cedana" in one.message for one in eviction.refused)
-    assert eviction.evicted[0].answered <= eviction.refused[0].received
-    assert eviction.refused[-1].answered <= eviction.suspended[0].answered
+    assert _last(eviction.evicted) <= _first(eviction.refused)
+    assert _last(eviction.refused) <= _first(eviction.suspended)
     deleted = {one.name: one for one in eviction.deleted}
     assert {one.name for one in eviction.died} >= set(deleted)
     for death in eviction.died:
         if death.name in deleted:
-            assert deleted[death.name].answered <= death.received, f"{death.name} lives until it is deleted"
+            assert deleted[death.name].received <= death.received, f"{death.name} lives until it is deleted"
+
+
+def _first(writes: Iterable[Write]) -> datetime:
+    """By when each was received: watchers hear of a write, and write themselves, before it is answered."""
+    return min(write.received for write in writes)
+
+
+def _last(writes: Iterable[Write]) -> datetime:
+    return max(write.received for write in writes)
 
 
 async def _assert_told(namespace: Namespace) -> None:
