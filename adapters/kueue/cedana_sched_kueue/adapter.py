@@ -19,6 +19,7 @@ from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
+from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
@@ -29,7 +30,6 @@ from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
 from cedana_sched_kueue.uids import own_uid, owner_uid
 from cedana_sched_kueue.withdrawal import withdraw_checks
-from cedana_sched_kueue.work import WorkQueue
 
 log = structlog.get_logger(__name__)
 

@@ -17,12 +17,12 @@ from cedana_sched.kube.errors import AbsentError, ConflictError, RefusedByServer
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.admission import Answer, active, answer_of, is_ours, pending_checks, policy_of, ready
 from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck, Workload
-from cedana_sched_kueue.work import WorkQueue
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cedana_sched.kube.errors import ApiUnavailableError
-from cedana_sched_kueue.work import WorkQueue
+from cedana_sched.kube.work_queue import WorkQueue
 
 
 @asynccontextmanager
