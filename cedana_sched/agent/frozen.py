@@ -67,16 +67,17 @@ class FrozenWorkloads:
             return running
 
     async def thaw(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
-        """Let it run on, unless another checkpoint has frozen it meanwhile."""
+        """Let it run on, also if it was to end, unless another checkpoint has frozen it meanwhile."""
         self.close(checkpoint_uid)
         async with self._turn(workload):
             if self._frozen_by.get(workload.uid, checkpoint_uid) != checkpoint_uid:
                 return
+            await self._runtime.spare(checkpoint_uid, workload)
             if running := await self._runtime.running(workload):
                 await asyncio.to_thread(freezer.thaw_together, running.freezers)
             self._forget(checkpoint_uid, workload)
 
-    async def kill(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
+    async def kill(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
         """End it without letting it execute another instruction; see `WorkloadRuntime.end_frozen`.
 
         Raises:
@@ -84,8 +85,9 @@ class FrozenWorkloads:
         """
         self.close(checkpoint_uid)
         async with self._turn(workload):
-            await self._runtime.end_frozen(workload)
+            is_dead = await self._runtime.end_frozen(checkpoint_uid, workload)
             self._forget(checkpoint_uid, workload)
+            return is_dead
 
     def _turn(self, workload: WorkloadRef) -> asyncio.Lock:
         return self._turns.setdefault(workload.uid, asyncio.Lock())

@@ -113,8 +113,8 @@ class NodeAgent:
             case orders.Freeze():
                 return await self._freeze(order)
             case orders.Kill():
-                await self._frozen.kill(order.checkpoint_uid, order.workload)
-                return orders.Killed(order.checkpoint_uid)
+                is_dead = await self._frozen.kill(order.checkpoint_uid, order.workload)
+                return orders.Killed(order.checkpoint_uid, doomed=not is_dead)
             case orders.Resume():
                 await self._frozen.thaw(order.checkpoint_uid, order.workload)
                 return orders.Resumed(order.checkpoint_uid)

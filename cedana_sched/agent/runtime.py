@@ -58,15 +58,19 @@ class WorkloadRuntime(Protocol):
         """Where its processes are; None when it has none (any more), or `end_frozen` was called for it."""
         ...
 
-    async def end_frozen(self, workload: WorkloadRef) -> None:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
         """End a frozen workload whose snapshot is committed: none of its processes executes another instruction.
 
-        It may return while they are still there, frozen, when their owner must say first that they may go (a pod is
-        deleted): the runtime kills them then. Whoever asks for them meanwhile is told that there are none.
+        It may return False while they are still there, frozen, when their owner must say first that they may go (a pod
+        is deleted): the runtime kills them then. Whoever asks for them meanwhile is told that there are none.
 
         Raises:
             FreezerError: some process did not go in time.
         """
+        ...
+
+    async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
+        """Take `end_frozen` of this checkpoint back, if it is not too late: its processes are there again, frozen."""
         ...
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:

@@ -162,6 +162,8 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):
 
 class Killed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
+    doomed: bool = False
+    """It is still there, frozen, and dies when its owner says so (a pod is deleted): until then `Resume` spares it."""
 
 
 class Resumed(msgspec.Struct, frozen=True, tag=True):

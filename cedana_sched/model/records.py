@@ -101,6 +101,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Its abort was decided: a snapshot that it may commit all the same is never used."""
     gone: bool = False
     """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
+    doomed: bool = False
+    """Committed and still there, frozen: it dies when its scheduler really evicts it."""
+    spared: bool = False
+    """Its scheduler did not evict it after all: it was thawed, and runs on past its snapshot."""
     unconfirmed: bool = False
     """Settled although its node never answered the last order, which is repeated until it does, or until the
     record is forgotten."""
@@ -113,6 +117,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def settled(self) -> bool:
         """Whether nothing more will happen to it."""
         return self.step in TERMINAL_CHECKPOINT_STEPS
+
+    @property
+    def stops(self) -> bool:
+        """Whether its workload executes nothing after the commit."""
+        return self.after is After.STOP and not self.spared
 
 
 class HoldStep(StrEnum):

@@ -135,6 +135,8 @@ def _checkpoint(record: Checkpoint) -> tuple[Object, Object]:
         not_before=_moment(record.not_before),
         called_off=record.called_off,
         gone=record.gone,
+        doomed=record.doomed,
+        spared=record.spared,
         unconfirmed=record.unconfirmed,
         conditions=of_checkpoint(record),
     )
@@ -168,6 +170,8 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, status: CheckpointStatu
         not_before=_seconds(status.not_before),
         called_off=status.called_off,
         gone=status.gone,
+        doomed=status.doomed,
+        spared=status.spared,
         unconfirmed=status.unconfirmed,
     )
 

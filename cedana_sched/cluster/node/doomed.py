@@ -31,7 +31,7 @@ class DoomedPods:
     """The doomed pods of one node. An async context manager; leaving it forgets nobody.
 
     Args:
-        directory: holds an empty file per doomed pod, by its uid.
+        directory: holds a file per doomed pod, by its uid; in it stands for which checkpoint.
         kill: ends every process of a pod; returns when they have gone.
     """
 
@@ -59,17 +59,25 @@ class DoomedPods:
     def __contains__(self, pod_uid: str) -> bool:
         return pod_uid in self._timers
 
-    async def doom(self, pod_uid: str) -> None:
-        """End this frozen pod as soon as it is deleted; at once if that has been seen.
+    async def doom(self, pod_uid: str, checkpoint_uid: str) -> bool:
+        """End this frozen pod as soon as it is deleted; at once if that has been seen: True then.
 
         Raises:
             FreezerError: it is deleted, and some process did not go in time.
         """
         if pod_uid in self._deleted:
             await self._end(pod_uid)
-        elif pod_uid not in self._timers:
-            (self._directory / pod_uid).touch(mode=0o600)
+            return True
+        if pod_uid not in self._timers:
+            (self._directory / pod_uid).write_text(checkpoint_uid)
             self._wait_for_deletion(pod_uid, time.time())
+        return False
+
+    async def spare(self, pod_uid: str, checkpoint_uid: str) -> None:
+        """It is not to end after all, if this checkpoint is why it was. Too late once its deletion has been seen."""
+        async with self._turns.setdefault(pod_uid, asyncio.Lock()):  # not while it is being ended
+            if pod_uid in self._timers and pod_uid not in self._deleted and self._doomed_by(pod_uid) == checkpoint_uid:
+                self._release(pod_uid)
 
     async def deleted(self, pod_uid: str) -> None:
         """The pod has a deletion timestamp. Returns when nothing of it is left, if it is doomed; else at once.
@@ -84,9 +92,7 @@ class DoomedPods:
     def gone(self, pod_uid: str) -> None:
         """The pod is no more: forget it."""
         self._deleted.discard(pod_uid)
-        if timer := self._timers.pop(pod_uid, None):
-            timer.cancel()
-        (self._directory / pod_uid).unlink(missing_ok=True)
+        self._release(pod_uid)
 
     def _wait_for_deletion(self, pod_uid: str, since: float) -> None:
         self._timers[pod_uid] = asyncio.create_task(self._insist(pod_uid, since), name=f"doomed pod {pod_uid}")
@@ -103,7 +109,16 @@ class DoomedPods:
         """One at a time: the watch and the kubelet's call come together."""
         async with self._turns.setdefault(pod_uid, asyncio.Lock()):
             await self._kill(pod_uid)
-            timer = self._timers.pop(pod_uid, None)
-            if timer is not None and timer is not asyncio.current_task():
-                timer.cancel()
-            (self._directory / pod_uid).unlink(missing_ok=True)
+            self._release(pod_uid)
+
+    def _doomed_by(self, pod_uid: str) -> str:
+        try:
+            return (self._directory / pod_uid).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _release(self, pod_uid: str) -> None:
+        timer = self._timers.pop(pod_uid, None)
+        if timer is not None and timer is not asyncio.current_task():
+            timer.cancel()
+        (self._directory / pod_uid).unlink(missing_ok=True)

@@ -77,13 +77,17 @@ class PodRuntime:
         restored = await self._returns.was_restored(workload)
         return await asyncio.to_thread(self._look, workload.uid, restored=restored)
 
-    async def end_frozen(self, workload: WorkloadRef) -> None:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
         """Kill it when it is deleted; see `DoomedPods`.
 
         Raises:
             FreezerError: it is deleted already, and some process did not go in time.
         """
-        await self._doomed.doom(workload.uid)
+        return await self._doomed.doom(workload.uid, checkpoint_uid)
+
+    async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
+        """See `DoomedPods`."""
+        await self._doomed.spare(workload.uid, checkpoint_uid)
 
     def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
         """See `ShowsStaging`."""

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, advance
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.preemption import After
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -108,7 +107,7 @@ class Book:
     def stopped_by(self, workload_uid: str) -> Checkpoint | None:
         """The checkpoint with which this workload was committed and killed."""
         for checkpoint in self.of_workload(workload_uid):
-            if checkpoint.step is CheckpointStep.READY and checkpoint.after is After.STOP:
+            if checkpoint.step is CheckpointStep.READY and checkpoint.stops:
                 return checkpoint
         return None
 

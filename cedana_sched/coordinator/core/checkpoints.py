@@ -24,7 +24,7 @@ from cedana_sched.model.orders import (
     Resumed,
     Retained,
 )
-from cedana_sched.model.preemption import After, Signal, Verdict, Victim
+from cedana_sched.model.preemption import Signal, Verdict, Victim
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 CheckpointOutcome = Frozen | Progress | Committed | CheckpointFailed | Killed | Resumed | Aborted | Retained
@@ -93,7 +93,11 @@ class Checkpoints:
             self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, outcome.why, retryable=outcome.retryable)
         else:
             cause = _SIMPLE_ANSWERS[type(outcome)]
-            changes = {"frozen_at": self._desk.now} if cause is Cause.FROZEN else {}
+            changes: dict[str, object] = {}
+            if isinstance(outcome, Frozen):
+                changes["frozen_at"] = self._desk.now
+            elif isinstance(outcome, Killed):
+                changes["doomed"] = outcome.doomed
             if self._steps.move(checkpoint, cause, **changes) is not None:
                 return
             if cause is Cause.FROZEN:
@@ -102,10 +106,12 @@ class Checkpoints:
                 self._steps.confirm(checkpoint)
 
     def cancel(self, signal_uid: str, why: str) -> None:
-        """The preemption is called off: abort whatever can be, the workloads run on."""
+        """The preemption is called off: abort whatever can be, the workloads run on. Also after the release."""
         for listed in self._book.of_signal(signal_uid):
             checkpoint = self._book.checkpoints[listed.uid]
-            if not checkpoint.settled and checkpoint.step not in DECIDED:
+            if checkpoint.step is CheckpointStep.READY and checkpoint.doomed:
+                self._spare(checkpoint)
+            elif not checkpoint.settled and checkpoint.step not in DECIDED:
                 self._failures.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
 
     def workload_ended(self, workload_uid: str, why: str) -> None:
@@ -268,12 +274,31 @@ class Checkpoints:
         changes = {"snapshot": outcome.snapshot, "transfer": outcome.transfer, "committed_at": self._desk.now}
         self._steps.move(checkpoint, Cause.COMMITTED, **changes)
 
+    def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
+        """Whether somebody was told that the workload stops: another preemption, or who continues in its place."""
+        others = (one for one in self._book.of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid)
+        if any(one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot for one in others):
+            return True
+        return any(one.snapshot == checkpoint.snapshot for one in self._book.restores_of(checkpoint.identity))
+
+    def _spare(self, checkpoint: Checkpoint) -> None:
+        """Thaw who is committed, but lives: its snapshot stays good, and the next preemption makes another one."""
+        if self._is_relied_on(checkpoint):
+            return
+        deadline = max(checkpoint.deadline, self._desk.now)
+        changes = {"spared": True, "doomed": False, "verdict": Verdict.NOT_NEEDED, "deadline": deadline}
+        self._steps.move(checkpoint, Cause.SPARED, **changes)
+        hold = self._book.holds.get(checkpoint.signal_uid)
+        if hold is not None and checkpoint.workload.uid in hold.verdicts:
+            verdicts = hold.verdicts | {checkpoint.workload.uid: Verdict.NOT_NEEDED}
+            self._book.update(replace(hold, verdicts=verdicts))
+
     def _frozen_too_late(self, checkpoint: Checkpoint) -> None:
         """A delayed `Freeze` may have been obeyed after all was over: have it undone, which is harmless if not."""
         node = checkpoint.workload.node
         if checkpoint.step is CheckpointStep.FAILED and checkpoint.called_off:
             self._desk.send_once(node, orders.abort(checkpoint))
-        elif checkpoint.step is CheckpointStep.READY and checkpoint.after is After.CONTINUE:
+        elif checkpoint.step is CheckpointStep.READY and not checkpoint.stops:
             self._desk.send_once(node, Resume(checkpoint.uid, checkpoint.workload))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
@@ -281,7 +306,7 @@ class Checkpoints:
         if any(member.step is not CheckpointStep.COMMITTED for member in members):
             return
         for member in members:
-            if member.after is After.STOP:
+            if member.stops:
                 decided = self._steps.move(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
             else:
                 decided = self._steps.move(member, Cause.RESUME_ALL)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cedana_sched.coordinator.core.book import claims
 from cedana_sched.coordinator.core.machine import Core
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Restore, RestoreStep
 
 _IRREVERSIBLE = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, CheckpointStep.ABORTING})
@@ -70,7 +70,7 @@ def _holds(core: Core) -> Iterator[str]:
             verdict = hold.verdicts.get(checkpoint.workload.uid)
             if verdict is None:
                 yield f"4: {hold.uid} is released without a verdict for {checkpoint.workload.uid}"
-            killed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.READY}
+            killed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.READY} and checkpoint.stops
             if killed and verdict is not Verdict.COMMITTED:
                 yield f"4: {hold.uid} says {verdict} of {uid}, which is {checkpoint.step}"
 
@@ -84,7 +84,7 @@ def _checkpoints(core: Core) -> Iterator[str]:
             busy[checkpoint.workload.uid] += 1
         if (step in _PAST_COMMIT or step is CheckpointStep.READY) and checkpoint.snapshot is None:
             yield f"5: {checkpoint.uid} is {step} without a snapshot"
-        if step is CheckpointStep.KILLING and checkpoint.after is not After.STOP:
+        if step is CheckpointStep.KILLING and not checkpoint.stops:
             yield f"5: {checkpoint.uid} is killed although it was to run on"
         if step is CheckpointStep.KILLING and checkpoint.gang is not None:
             yield from _gang(core, checkpoint)

@@ -17,7 +17,6 @@ from cedana_sched.model.orders import (
     Stage,
     StartCold,
 )
-from cedana_sched.model.preemption import After
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
@@ -36,7 +35,7 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) ->
         left = max(checkpoint.deadline - now, 0.0)
         return Dump(uid, workload, checkpoint.identity, policy.compression, checkpoint.reason, checkpoint.adapter, left)
     if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
-        return Kill(uid, workload) if checkpoint.after is After.STOP else Resume(uid, workload)
+        return Kill(uid, workload) if checkpoint.stops else Resume(uid, workload)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
         return abort(checkpoint)
     return None

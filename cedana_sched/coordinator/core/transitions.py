@@ -38,6 +38,7 @@ class Cause(StrEnum):
     SETTLED = "all victims are settled"
     # reports
     CANCELLED = "the preemption was cancelled"
+    SPARED = "it is not evicted after all"
     ENDED = "the workload ended"
     NODE_LOST = "the node is lost"
     # answers of the agent, of the adapter
@@ -72,6 +73,7 @@ CHECKPOINT: Final[Table[C]] = {
     (C.COMMITTED, Cause.KILL_ALL): C.KILLING,
     (C.COMMITTED, Cause.RESUME_ALL): C.RESUMING,
     (C.KILLING, Cause.KILLED): C.READY,
+    (C.READY, Cause.SPARED): C.RESUMING,
     (C.RESUMING, Cause.RESUMED): C.READY,
     (C.ABORTING, Cause.ABORTED): C.FAILED,
     # it goes wrong, or is called off; nothing was ordered yet while it waits

@@ -42,6 +42,9 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
     elif checkpoint.step is CheckpointStep.COMMITTED and checkpoint.snapshot is not None:
         kind = "CheckpointCommitted"
         text = f"Checkpoint {short(checkpoint.snapshot)} of {name} committed: {_figures(checkpoint)}"
+    elif cause is Cause.SPARED:
+        kind = "EvictionCancelled"
+        text = f"{name} is not evicted after all, and runs on; {_snapshot(checkpoint)} stays"
     elif cause in {Cause.CANCELLED, Cause.ENDED} and checkpoint.step in _UNDONE:
         kind = "CheckpointCancelled"
         text = f"Checkpoint {short(identity)} of {name} is not needed: {checkpoint.failure}"
@@ -54,7 +57,7 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
             text += "; it is tried again"
     elif cause is Cause.UNCONFIRMED:
         kind, warning = "NodeSilent", True
-        order = "kill" if checkpoint.after is After.STOP else "thaw"
+        order = "kill" if checkpoint.stops else "thaw"
         text = f"Node {checkpoint.workload.node} has not confirmed the {order} of {name}"
     if kind:
         desk.tell(
@@ -94,6 +97,10 @@ def of_restore(desk: Desk, restore: Restore) -> None:
         kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start of {name}", True
     if kind:
         desk.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
+
+
+def _snapshot(checkpoint: Checkpoint) -> str:
+    return f"snapshot {short(checkpoint.snapshot)}" if checkpoint.snapshot is not None else "its snapshot"
 
 
 def _figures(checkpoint: Checkpoint) -> str:

@@ -124,7 +124,7 @@ class LocalRuntime:
         )
         return RunningWorkload((tree,), restore_facts={"mounts": list(run.spec.mounts)}, restored=run.spec.restores)
 
-    async def end_frozen(self, workload: WorkloadRef) -> None:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:  # noqa: ARG002  # nobody is spared
         """Kill its processes now.
 
         Raises:
@@ -133,6 +133,10 @@ class LocalRuntime:
         if running := await self.running(workload):
             for cgroup in running.freezers:
                 await asyncio.to_thread(freezer.kill, cgroup)
+        return True
+
+    async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
+        """Nobody can be: who is ended is dead at once."""
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""

@@ -102,6 +102,10 @@ class CheckpointStatus(Reported):
     not_before: MicroTime | None = None
     called_off: bool = False
     gone: bool = False
+    doomed: bool = False
+    """The frozen pod dies when it is deleted."""
+    spared: bool = False
+    """The pod was not evicted after all, and runs on past its snapshot."""
     unconfirmed: bool = False
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None

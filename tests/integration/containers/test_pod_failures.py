@@ -128,7 +128,7 @@ async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) ->
     assert running is not None
     await asyncio.to_thread(freezer.freeze_together, running.freezers)
     async with lab.runtime:
-        await lab.runtime.end_frozen(lab.ref(pod))
+        await lab.runtime.end_frozen("c1", lab.ref(pod))
         assert await lab.runtime.running(lab.ref(pod)) is None
         assert all(map(freezer.is_frozen, running.freezers))
         assert all(map(freezer.members, running.freezers))

@@ -31,8 +31,11 @@ class FakeRuntime:
         tree = RunningContainer(1, self.freezer)
         return RunningWorkload((tree,), restored=self.restored) if self.runs else None
 
-    async def end_frozen(self, workload: WorkloadRef) -> None:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
         self.runs = False
+        return True
+
+    async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None: ...
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         if self.continuing:

@@ -27,9 +27,9 @@ class FakePod(FakeRuntime):
         trees = (RunningContainer(1, self.freezer, "first"), RunningContainer(2, self.second, "second"))
         return RunningWorkload(trees) if self.runs else None
 
-    async def end_frozen(self, workload: WorkloadRef) -> None:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
         self.ended.append(workload.uid)
-        await super().end_frozen(workload)
+        return await super().end_frozen(checkpoint_uid, workload)
 
     @property
     def states(self) -> list[str]:

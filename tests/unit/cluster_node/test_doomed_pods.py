@@ -42,7 +42,7 @@ async def pods(tmp_path: Path, killer: Killer) -> AsyncIterator[DoomedPods]:
 
 
 async def test_it_is_killed_by_its_deletion(pods: DoomedPods, killer: Killer) -> None:
-    await pods.doom("p1")
+    await pods.doom("p1", "c1")
     assert "p1" in pods
     assert killer.killed == []
     await pods.deleted("p2")
@@ -54,13 +54,13 @@ async def test_it_is_killed_by_its_deletion(pods: DoomedPods, killer: Killer) ->
 async def test_a_pod_that_is_deleted_already_is_killed_at_once(pods: DoomedPods, killer: Killer) -> None:
     await pods.deleted("p1")
     assert killer.killed == []
-    await pods.doom("p1")
+    await pods.doom("p1", "c1")
     assert killer.killed == ["p1"]
     assert "p1" not in pods
 
 
 async def test_the_watch_and_the_kubelet_kill_it_one_after_the_other(pods: DoomedPods, killer: Killer) -> None:
-    await pods.doom("p1")
+    await pods.doom("p1", "c1")
     await asyncio.gather(pods.deleted("p1"), pods.deleted("p1"))
     assert "p1" not in pods
     assert set(killer.killed) == {"p1"}
@@ -71,7 +71,7 @@ async def test_a_pod_that_nobody_deletes_is_killed_in_the_end(
 ) -> None:
     monkeypatch.setattr(doomed, "PATIENCE_SECONDS", 0.0)
     async with DoomedPods(tmp_path, killer) as pods:
-        await pods.doom("p1")
+        await pods.doom("p1", "c1")
         async with asyncio.timeout(10):
             await killer.done.wait()
         await pods.deleted("p1")  # returns when that is over
@@ -81,7 +81,7 @@ async def test_a_pod_that_nobody_deletes_is_killed_in_the_end(
 
 async def test_an_agent_that_is_started_anew_knows_who_is_doomed(tmp_path: Path, killer: Killer) -> None:
     async with DoomedPods(tmp_path, killer) as pods:
-        await pods.doom("p1")
+        await pods.doom("p1", "c1")
     async with DoomedPods(tmp_path, killer) as pods:
         assert "p1" in pods
         await pods.deleted("p1")
@@ -91,7 +91,7 @@ async def test_an_agent_that_is_started_anew_knows_who_is_doomed(tmp_path: Path,
 
 
 async def test_a_pod_that_did_not_go_stays_doomed(pods: DoomedPods, killer: Killer) -> None:
-    await pods.doom("p1")
+    await pods.doom("p1", "c1")
     killer.failures = 1
     with pytest.raises(FreezerError):
         await pods.deleted("p1")
@@ -101,11 +101,43 @@ async def test_a_pod_that_did_not_go_stays_doomed(pods: DoomedPods, killer: Kill
 
 
 async def test_a_pod_that_is_no_more_is_forgotten(pods: DoomedPods, killer: Killer, tmp_path: Path) -> None:
-    await pods.doom("p1")
+    await pods.doom("p1", "c1")
     await pods.deleted("p2")
     for pod in ("p1", "p2"):
         pods.gone(pod)
     assert "p1" not in pods
     assert list((tmp_path / "doomed").iterdir()) == []
-    await pods.doom("p2")
+    await pods.doom("p2", "c1")
     assert killer.killed == []
+
+
+async def test_it_is_spared_by_the_checkpoint_that_doomed_it_alone(pods: DoomedPods, killer: Killer) -> None:
+    assert await pods.doom("p1", "c1") is False
+    await pods.spare("p1", "c0")
+    assert "p1" in pods
+    await pods.spare("p1", "c1")
+    assert "p1" not in pods
+    await pods.deleted("p1")
+    assert killer.killed == []
+
+
+async def test_whose_deletion_was_seen_is_not_spared(pods: DoomedPods, killer: Killer) -> None:
+    await pods.doom("p1", "c1")
+    killer.failures = 1
+    with pytest.raises(FreezerError):
+        await pods.deleted("p1")
+    await pods.spare("p1", "c1")
+    assert "p1" in pods
+    await pods.deleted("p1")
+    assert killer.killed == ["p1"]
+
+
+async def test_an_agent_that_was_restarted_spares_by_what_is_written_down(tmp_path: Path, killer: Killer) -> None:
+    async with DoomedPods(tmp_path, killer) as before:
+        await before.doom("p1", "c1")
+    async with DoomedPods(tmp_path, killer) as after:
+        await after.spare("p1", "c0")
+        assert "p1" in after
+        await after.spare("p1", "c1")
+        assert "p1" not in after
+    assert list(tmp_path.iterdir()) == []

@@ -68,8 +68,13 @@ async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Ho
 
 async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> None:
     host.container("a")
-    await runtime.end_frozen(POD)
+    assert await runtime.end_frozen("c1", POD) is False
     assert await runtime.running(POD) is None
+    await runtime.spare("c2", POD)
+    assert await runtime.running(POD) is None, "another checkpoint dooms it"
+    await runtime.spare("c1", POD)
+    assert await runtime.running(POD) is not None
+    await runtime.end_frozen("c1", POD)
     runtime.gone(POD.uid)
     assert await runtime.running(POD) is not None
 

@@ -58,6 +58,8 @@ class Process:
     frozen_by: str | None = None
     alive: bool = True
     killed_by: str | None = None
+    doomed: bool = False
+    """Killed in all but deed: it dies when its scheduler evicts it, and can be spared until then."""
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class World:
 
     def die(self, process: Process, why: str) -> None:
         process.alive = False
+        process.doomed = False
         process.frozen_by = None
         self.over.add(process.workload.uid)
         self.deaths.append((process.workload.uid, why))
@@ -205,7 +208,7 @@ class SimulatedAgent:
         process = self.world.processes.get(order.workload.uid)
         if order.checkpoint_uid in self.called_off:
             return CheckpointFailed(order.checkpoint_uid, "it was called off")
-        if process is None or not process.alive:
+        if process is None or not process.alive or process.doomed:
             return CheckpointFailed(order.checkpoint_uid, "it does not run")
         if process.frozen_by not in {None, order.checkpoint_uid}:
             return CheckpointFailed(order.checkpoint_uid, "another checkpoint has frozen it", retryable=True)
@@ -244,7 +247,9 @@ class SimulatedAgent:
     def kill(self, order: Kill, now: float) -> Outcome:
         uid = order.checkpoint_uid
         process = self.world.processes.get(order.workload.uid)
-        if process is not None and process.alive:
+        if process is not None and process.doomed and process.killed_by == uid:
+            return Killed(uid, doomed=True)
+        if process is not None and process.alive and uid not in self.called_off:
             snapshot = self.world.by_checkpoint.get(uid)
             if snapshot is None or snapshot.discarded:
                 raise BrokenInvariantError(f"5: {uid} kills {order.workload.uid}, and nothing is committed")
@@ -252,11 +257,17 @@ class SimulatedAgent:
                 raise BrokenInvariantError(f"5: {order.workload.uid} ran on between its dump and its death")
             process.killed_by = uid
             self.world.saved[process.identity] = max(snapshot.ref.generation, self.world.saved.get(process.identity, 0))
+            if self.world.rng.random() < 0.5:
+                process.doomed = True
+                return Killed(uid, doomed=True)
             self.world.die(process, "killed")
         return Killed(uid)
 
     def resume(self, order: Resume, now: float) -> Outcome:
         self.called_off.add(order.checkpoint_uid)
+        process = self.world.processes.get(order.workload.uid)
+        if process is not None and process.doomed and process.killed_by == order.checkpoint_uid:
+            process.doomed, process.killed_by = False, None
         self._thaw(order.workload.uid, order.checkpoint_uid)
         return Resumed(order.checkpoint_uid)
 

@@ -65,6 +65,8 @@ class SimulatedScheduler:
         self.jobs: dict[str, Job] = {}
         self.held: dict[str, Held] = {}
         self.releases: list[Release] = []
+        self.spared: set[str] = set()
+        """Signals whose victims it does not evict, although they were released."""
         self.count = 0
 
     def act(self, now: float) -> None:
@@ -158,6 +160,7 @@ class SimulatedScheduler:
             if not held.told:
                 held.deadline = float("inf")  # the new one may know nothing of it before it hears this
                 reports.append(Preempted(held.signal))
+        reports += [PreemptionCancelled(uid, "another victim was chosen") for uid in sorted(self.spared)]
         for job in self.jobs.values():
             if job.over:
                 reports.append(Ended(job.workload.uid, "it ended"))
@@ -185,7 +188,7 @@ class SimulatedScheduler:
             process = self.world.processes.get(uid)
             if verdict is Verdict.COMMITTED and not self.is_safe(uid, core):
                 raise BrokenInvariantError(f"4: {uid} is let go as committed, and is not safe")
-            if verdict is not Verdict.COMMITTED and process is not None and process.killed_by:
+            if verdict is not Verdict.COMMITTED and process is not None and process.killed_by and not process.doomed:
                 maker = core.book.checkpoints.get(process.killed_by)
                 if maker is not None and maker.signal_uid == release.signal_uid:
                     raise BrokenInvariantError(f"4: {uid} was committed and killed, its scheduler is told {verdict}")
@@ -209,6 +212,11 @@ class SimulatedScheduler:
             self.releases.append(release)
             return ReleaseFailed(release.signal_uid, "the scheduler is away")
         self.held[release.signal_uid].told = True
+        doomed = [uid for uid in release.verdicts if (p := self.world.processes.get(uid)) is not None and p.doomed]
+        if doomed and not calm and self.rng.random() < 0.3:
+            self.spared.add(release.signal_uid)
+            self.reports.append(PreemptionCancelled(release.signal_uid, "another victim was chosen"))
+            return ReleaseDone(release.signal_uid)
         for uid, verdict in release.verdicts.items():
             if verdict in {Verdict.LET_GO, Verdict.COMMITTED} and not self.jobs[uid].over:
                 self.end(self.jobs[uid], "evicted")
