@@ -23,6 +23,26 @@ class Policies(Protocol):
         ...
 
 
+class Notes(Protocol):
+    """What an adapter's scheduler cannot tell it again: a small text that outlives the coordinator."""
+
+    async def read(self) -> bytes | None:
+        """What was written last; None before anything was.
+
+        Raises:
+            RetryableError: the API server could not be asked.
+        """
+        ...
+
+    async def write(self, notes: bytes) -> None:
+        """Replace it; once this returns, it is kept.
+
+        Raises:
+            RetryableError: it was not written, or another coordinator leads by now.
+        """
+        ...
+
+
 class Snapshots(Protocol):
     """What has been saved in the cluster."""
 

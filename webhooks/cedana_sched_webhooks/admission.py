@@ -42,6 +42,8 @@ class Refusal(msgspec.Struct, frozen=True):
     code: int
     reason: str
     message: str
+    retry_after_seconds: int | None = None
+    """For clients that repeat the request themselves; the API server makes the header `Retry-After` of it."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -71,6 +73,8 @@ def write(request: Request, answer: Answer) -> bytes:
     if answer.refusal is not None:
         refusal = answer.refusal
         response["status"] = {"code": refusal.code, "reason": refusal.reason, "message": refusal.message}
+        if refusal.retry_after_seconds is not None:
+            response["status"]["details"] = {"retryAfterSeconds": refusal.retry_after_seconds}
     if answer.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(answer.patch)).decode()

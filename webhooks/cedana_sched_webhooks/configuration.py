@@ -57,6 +57,8 @@ class Configuration(ComponentConfiguration):
     """Beside `kube-system`, `kueue-system` and our own."""
     kueue_users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
     """Whose suspensions of Jobs are held."""
+    scheduler_users: frozenset[str] = frozenset()
+    """Whose evictions of pods are held: schedulers that ask again, by the condition `DisruptionTarget`."""
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""

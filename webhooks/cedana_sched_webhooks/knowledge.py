@@ -45,7 +45,9 @@ class Knowledge(msgspec.Struct, frozen=True):
     policies: Shelf[Policy]
     checkpoints: Index[tuple[str, str, int], Checkpoint]
     checkpoints_by_id: Index[tuple[str, str], Checkpoint]
+    checkpoints_by_pod: Index[str, Checkpoint]
     holds: Index[str, PreemptionHold]
+    holds_by_uid: Index[str, PreemptionHold]
 
     def checkpoints_of(self, namespace: str, replica: Replica) -> tuple[Checkpoint, ...]:
         return self.checkpoints.of((namespace, replica.id, replica.index))
@@ -56,6 +58,11 @@ class Knowledge(msgspec.Struct, frozen=True):
     def holds_of(self, uid: str) -> tuple[PreemptionHold, ...]:
         """Holds of the object with this uid."""
         return self.holds.of(uid)
+
+    def holds_of_pod(self, uid: str) -> tuple[PreemptionHold, ...]:
+        """Holds that wait, or have waited, for checkpoints of this pod."""
+        signals = {checkpoint.spec.hold for checkpoint in self.checkpoints_by_pod.of(uid)}
+        return tuple(hold for signal in signals for hold in self.holds_by_uid.of(signal))
 
     def policy(self, name: str | None) -> CheckpointPolicy:
         """The policy of that name; without one the policy called `default`, else what is built in.
@@ -85,6 +92,14 @@ def index_checkpoints_by_id() -> Index[tuple[str, str], Checkpoint]:
     return Index(lambda one: (one.metadata.namespace, one.spec.identity.id))
 
 
+def index_checkpoints_by_pod() -> Index[str, Checkpoint]:
+    return Index(lambda one: one.spec.pod.uid or None)
+
+
+def index_holds_by_uid() -> Index[str, PreemptionHold]:
+    return Index(lambda one: one.spec.uid or None)
+
+
 def index_holds() -> Index[str, PreemptionHold]:
     """By the uid of what is held."""
     return Index(lambda one: one.spec.held.uid if one.spec.held is not None else None)
@@ -99,11 +114,13 @@ class Mirrors:
         policies = Mirror(Watch(api, CHECKPOINT_POLICIES, Policy))
         checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
         holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
-        indices = index_checkpoints(), index_checkpoints_by_id(), index_holds()
-        self.knowledge = Knowledge(namespaces, nodes, policies, *indices)
-        checkpoints.subscribe(self.knowledge.checkpoints.note)
-        checkpoints.subscribe(self.knowledge.checkpoints_by_id.note)
-        holds.subscribe(self.knowledge.holds.note)
+        of_checkpoints = index_checkpoints(), index_checkpoints_by_id(), index_checkpoints_by_pod()
+        of_holds = index_holds(), index_holds_by_uid()
+        self.knowledge = Knowledge(namespaces, nodes, policies, *of_checkpoints, *of_holds)
+        for of_checkpoint in of_checkpoints:
+            checkpoints.subscribe(of_checkpoint.note)
+        for of_hold in of_holds:
+            holds.subscribe(of_hold.note)
         self._synced = [one.synced for one in (namespaces, nodes, policies, checkpoints, holds)]
         self._runs = [one.run for one in (namespaces, nodes, policies, checkpoints, holds)]
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.process import run_in_good_order, start
@@ -23,6 +24,7 @@ from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import JobHold
+from cedana_sched_webhooks.holds.pods import Marker, PodHold
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 PODS: Final = "/mutate/pods"
 JOBS: Final = "/mutate/jobs"
+STATUSES: Final = "/validate/pods/status"
 VALIDATE: Final = "/validate/"
 
 
@@ -43,12 +46,15 @@ class Keeper(Protocol):
     async def run(self) -> None: ...
 
 
-def handlers(knowledge: Knowledge, configuration: Configuration, siblings: Siblings) -> dict[str, Handler]:
+def handlers(
+    knowledge: Knowledge, configuration: Configuration, siblings: Siblings, marker: Marker
+) -> dict[str, Handler]:
     """Who answers, by path."""
     jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=_now)
     answers: dict[str, Handler] = {
         PODS: pods.PodAdmission(knowledge, configuration, siblings).answer,
         JOBS: _at_once(jobs.answer),
+        STATUSES: _at_once(PodHold(knowledge, configuration, marker, now=_now).answer),
     }
     for plural, check in validation.CHECKS.items():
         answers[f"{VALIDATE}{plural}"] = _at_once(functools.partial(validation.answer, check=check))
@@ -69,7 +75,9 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     metrics, mirrors = Metrics(), Mirrors(api)
     certificate = ServingCertificate(metrics)
     keeper = _keeper(configuration, api, certificate, metrics)
-    admissions = admission_application(handlers(mirrors.knowledge, configuration, Siblings(api)), stop, metrics)
+    marker = EvictionMarker(api, _now)
+    answers = handlers(mirrors.knowledge, configuration, Siblings(api), marker)
+    admissions = admission_application(answers, stop, metrics)
     ready: dict[str, Ready] = {
         "objects": lambda: None if mirrors.synced else "they are being listed",
         "certificate": lambda: None if certificate.loaded else "there is none yet",
@@ -79,6 +87,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
         background = [
             tasks.create_task(mirrors.run(), name="mirrors"),
             tasks.create_task(keeper.run(), name="certificate keeper"),
+            tasks.create_task(marker.run(), name="eviction marks"),
         ]
         async with (
             serving(configuration.operations_port, ready, metrics.registry) as operations_port,

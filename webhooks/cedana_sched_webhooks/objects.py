@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
 
 
@@ -21,11 +22,15 @@ class IdentitySpec(_Read, frozen=True):
 
 class PodSpec(_Read, frozen=True):
     node_name: str = ""
+    uid: str = ""
 
 
 class CheckpointSpec(_Read, frozen=True):
+    """`hold` is the uid of the PreemptionHold that waits for it."""
+
     identity: IdentitySpec
     pod: PodSpec = PodSpec()
+    hold: str = ""
 
 
 class SnapshotName(_Read, frozen=True):
@@ -62,8 +67,15 @@ class HeldObject(_Read, frozen=True):
 
 
 class HoldSpec(_Read, frozen=True):
+    uid: str = ""
     reason: str = ""
     held: HeldObject | None = None
+    created_at: str = ""
+
+
+class VictimStatus(_Read, frozen=True):
+    pod_uid: str
+    verdict: Verdict
 
 
 class HoldStatus(_Read, frozen=True):
@@ -71,6 +83,11 @@ class HoldStatus(_Read, frozen=True):
 
     step: HoldStep = HoldStep.HOLDING
     deadline: str | None = None
+    released_at: str | None = None
+    victims: tuple[VictimStatus, ...] = ()
+
+    def verdict_on(self, pod_uid: str) -> Verdict | None:
+        return next((victim.verdict for victim in self.victims if victim.pod_uid == pod_uid), None)
 
 
 class PreemptionHold(_Read, frozen=True):

@@ -44,6 +44,10 @@ RESTORE_CONTAINER: Final = "cedana-restore"
 RESTORE_VOLUME: Final = "cedana-restore"
 """Name of the injected emptyDir by which the agent talks to that container."""
 
+# What whoever hears first of an eviction writes.
+EVICTING: Final = f"{GROUP}/evicting"
+"""Annotation of a pod that its scheduler wants to evict, and that is held; see `EvictionMark`."""
+
 # What the coordinator and the adapters write.
 NODE: Final = f"{GROUP}/node"
 """Label of a Checkpoint or Restore: the node whose agent it is addressed to."""

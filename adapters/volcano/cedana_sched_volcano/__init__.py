@@ -1,0 +1,1 @@
+"""Volcano: its evictions of pods as signals, whole gangs together."""

@@ -1,0 +1,77 @@
+"""Volcano seen through the contract: which pods its scheduler is about to evict, and how the rest of a gang goes.
+
+The scheduler's write of `DisruptionTarget` is held by the admission webhook, which also marks the pod. Nothing of
+Volcano's configuration is needed for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import structlog
+
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.evictions import MarkedEvictions, Report
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects.eviction_mark import read_mark
+from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_volcano.gangs import Gangs
+from cedana_sched_volcano.objects import POD_GROUPS, SCHEDULER_NAME, PodGroup
+
+log = structlog.get_logger(__name__)
+
+
+class VolcanoAdapter:
+    """Pods that Volcano schedules, whoever controls them."""
+
+    name: ClassVar[str] = "volcano"
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._api = cluster.api
+        self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup))
+        gangs = Gangs(self._groups, cluster.pods)
+        self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
+
+    @classmethod
+    def connect(cls, cluster: ClusterAccess) -> Self:
+        """Make it; nothing is asked of the API server yet."""
+        return cls(cluster)
+
+    async def run(self) -> None:
+        """Keep the watches, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._groups.run(), name="PodGroups")
+            await self._groups.synced.wait()
+            group.create_task(self._evictions.run(), name="eviction marks")
+
+    def reports(self) -> AsyncIterator[Report]:
+        """See `MarkedEvictions`."""
+        return self._evictions.reports()
+
+    async def release(self, release: Release) -> None:
+        """Let the scheduler go on; end those members of a gang that it has not asked for.
+
+        Raises:
+            RetryableError: the API server could not be told.
+        """
+        committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
+        for pod in self._evictions.pods_of(release.signal_uid):
+            metadata = pod.metadata
+            if metadata.uid in committed and read_mark(metadata.annotations) is None:
+                await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
+                log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
+        self._evictions.released(release)
+
+
+def _is_volcanos(pod: Pod) -> bool:
+    return pod.spec.scheduler_name == SCHEDULER_NAME
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(adapter: VolcanoAdapter) -> ClusterAdapter:
+        return adapter

@@ -1,0 +1,69 @@
+"""Writes eviction marks on pods, beside whatever else the process does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import PODS
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
+
+log = structlog.get_logger(__name__)
+
+WRITERS = 8
+
+
+class EvictionMarker:
+    """One process's writer. Run `run` as a task.
+
+    A mark that cannot be written is not tried again: the scheduler asks again within a second.
+
+    Args:
+        now: the time of day.
+    """
+
+    def __init__(self, api: Api, now: Callable[[], datetime]) -> None:
+        self._api = api
+        self._now = now
+        self._waiting: asyncio.Queue[tuple[Metadata, EvictionMark]] = asyncio.Queue()
+        self._under_way: set[str] = set()
+
+    def asked(self, pod: Metadata, by: str) -> None:
+        """A scheduler, that user, wants to evict this pod, which is as it stands in the API server."""
+        if pod.uid in self._under_way:
+            return
+        if (mark := asked_now(read_mark(pod.annotations), by, self._now())) is not None:
+            self._under_way.add(pod.uid)
+            self._waiting.put_nowait((pod, mark))
+
+    async def run(self) -> None:
+        """Write, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WRITERS):
+                group.create_task(self._write_all(), name=f"eviction marks {number}")
+
+    async def _write_all(self) -> None:
+        while True:
+            pod, mark = await self._waiting.get()
+            try:
+                await self._write(pod, mark)
+            finally:
+                self._under_way.discard(pod.uid)
+
+    async def _write(self, pod: Metadata, mark: EvictionMark) -> None:
+        # the version is a precondition: of several replicas, one begins
+        seen = {"uid": pod.uid, "resourceVersion": pod.resource_version}
+        patch = {"metadata": {**seen, "annotations": {names.EVICTING: written(mark)}}}
+        try:
+            await self._api.patch(PODS, pod.name, pod.namespace, patch)
+        except (AbsentError, ConflictError) as error:
+            log.debug("eviction not marked", namespace=pod.namespace, pod=pod.name, problem=error.message)
+        except ApiError as error:
+            log.warning("eviction not marked", namespace=pod.namespace, pod=pod.name, problem=error.message)

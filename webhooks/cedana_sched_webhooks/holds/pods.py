@@ -1,0 +1,135 @@
+"""The hold of a pod: a scheduler evicts it by writing `DisruptionTarget` into its status, then deletes it.
+
+Facts: kube-scheduler and Volcano give up the attempt when that write is refused. Nothing of it remains, the pod is not
+doomed, and they ask again about once a second. Refused with `retryAfterSeconds`, client-go itself repeats the request.
+Others write the same condition and do not come again (the taint eviction), or report what is done already (nodes): they
+are never held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
+from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.objects import PreemptionHold
+
+DISRUPTED: Final = "DisruptionTarget"
+RELEASE_LASTS: Final = timedelta(seconds=60)
+"""An eviction that was released and has not come by then is another one when it comes."""
+RETRY_SECONDS: Final = 1
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Allowed when `refused` is None; `word` is for the metrics."""
+
+    word: str
+    refused: str | None = None
+
+
+class Marker(Protocol):
+    """Tells the coordinator that an eviction is wanted."""
+
+    def asked(self, pod: Metadata, by: str) -> None: ...
+
+
+def decide(pod_uid: str, mark: EvictionMark | None, holds: Iterable[PreemptionHold], now: datetime) -> Decision:
+    """Whether this pod may be evicted now.
+
+    Args:
+        pod_uid: of the pod.
+        mark: what is known of the scheduler's wish.
+        holds: all of this pod.
+        now: by the clock that deadlines are written with.
+    """
+    newest = max(holds, key=lambda hold: hold.spec.created_at, default=None)
+    if newest is not None and newest.status.deadline is not None:
+        if newest.status.step is HoldStep.HOLDING:
+            left = (datetime.fromisoformat(newest.status.deadline) - now).total_seconds()
+            return Decision("held", _sentence(newest.spec.reason, left)) if left > 0 else Decision("past-deadline")
+        verdict = newest.status.verdict_on(pod_uid)
+        if verdict in {Verdict.COMMITTED, Verdict.LET_GO} and _is_recent(newest, now):
+            return Decision("released")
+        if verdict is Verdict.KEEP_RUNNING and _is_recent(newest, now):
+            return Decision("kept", "Kept running by cedana: it could not be saved, and its policy says so")
+    waited = mark.waited(now) if mark is not None and mark.is_fresh(now) else 0.0
+    left = UNANNOUNCED_SECONDS - waited
+    if left > 0:
+        return Decision("not-yet-held", _sentence("the coordinator has not taken the eviction up yet", left))
+    return Decision("nobody-holds")
+
+
+def _is_recent(hold: PreemptionHold, now: datetime) -> bool:
+    released = hold.status.released_at  # not known while it is being released
+    return released is None or now - datetime.fromisoformat(released) < RELEASE_LASTS
+
+
+def _sentence(reason: str, left: float) -> str:
+    return f"Held for checkpoint by cedana: {reason}, at most {math.ceil(left)} s more"
+
+
+class PodHold:
+    """Answers the writes of pods' statuses by which schedulers evict.
+
+    Args:
+        now: the time of day, as deadlines are written with.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        configuration: Configuration,
+        marker: Marker,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+    ) -> None:
+        self._knowledge = knowledge
+        self._configuration = configuration
+        self._marker = marker
+        self._now = now
+
+    def answer(self, request: Request) -> Answer:
+        """Whether the status may be written now; if not, the wish is marked on the pod."""
+        before = request.old_object
+        if before is None or request.object is None or not self._is_held(request, before, request.object):
+            return Answer("not-ours")
+        pod = msgspec.convert(before["metadata"], Metadata)
+        mark = read_mark(pod.annotations)
+        decision = decide(pod.uid, mark, self._knowledge.holds_of_pod(pod.uid), self._now())
+        if decision.refused is None:
+            return Answer(decision.word)
+        if not request.dry_run:
+            self._marker.asked(pod, request.user_info.username)
+        refusal = Refusal(429, "TooManyRequests", decision.refused, retry_after_seconds=RETRY_SECONDS)
+        return Answer(decision.word, refusal=refusal)
+
+    def _is_held(self, request: Request, before: Object, now: Object) -> bool:
+        """Only schedulers' evictions of protected pods that run, and are not being deleted already."""
+        metadata, status = before["metadata"], before.get("status") or {}
+        return (
+            request.user_info.username in self._configuration.scheduler_users
+            and request.namespace not in self._configuration.excluded_namespaces
+            and (metadata.get("labels") or {}).get(names.PROTECTED) == "true"
+            and not metadata.get("deletionTimestamp")
+            and status.get("phase") == "Running"
+            and not _is_disrupted(before)
+            and _is_disrupted(now)
+        )
+
+
+def _is_disrupted(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == DISRUPTED and one.get("status") == "True" for one in conditions)
