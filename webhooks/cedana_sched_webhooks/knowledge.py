@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
-import msgspec
 from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api
@@ -37,32 +36,49 @@ class Shelf(Protocol[T_co]):
     def __iter__(self) -> Iterator[T_co]: ...
 
 
-class Knowledge(msgspec.Struct, frozen=True):
-    """All that an admission call may look at."""
+class Knowledge:
+    """All that an admission call may look at. Whoever follows Checkpoints and PreemptionHolds notes their changes."""
 
-    namespaces: Shelf[PartialObject]
-    nodes: Shelf[PartialObject]
-    policies: Shelf[Policy]
-    checkpoints: Index[tuple[str, str, int], Checkpoint]
-    checkpoints_by_id: Index[tuple[str, str], Checkpoint]
-    checkpoints_by_pod: Index[str, Checkpoint]
-    holds: Index[str, PreemptionHold]
-    holds_by_uid: Index[str, PreemptionHold]
+    def __init__(self, namespaces: Shelf[PartialObject], nodes: Shelf[PartialObject], policies: Shelf[Policy]) -> None:
+        self.namespaces = namespaces
+        self.nodes = nodes
+        self.policies = policies
+        self._of_replica: Index[tuple[str, str, int], Checkpoint] = Index(
+            lambda one: (one.metadata.namespace, one.spec.identity.id, one.spec.identity.index)
+        )
+        self._of_id: Index[tuple[str, str], Checkpoint] = Index(
+            lambda one: (one.metadata.namespace, one.spec.identity.id)
+        )
+        self._of_pod: Index[str, Checkpoint] = Index(lambda one: one.spec.pod.uid)
+        self._holds: Index[str, PreemptionHold] = Index(lambda one: one.spec.uid)
+        self._holds_of_object: Index[str, PreemptionHold] = Index(
+            lambda one: one.spec.held.uid if one.spec.held is not None else None
+        )
+
+    def note_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
+        """A mirror's sink."""
+        for index in (self._of_replica, self._of_id, self._of_pod):
+            index.note(before, now)
+
+    def note_hold(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
+        """A mirror's sink."""
+        for index in (self._holds, self._holds_of_object):
+            index.note(before, now)
 
     def checkpoints_of(self, namespace: str, replica: Replica) -> tuple[Checkpoint, ...]:
-        return self.checkpoints.of((namespace, replica.id, replica.index))
+        return self._of_replica.of((namespace, replica.id, replica.index))
 
     def checkpoints_of_id(self, namespace: str, identifier: str) -> tuple[Checkpoint, ...]:
-        return self.checkpoints_by_id.of((namespace, identifier))
+        return self._of_id.of((namespace, identifier))
 
     def holds_of(self, uid: str) -> tuple[PreemptionHold, ...]:
         """Holds of the object with this uid."""
-        return self.holds.of(uid)
+        return self._holds_of_object.of(uid)
 
     def holds_of_pod(self, uid: str) -> tuple[PreemptionHold, ...]:
         """Holds that wait, or have waited, for checkpoints of this pod."""
-        signals = {checkpoint.spec.hold for checkpoint in self.checkpoints_by_pod.of(uid)}
-        return tuple(hold for signal in signals for hold in self.holds_by_uid.of(signal))
+        signals = {checkpoint.spec.hold for checkpoint in self._of_pod.of(uid)}
+        return tuple(hold for signal in signals for hold in self._holds.of(signal))
 
     def policy(self, name: str | None) -> CheckpointPolicy:
         """The policy of that name; without one the policy called `default`, else what is built in.
@@ -84,27 +100,6 @@ class Knowledge(msgspec.Struct, frozen=True):
             raise UsageError(field, found.metadata.name, "is a policy that cannot be read", remedy=remedy) from error
 
 
-def index_checkpoints() -> Index[tuple[str, str, int], Checkpoint]:
-    return Index(lambda one: (one.metadata.namespace, one.spec.identity.id, one.spec.identity.index))
-
-
-def index_checkpoints_by_id() -> Index[tuple[str, str], Checkpoint]:
-    return Index(lambda one: (one.metadata.namespace, one.spec.identity.id))
-
-
-def index_checkpoints_by_pod() -> Index[str, Checkpoint]:
-    return Index(lambda one: one.spec.pod.uid or None)
-
-
-def index_holds_by_uid() -> Index[str, PreemptionHold]:
-    return Index(lambda one: one.spec.uid or None)
-
-
-def index_holds() -> Index[str, PreemptionHold]:
-    """By the uid of what is held."""
-    return Index(lambda one: one.spec.held.uid if one.spec.held is not None else None)
-
-
 class Mirrors:
     """Keeps the knowledge up to date: run `run` as a task."""
 
@@ -114,13 +109,9 @@ class Mirrors:
         policies = Mirror(Watch(api, CHECKPOINT_POLICIES, Policy))
         checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
         holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
-        of_checkpoints = index_checkpoints(), index_checkpoints_by_id(), index_checkpoints_by_pod()
-        of_holds = index_holds(), index_holds_by_uid()
-        self.knowledge = Knowledge(namespaces, nodes, policies, *of_checkpoints, *of_holds)
-        for of_checkpoint in of_checkpoints:
-            checkpoints.subscribe(of_checkpoint.note)
-        for of_hold in of_holds:
-            holds.subscribe(of_hold.note)
+        self.knowledge = Knowledge(namespaces, nodes, policies)
+        checkpoints.subscribe(self.knowledge.note_checkpoint)
+        holds.subscribe(self.knowledge.note_hold)
         self._synced = [one.synced for one in (namespaces, nodes, policies, checkpoints, holds)]
         self._runs = [one.run for one in (namespaces, nodes, policies, checkpoints, holds)]
 

@@ -67,9 +67,9 @@ class HeldObject(_Read, frozen=True):
 
 
 class HoldSpec(_Read, frozen=True):
-    uid: str = ""
     reason: str = ""
     held: HeldObject | None = None
+    uid: str = ""
     created_at: str = ""
 
 

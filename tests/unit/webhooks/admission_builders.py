@@ -17,7 +17,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
 from cedana_sched_webhooks.admission import Request, UserInfo
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.knowledge import Knowledge, index_checkpoints, index_checkpoints_by_id, index_holds
+from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import (
     Checkpoint,
     CheckpointSpec,
@@ -63,13 +63,11 @@ def knowledge(
     nodes: Iterable[PartialObject] = (),
     policies: Iterable[Policy] = (),
 ) -> Knowledge:
-    indices = index_checkpoints(), index_checkpoints_by_id(), index_holds()
-    known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies), *indices)
+    known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies))
     for checkpoint in checkpoints:
-        known.checkpoints.note(None, checkpoint)
-        known.checkpoints_by_id.note(None, checkpoint)
+        known.note_checkpoint(None, checkpoint)
     for hold in holds:
-        known.holds.note(None, hold)
+        known.note_hold(None, hold)
     return known
 
 

@@ -134,10 +134,10 @@ def test_a_hold_that_comes_late_still_holds() -> None:
     desk = Desk()
     desk.ask(suspension())
     desk.seconds += 29.0
-    desk.known.holds.note(None, hold())
+    desk.known.note_hold(None, hold())
     assert "Preempted" in refused(desk.ask(suspension()))
     desk.seconds += 600.0
-    desk.known.holds.note(hold(), hold(step=HoldStep.RELEASED))
+    desk.known.note_hold(hold(), hold(step=HoldStep.RELEASED))
     assert desk.ask(suspension()).decision == "over"
 
 

@@ -203,11 +203,11 @@ def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
     known = knowledge()
     flying = checkpoint(None, step=CheckpointStep.DUMPING)
     ready = msgspec.structs.replace(checkpoint(3), metadata=flying.metadata)
-    known.checkpoints.note(None, flying)
+    known.note_checkpoint(None, flying)
     assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORES] == "sim/0"
-    known.checkpoints.note(flying, ready)
+    known.note_checkpoint(flying, ready)
     assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORES] == "sim/0@3"
-    known.checkpoints.note(ready, None)
+    known.note_checkpoint(ready, None)
     assert names.RESTORES not in mutated(pod(), known)["metadata"]["annotations"]
 
 

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.errors import UsageError
 from cedana_sched.service.configuration import load
 from cedana_sched_webhooks.admission import Answer, Request
@@ -24,13 +25,21 @@ from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesErr
 from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.server import admission_application, listening
+from cedana_sched_webhooks.server import Handler, admission_application, listening
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
 
 NAMES = ("localhost",)
 NOBODY_ASKED = Siblings(cast("Api", None))
+
+
+class Nobody:
+    def asked(self, pod: Metadata, by: str) -> None: ...
+
+
+def answers() -> dict[str, Handler]:
+    return handlers(knowledge(), configuration(), NOBODY_ASKED, Nobody())
 
 
 def issue() -> Issued:
@@ -51,7 +60,7 @@ def review(body: Any) -> bytes:
 
 @asynccontextmanager
 async def replica(serving: ServingCertificate, metrics: Metrics) -> AsyncIterator[int]:
-    application = admission_application(handlers(knowledge(), configuration(), NOBODY_ASKED), asyncio.Event(), metrics)
+    application = admission_application(answers(), asyncio.Event(), metrics)
     async with listening(application, 0, serving, host="127.0.0.1") as port:
         yield port
 
@@ -139,7 +148,7 @@ async def test_a_pair_that_does_not_fit_leaves_what_is_in_use() -> None:
 
 async def test_near_its_end_a_replica_answers_and_sends_connections_elsewhere() -> None:
     ending = asyncio.Event()
-    application = admission_application(handlers(knowledge(), configuration(), NOBODY_ASKED), ending, Metrics())
+    application = admission_application(answers(), ending, Metrics())
     async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
         connections = []
         for ends in (False, True):
