@@ -125,6 +125,7 @@ def _api_server(place: Place, shape: ClusterShape) -> dict[str, str]:
         "enable-aggregator-routing": "true",
         "audit-policy-file": f"{CONFIGURATION}/audit-policy.yaml",
         "audit-log-path": f"{LOGS}/{AUDIT_LOG}",
+        "audit-log-maxsize": "100000",  # MB: whoever reads it must not miss that it begins anew
         "delete-collection-workers": "10",  # a namespace of thousands of pods ends in seconds
         "max-requests-inflight": "1000",
         "max-mutating-requests-inflight": "500",
