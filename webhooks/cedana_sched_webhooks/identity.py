@@ -13,6 +13,9 @@ from cedana_sched.model.objects import names
 
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+TASK: Final = "volcano.sh/task-spec"
+"""Volcano numbers the pods of each task of a job, from 0."""
+TASK_INDEX: Final = "volcano.sh/task-index"
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -36,7 +39,17 @@ def replica_of(pod: Object, by_chance: int | None = None) -> Replica | None:
         UsageError: somebody asked, and not clearly: a malformed id or index, or containers that disagree.
     """
     identifier = _identifier(pod)
-    return None if identifier is None else Replica(identifier, _index(pod) if by_chance is None else by_chance)
+    if identifier is None:
+        return None
+    if (task := _texts(pod, "labels").get(TASK)) and not _is_named_already(pod, identifier):
+        identifier = validate_name(f"metadata.labels[{TASK}] after the id", f"{identifier}-{task}")
+    return Replica(identifier, _index(pod) if by_chance is None else by_chance)
+
+
+def _is_named_already(pod: Object, identifier: str) -> bool:
+    """Whether we wrote this id, with the task's name: the API server asks again when others have changed the pod."""
+    protected = _texts(pod, "labels").get(names.PROTECTED) == "true"
+    return protected and _texts(pod, "annotations").get(names.ID) == identifier
 
 
 def is_numbered(pod: Object) -> bool:
@@ -79,6 +92,7 @@ def _numbers(pod: Object) -> tuple[tuple[str, str, dict[str, str]], ...]:
         ("labels", COMPLETION_INDEX, labels),
         ("annotations", COMPLETION_INDEX, annotations),
         ("labels", POD_INDEX, labels),
+        ("labels", TASK_INDEX, labels),
         ("annotations", names.INDEX, annotations),
     )
 

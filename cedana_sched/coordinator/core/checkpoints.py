@@ -102,7 +102,7 @@ class Checkpoints:
                 return
             if cause is Cause.FROZEN:
                 self._frozen_too_late(checkpoint)
-            else:
+            elif cause is not Cause.KILLED or checkpoint.stops:
                 self._steps.confirm(checkpoint)
 
     def cancel(self, signal_uid: str, why: str) -> None:

@@ -170,7 +170,8 @@ class Core:
     def _draw_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._checkpoints.draw(checkpoint)
         if checkpoint.settled:
-            if self._desk.book.stopped_by(checkpoint.workload.uid) is not None:
+            stopped_by = self._desk.book.stopped_by(checkpoint.workload.uid)
+            if stopped_by is not None and not stopped_by.doomed:  # who is doomed may be spared, until its end is told
                 self._restores.workload_ended(checkpoint.workload.uid)
             hold = self._desk.book.holds.get(checkpoint.signal_uid)
             if hold is not None:

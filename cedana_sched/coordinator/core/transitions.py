@@ -111,6 +111,7 @@ CHECKPOINT: Final[Table[C]] = {
         for step in (C.COMMITTED, C.KILLING, C.RESUMING, C.ABORTING, C.READY, C.FAILED)
     },
     (C.READY, Cause.KILLED): LATE,
+    (C.RESUMING, Cause.KILLED): LATE,
     (C.READY, Cause.RESUMED): LATE,
     (C.FAILED, Cause.ABORTED): LATE,
     (C.ABORTING, Cause.ENDED): LATE,

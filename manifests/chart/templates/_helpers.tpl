@@ -167,3 +167,10 @@ helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
+
+{{/* Users whose evictions of single pods are held. */}}
+{{- define "cedana.schedulerUsers" -}}
+{{- $users := list -}}
+{{- if .Values.volcano.enabled }}{{ $users = concat $users .Values.volcano.users }}{{ end -}}
+{{- toJson $users -}}
+{{- end }}

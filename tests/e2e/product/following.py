@@ -12,7 +12,8 @@ from tests.cluster.fixtures.namespace import Namespace
 
 _KUBELETS_OWN = "rpc error: code = Unknown desc = server is not initialized yet"
 """The kubelet writes it among a pod's lines, without an end of line, while containerd restarts."""
-INDEX = "batch.kubernetes.io/job-completion-index"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+TASK_INDEX = "volcano.sh/task-index"
 
 
 class Following:
@@ -64,15 +65,15 @@ class Following:
                     self._begin(group, pod)
 
     def _is_new(self, pod: Object) -> bool:
-        return pod["metadata"]["name"] not in self._seen and _has_run(pod, self._container)
+        return pod["metadata"]["uid"] not in self._seen and _has_run(pod, self._container)
 
     def _begin(self, group: asyncio.TaskGroup, pod: Object) -> None:
-        name, index = pod["metadata"]["name"], int(pod["metadata"]["annotations"].get(INDEX, "0"))
+        name, index = pod["metadata"]["name"], _index_of(pod)
         output = bytearray()
         self._output[index].append(output)
         self.nodes[index].append(pod["spec"]["nodeName"])
         self.pods[index].append(name)
-        self._seen[name] = group.create_task(self._read(name, output), name=f"log of {name}")
+        self._seen[pod["metadata"]["uid"]] = group.create_task(self._read(name, output), name=f"log of {name}")
 
     async def _read(self, pod: str, output: bytearray) -> None:
         command = self._namespace.kubectl_command("logs", "--follow", pod, f"--container={self._container}")
@@ -91,6 +92,12 @@ class Following:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+
+def _index_of(pod: Object) -> int:
+    """As its controller numbers it."""
+    texts = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}
+    return int(texts.get(COMPLETION_INDEX, texts.get(TASK_INDEX, "0")))
 
 
 def _has_run(pod: Object, container: str) -> bool:

@@ -17,7 +17,7 @@ from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.counting import ALL, COUNTS, counting
-from tests.e2e.product.following import INDEX, Following
+from tests.e2e.product.following import COMPLETION_INDEX, Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at, reached
 from tests.e2e.product.queues import groups, indexed_job
@@ -143,6 +143,6 @@ async def test_damaged_snapshot_fails_the_pod_where_the_policy_says_so(
         failed = await namespace.pods("job-name=md", phase="Failed")
         assert await _told(namespace, failed[0]["metadata"]["name"], "RestoreFailed")
         for pod in failed:
-            index = int(pod["metadata"]["annotations"][INDEX])
+            index = int(pod["metadata"]["annotations"][COMPLETION_INDEX])
             assert len(bio.lines(index)) >= lines[index]
             assert "0" not in bio.lines(index)[1:], "it did not begin anew"

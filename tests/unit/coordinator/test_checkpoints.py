@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
+from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import AgentRestarted, HoldPlaced, NodeLost, OrderLost, Persist, ReleaseDone
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Dump, Frozen, Progress, Resumed, Retain
+from cedana_sched.model.orders import Abort, Dump, Found, Frozen, Killed, Progress, Resumed, Retain
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 from cedana_sched.model.preemption import After
 from cedana_sched.model.records import Checkpoint, Phase, Transfer
-from tests.unit.coordinator.core_builders import MD, POLICY, Told, victim
+from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
 RANK0, RANK1 = Identity("bio", "mpi", 0), Identity("bio", "mpi", 1)
 KEEP = CheckpointPolicy(deadline_seconds=60, on_checkpoint_failure=OnCheckpointFailure.KEEP_RUNNING)
@@ -237,6 +238,52 @@ def test_a_preemption_that_is_cancelled_after_the_kill_stays_committed() -> None
     told = Told().running().preempt().frozen().committed()
     assert told.cancel().orders() == []
     assert told.killed().verdicts() == {"w1": "Committed"}
+
+
+def doomed(told: Told) -> Told:
+    """Committed, released, and frozen still, until its scheduler deletes it."""
+    return told.preempt().frozen().committed().tell(Killed("s1.w1.1", doomed=True))
+
+
+def test_who_is_not_evicted_after_all_is_thawed_and_can_be_preempted_again() -> None:
+    told = doomed(Told().running())
+    assert told.verdicts() == {"w1": "Committed"}
+    told.tell(ReleaseDone("s1"))
+    assert told.cancel().orders() == ["Resume s1.w1.1"]
+    assert told.tells() == ["EvictionCancelled"]
+    assert told.restart().orders() == ["Resume s1.w1.1"], "and not killed, whatever is repeated"
+    told.tell(Resumed("s1.w1.1"))
+    assert told.step("s1.w1.1") == "Ready", "its snapshot stays good"
+    hold = told.core.book.holds["s1"]
+    assert hold.verdicts == {"w1": "NotNeeded"}
+    assert told.preempt(uid="s2").orders() == ["Freeze s2.w1.1"]
+
+
+def test_a_release_that_waits_for_others_says_who_was_spared() -> None:
+    told = Told().running().running("w2", RANK1)
+    told.preempt(victim("w1"), victim("w2", RANK1)).frozen("s1.w1.1", "s1.w2.1")
+    told.committed().tell(Killed("s1.w1.1", doomed=True)).cancel()
+    assert told.orders() == ["Resume s1.w1.1", "Abort s1.w2.1"]
+    told.tell(Resumed("s1.w1.1")).aborted("s1.w2.1")
+    assert told.verdicts() == {"w1": "NotNeeded", "w2": "NotNeeded"}
+
+
+def test_who_is_dead_is_not_spared() -> None:
+    told = Told().running().preempt().frozen().committed().killed()
+    assert told.cancel().orders() == []
+
+
+def test_who_continues_elsewhere_already_is_not_spared() -> None:
+    told = doomed(Told().running()).tell(ReleaseDone("s1")).ended()
+    told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(Found("restore.w2", ref(1)))
+    assert told.cancel().orders() == []
+
+
+def test_who_is_doomed_keeps_its_identity_until_its_end_is_told() -> None:
+    told = doomed(Told().running()).tell(ReleaseDone("s1"))
+    told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(Found("restore.w2", ref(1)))
+    assert told.step("restore.w2") == "Waiting"
+    assert told.ended().orders() == ["Find restore.w2"]
 
 
 def test_a_victim_that_ends_by_itself_fails_harmlessly() -> None:

@@ -1,0 +1,94 @@
+"""Two research groups, bio and ml, that share a cluster by weight, as Volcano's objects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from tests.cluster.api.client import Object
+from tests.cluster.fixtures.namespace import Namespace, container, pod
+
+BATCH: Final = "batch.volcano.sh/v1alpha1"
+SCHEDULING: Final = "scheduling.volcano.sh/v1beta1"
+SCHEDULER: Final = "system:serviceaccount:volcano-system:volcano-scheduler"
+HALF_A_NODE: Final = "3500m"
+"""Of nodes with 8 CPUs: two pods fill one, but for what the system takes."""
+
+RECLAIMS: Final = """
+actions: "enqueue, allocate, backfill, preempt, reclaim"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: drf
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+  - name: binpack
+"""
+"""The chart's own tiers, with the actions that preempt, and without `overcommit`, under which a full cluster never
+reclaims."""
+
+
+@asynccontextmanager
+async def groups(namespace: Namespace, weights: Mapping[str, int] | None = None) -> AsyncIterator[None]:
+    """A Queue per group; names are behind the namespace's."""
+    names = weights or {"bio": 1, "ml": 1}
+    for name, weight in names.items():
+        spec = {"weight": weight, "reclaimable": True}
+        metadata = {"name": f"{namespace.name}-{name}"}
+        await namespace.api.apply({"apiVersion": SCHEDULING, "kind": "Queue", "metadata": metadata, "spec": spec})
+        await namespace.wait(SCHEDULING, "Queue", metadata["name"], _is_open)
+    try:
+        yield
+    finally:
+        for name in names:
+            await namespace.api.delete(SCHEDULING, "Queue", f"{namespace.name}-{name}")
+
+
+def _is_open(queue: Object) -> bool:
+    return bool(queue.get("status", {}).get("state") == "Open")
+
+
+def vcjob(
+    name: str,
+    queue: str,
+    namespace: Namespace,
+    image: str,
+    *command: str,
+    pods: int,
+    at_least: int = 1,
+    env: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> Object:
+    """A Volcano job of one task `sim`."""
+    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    main = container(image, *command, resources={"requests": {"cpu": HALF_A_NODE}}, env=variables)
+    template = {"metadata": {"labels": {"job-name": name}}, "spec": pod(name, main)["spec"]}
+    return {
+        "apiVersion": BATCH,
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "volcano",
+            "minAvailable": at_least,
+            "queue": f"{namespace.name}-{queue}",
+            "tasks": [{"name": "sim", "replicas": pods, "template": template}],
+            **(spec or {}),
+        },
+    }
+
+
+async def completed(namespace: Namespace, name: str) -> Object:
+    """Wait until a job is over; it must be complete."""
+    over = await namespace.wait(BATCH, "Job", name, lambda body: _phase(body) in {"Completed", "Failed"}, within=180)
+    assert _phase(over) == "Completed", over["status"]
+    return over
+
+
+def _phase(body: Object) -> str:
+    return str(body.get("status", {}).get("state", {}).get("phase", ""))

@@ -1,0 +1,216 @@
+"""Marks on pods become reports: one for each wish of the scheduler, and another when it changes its mind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
+from cedana_sched.kube.errors import ConflictError
+from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.objects import eviction_mark, names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, written
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import Release, Verdict
+
+
+def mark(*, since: float = 0.0, last: float = 0.0) -> str:
+    """Times in seconds from now."""
+    now = datetime.now(tz=UTC)
+    times = ((now + timedelta(seconds=seconds)).isoformat(timespec="microseconds") for seconds in (since, last))
+    return written(EvictionMark("volcano", *times))
+
+
+class Cluster:
+    """Pods that a test changes, and what was patched."""
+
+    def __init__(self) -> None:
+        self.pods: Mirror[Pod] = Mirror(cast("Any", None))
+        self.pods.synced.set()
+        self.patched: list[tuple[str, Any]] = []
+        self.refuses = 0
+        self.was_patched = asyncio.Event()
+        self._version = 0
+        access = ClusterAccess(cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-")
+        self.family = alone
+        self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of)
+
+    def _family_of(self, pod: Pod) -> Family:
+        return self.family(pod)
+
+    def named(self, name: str | None) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
+    async def patch(self, resource: object, name: str, namespace: str, patch: Mapping[str, Any]) -> None:
+        self.patched.append((name, patch["metadata"]["annotations"]))
+        self.was_patched.set()
+        if self.refuses:
+            self.refuses -= 1
+            raise ConflictError("it has changed", remedy="look again")
+
+    def put(self, name: str = "md-0", text: str | None = None, **fields: Any) -> Pod:
+        """`fields`: uid, deleted, phase, scheduler, of: annotations."""
+        self._version += 1
+        annotations = {names.ID: "md", names.INDEX: name[-1], **fields.get("of", {})}
+        if text is not None:
+            annotations[names.EVICTING] = text
+        metadata = Metadata(
+            name=name,
+            namespace="bio",
+            uid=fields.get("uid", f"uid-{name}"),
+            resource_version=str(self._version),
+            annotations=annotations,
+            deletion_timestamp="2026-05-01T12:00:00Z" if fields.get("deleted") else None,
+        )
+        spec = PodSpec(node_name="n1", scheduler_name=fields.get("scheduler", "mine"))
+        pod = Pod(metadata, spec, PodStatus(phase=fields.get("phase", "Running")))
+        self.pods._put(pod)
+        return pod
+
+
+def _is_mine(pod: Pod) -> bool:
+    return pod.spec.scheduler_name == "mine"
+
+
+@asynccontextmanager
+async def followed(cluster: Cluster) -> AsyncIterator[asyncio.Queue[Report]]:
+    """What is reported."""
+    heard: asyncio.Queue[Report] = asyncio.Queue()
+    reading = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(cluster.evictions.reports()) as reports:  # type: ignore[type-var]  # it is a generator
+            reading.set()
+            async for report in reports:
+                heard.put_nowait(report)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in (read(), cluster.evictions.run())]
+        await reading.wait()
+        await asyncio.sleep(0)
+        yield heard
+        for task in tasks:
+            task.cancel()
+
+
+async def preempted(heard: asyncio.Queue[Report]) -> Preempted:
+    async with asyncio.timeout(10):
+        report = await heard.get()
+    assert isinstance(report, Preempted)
+    return report
+
+
+async def cancelled(heard: asyncio.Queue[Report]) -> str:
+    async with asyncio.timeout(10):
+        report = await heard.get()
+    assert isinstance(report, PreemptionCancelled)
+    assert report.why == NOT_ASKED
+    return report.signal_uid
+
+
+async def nothing(heard: asyncio.Queue[Report]) -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert heard.empty()
+
+
+async def test_a_mark_is_told_once_however_often_it_is_refreshed() -> None:
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        begun = mark()
+        cluster.put()
+        cluster.put(text=begun)
+        signal = (await preempted(heard)).signal
+        assert [(one.workload.uid, str(one.identity.id), one.gang) for one in signal.victims] == [
+            ("uid-md-0", "md", None)
+        ]
+        assert (signal.adapter, signal.reason, signal.held) == ("sched", "PreemptionByScheduler", None)
+        cluster.put(text=begun)
+        cluster.put(text=begun, phase="Running")
+        await nothing(heard)
+
+
+async def test_what_is_pending_is_told_again_under_the_same_uid() -> None:
+    before, after, begun = Cluster(), Cluster(), mark()
+    before.put(text=begun)
+    after.put(text=begun)
+    async with followed(before) as heard, followed(after) as again:
+        assert (await preempted(heard)).signal.uid == (await preempted(again)).signal.uid
+
+
+@pytest.mark.parametrize(
+    "fields", [{"scheduler": "other"}, {"phase": "Pending"}, {"deleted": True}, {"of": {names.ID: "no name"}}]
+)
+async def test_what_is_not_evicted_or_cannot_be_saved_is_not_told(fields: dict[str, Any]) -> None:
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        cluster.put(text=mark(), **fields)
+        cluster.put("md-1", text="nonsense")
+        cluster.put("md-2", text=mark(since=-100, last=-100))
+        await nothing(heard)
+
+
+async def test_a_scheduler_that_asks_no_more_has_changed_its_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction_mark, "STALE_SECONDS", 0.2)
+    cluster = Cluster()
+    cluster.refuses = 1
+    async with followed(cluster) as heard:
+        cluster.put(text=mark())
+        signal = (await preempted(heard)).signal
+        assert await cancelled(heard) == signal.uid
+        async with asyncio.timeout(10):
+            await cluster.was_patched.wait()
+        assert cluster.patched[0] == ("md-0", {names.EVICTING: None})
+        cluster.put(text=mark())
+        assert (await preempted(heard)).signal.uid != signal.uid, "asked for again, it is another preemption"
+
+
+async def test_who_is_evicted_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction_mark, "STALE_SECONDS", 0.05)
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        begun = mark()
+        cluster.put(text=begun)
+        signal = (await preempted(heard)).signal
+        cluster.evictions.released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
+        cluster.put(text=begun, deleted=True)
+        await asyncio.sleep(0.1)
+        await nothing(heard)
+        cluster.put(text=mark(), uid="uid-of-the-next", deleted=False)
+        assert (await preempted(heard)).signal.victims[0].workload.uid == "uid-of-the-next"
+
+
+async def test_who_was_committed_after_it_was_taken_back_is_spared() -> None:
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        cluster.put()
+        cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.LET_GO}))
+        cluster.evictions.released(Release("earlier", {"uid-md-9": Verdict.COMMITTED}))
+        await nothing(heard)
+        cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))
+        assert await cancelled(heard) == "earlier"
+
+
+async def test_a_family_is_one_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction_mark, "STALE_SECONDS", 0.3)
+    cluster = Cluster()
+    cluster.family = lambda _: Family("group-1", tuple(cluster.pods), gang="group-1")
+    async with followed(cluster) as heard:
+        cluster.put("md-0")
+        cluster.put("md-1")
+        cluster.put("md-1", text=mark())
+        signal = (await preempted(heard)).signal
+        assert [(one.workload.name, one.gang) for one in signal.victims] == [("md-0", "group-1"), ("md-1", "group-1")]
+        cluster.put("md-0", text=mark())
+        await nothing(heard)
+        assert [pod.metadata.name for pod in cluster.evictions.pods_of(signal.uid)] == ["md-0", "md-1"]
+        cluster.put("md-1", deleted=True)
+        assert await cancelled(heard) == signal.uid, "of the rest nobody asks any more"

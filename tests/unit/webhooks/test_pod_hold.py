@@ -1,0 +1,208 @@
+"""The hold of a scheduler's eviction, written into a pod's status, rule by rule."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.admission import Answer, Request, UserInfo
+from cedana_sched_webhooks.holds.pods import PodHold
+from cedana_sched_webhooks.objects import (
+    Checkpoint,
+    CheckpointSpec,
+    HoldSpec,
+    HoldStatus,
+    IdentitySpec,
+    PodSpec,
+    PreemptionHold,
+    VictimStatus,
+)
+from tests.unit.webhooks.admission_builders import configuration, knowledge
+
+NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
+SCHEDULER = "system:serviceaccount:volcano-system:volcano-scheduler"
+POD_UID = "pod-uid"
+
+
+def at(seconds: float) -> str:
+    return (NOW + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def mark(*, since: float = 0, last: float = 0) -> dict[str, str]:
+    return {names.EVICTING: written(EvictionMark(SCHEDULER, at(since), at(last)))}
+
+
+def eviction(*, user: str = SCHEDULER, **fields: Any) -> Request:
+    """The write of the condition; `fields` are the pod's: annotations, labels, phase, disrupted, deleted."""
+    metadata = {
+        "name": "md-0",
+        "namespace": fields.get("namespace", "lab"),
+        "uid": POD_UID,
+        "resourceVersion": "7",
+        "labels": fields.get("labels", {names.PROTECTED: "true"}),
+        "annotations": fields.get("annotations", {}),
+        **({"deletionTimestamp": "2026-05-01T12:00:00Z"} if fields.get("deleted") else {}),
+    }
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    phase = fields.get("phase", "Running")
+    before = {"phase": phase, "conditions": [condition] if fields.get("disrupted") else []}
+    return Request(
+        uid="1",
+        namespace=metadata["namespace"],
+        name="md-0",
+        user_info=UserInfo(user),
+        object={"metadata": metadata, "status": {"phase": phase, "conditions": [condition]}},
+        old_object={"metadata": metadata, "status": before},
+        dry_run=fields.get("dry_run"),
+    )
+
+
+def hold(
+    step: HoldStep = HoldStep.HOLDING,
+    verdict: Verdict | None = None,
+    *,
+    left: float = 60,
+    released: float | None = None,
+    uid: str = "signal-1",
+    created: float = -10,
+) -> PreemptionHold:
+    victims = () if verdict is None else (VictimStatus(POD_UID, verdict),)
+    status = HoldStatus(step, at(left), None if released is None else at(released), victims)
+    spec = HoldSpec("PreemptionByScheduler", uid=uid, created_at=at(created))
+    return PreemptionHold(Metadata(name=f"hold-{uid}", namespace="lab", uid=uid), spec, status)
+
+
+class Desk:
+    """A replica that knows these holds of the pod, and writes no marks but remembers whom it was to."""
+
+    def __init__(self, *holds: PreemptionHold) -> None:
+        known = knowledge(holds=holds)
+        for one in holds:
+            spec = CheckpointSpec(IdentitySpec("md"), PodSpec("node1", POD_UID), one.spec.uid)
+            known.note_checkpoint(None, Checkpoint(Metadata(name=one.spec.uid, namespace="lab"), spec))
+        told = configuration(scheduler_users=frozenset({SCHEDULER}), excluded_namespaces=frozenset({"monitoring"}))
+        self.marked: list[str] = []
+        self._hold = PodHold(known, told, self, now=lambda: NOW)
+
+    def asked(self, pod: Metadata, by: str) -> None:
+        self.marked.append(f"{pod.uid} by {by}")
+
+    def ask(self, request: Request) -> Answer:
+        return self._hold.answer(request)
+
+
+def refused(answer: Answer) -> str:
+    assert answer.refusal is not None, answer
+    assert (answer.refusal.code, answer.refusal.retry_after_seconds) == (429, 1)
+    return answer.refusal.message
+
+
+def test_the_first_attempt_is_refused_and_marked() -> None:
+    desk = Desk()
+    assert refused(desk.ask(eviction())).endswith(
+        "the coordinator has not taken the eviction up yet, at most 30 s more"
+    )
+    assert desk.marked == [f"{POD_UID} by {SCHEDULER}"]
+
+
+def test_a_hold_before_its_deadline_refuses_and_the_wish_stays_fresh() -> None:
+    desk = Desk(hold())
+    assert refused(desk.ask(eviction(annotations=mark(since=-200)))).endswith(
+        "PreemptionByScheduler, at most 60 s more"
+    )
+    assert desk.marked
+
+
+def test_a_dry_run_is_refused_and_marks_nothing() -> None:
+    desk = Desk()
+    refused(desk.ask(eviction(dry_run=True)))
+    assert desk.marked == []
+
+
+def test_a_hold_past_its_deadline_allows() -> None:
+    assert Desk(hold(left=0)).ask(eviction(annotations=mark(since=-5))) == Answer("past-deadline")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.LET_GO])
+@pytest.mark.parametrize(("step", "released"), [(HoldStep.RELEASING, None), (HoldStep.RELEASED, -3)])
+def test_who_is_released_goes(verdict: Verdict, step: HoldStep, released: float | None) -> None:
+    assert Desk(hold(step, verdict, released=released)).ask(eviction(annotations=mark(since=-9))) == Answer("released")
+
+
+def test_a_release_of_long_ago_is_for_another_eviction() -> None:
+    desk = Desk(hold(HoldStep.RELEASED, Verdict.COMMITTED, released=-61))
+    refused(desk.ask(eviction()))
+    assert desk.marked
+
+
+def test_who_was_spared_is_held_anew() -> None:
+    desk = Desk(hold(HoldStep.RELEASED, Verdict.NOT_NEEDED, released=-3))
+    refused(desk.ask(eviction()))
+
+
+def test_who_could_not_be_saved_and_is_to_run_on_stays() -> None:
+    desk = Desk(hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=-3))
+    assert refused(desk.ask(eviction())).startswith("Kept running by cedana")
+
+
+def test_of_several_holds_the_newest_counts() -> None:
+    over = hold(HoldStep.RELEASED, Verdict.COMMITTED, released=-50, uid="signal-0", created=-90)
+    assert refused(Desk(over, hold()).ask(eviction()))
+
+
+@pytest.mark.parametrize(("since", "held"), [(-29, True), (-31, False)])
+def test_nobody_waits_for_ever_for_a_coordinator(since: float, held: bool) -> None:
+    answer = Desk().ask(eviction(annotations=mark(since=since, last=-1)))
+    assert (answer.refusal is not None) is held
+    assert answer.decision == ("not-yet-held" if held else "nobody-holds")
+
+
+def test_a_wish_that_was_given_up_begins_anew() -> None:
+    assert refused(Desk().ask(eviction(annotations=mark(since=-100, last=-30)))).endswith("at most 30 s more")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "system:node:node1"},
+        {"user": "system:serviceaccount:kube-system:node-controller"},
+        {"labels": {}},
+        {"namespace": "monitoring"},
+        {"namespace": "kube-system"},
+        {"phase": "Pending"},
+        {"disrupted": True},
+        {"deleted": True},
+    ],
+    ids=lambda fields: next(iter(fields.items()))[0],
+)
+def test_what_is_none_of_our_business_goes(fields: dict[str, Any]) -> None:
+    desk = Desk(hold())
+    assert desk.ask(eviction(**fields)) == Answer("not-ours")
+    assert desk.marked == []
+
+
+def test_a_mark_is_refreshed_while_it_is_asked_for_and_begins_anew_after_a_pause() -> None:
+    first = asked_now(None, SCHEDULER, NOW)
+    assert first is not None
+    assert asked_now(first, SCHEDULER, NOW + timedelta(seconds=4)) is None
+    second = asked_now(first, SCHEDULER, NOW + timedelta(seconds=6))
+    assert second is not None
+    assert (second.since, second.last) == (first.since, at(6))
+    third = asked_now(second, SCHEDULER, NOW + timedelta(seconds=27))
+    assert third is not None
+    assert third.since == third.last == at(27)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "x", '{"by": "a", "since": "b", "last": "c"}'])
+def test_a_mark_that_somebody_else_wrote_is_none(text: str) -> None:
+    assert read_mark({names.EVICTING: text}) is None
+    naive = msgspec.json.encode({"by": "a", "since": "2026-05-01T12:00:00", "last": "2026-05-01T12:00:00"}).decode()
+    assert read_mark({names.EVICTING: naive}) is None
