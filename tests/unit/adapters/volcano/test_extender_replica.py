@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 from typing import Any
@@ -114,11 +115,12 @@ async def test_a_defect_is_an_error_of_the_server_and_counted() -> None:
 
 async def test_a_node_full_of_large_pods_is_read() -> None:
     evictees = [task(f"pod-{number}", "x", node="n", filler=17_000) for number in range(500)]
+    body = question(task("e", "e"), evictees)
     application = extender_application(KnownPods(), Claims(lambda: 0.0), asyncio.Event(), Metrics())
     async with (
         listening(application, 0, host="127.0.0.1") as port,
         aiohttp.ClientSession() as client,
-        client.post(f"http://127.0.0.1:{port}/preemptable", data=question(task("e", "e"), evictees)) as answer,
+        client.post(f"http://127.0.0.1:{port}/preemptable", data=io.BytesIO(body)) as answer,
     ):
         assert answer.status == 200
         assert len((await answer.json())["victims"]) == 500

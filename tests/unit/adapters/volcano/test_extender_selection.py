@@ -59,8 +59,8 @@ def test_as_many_as_are_needed() -> None:
 
 
 def test_who_has_nothing_of_what_is_scarce_is_passed_over() -> None:
-    these = [pod("a", cpu=1000.0, pods=1.0), pod("b", **{"cpu": 1000.0, "pods": 1.0, "nvidia.com/gpu": 1000.0})]
-    need = {"nvidia.com/gpu": 1000.0, "pods": 1.0}
+    these = [pod("a", cpu=1000.0, pods=1.0), pod("b", cpu=1000.0, pods=1.0, gpu=1000.0)]
+    need = {"gpu": 1000.0, "pods": 1.0}
     assert uids(enough(these, need, {"cpu": 9000.0})) == "b"
     assert uids(enough(these, {"pods": 1.0})) == "a"
 

@@ -1,0 +1,5 @@
+"""What Volcano's configuration does to preemptions and to our holds, in plain words. Pure functions.
+
+examine     all findings of one scheduler       preemption  whether anything can be preempted at all
+scheduler   the scheduler's file, read          extender    whether it asks our extender, and obeys
+"""

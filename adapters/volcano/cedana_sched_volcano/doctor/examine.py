@@ -1,0 +1,81 @@
+"""All findings of one Volcano scheduler, in the order in which an admin would mend them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.findings import Finding, Level
+from cedana_sched_volcano.doctor import extender, preemption
+from cedana_sched_volcano.doctor.scheduler import EXTENDER, VERBS, SchedulerConfiguration, read
+
+CHECK: Final = "volcano configuration"
+WAYS: Final = "volcano holds"
+CONFIG_MAP: Final = "volcano-scheduler-configmap"
+"""Of Volcano's namespace, under the chart's stock release name."""
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """What of ours is there. `extender_url` is None where no extender was installed."""
+
+    status_hold: bool
+    """A webhook of ours is asked before the scheduler writes a pod's `DisruptionTarget`."""
+    pre_stop: bool = True
+    """Protected pods get a preStop that waits for their checkpoint."""
+    extender_url: str | None = None
+
+
+def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installation: Installation) -> list[Finding]:
+    """Findings about one scheduler.
+
+    Args:
+        data: of its ConfigMap; keys that do not end in `.conf` are passed over.
+        queues: all Queue objects of the cluster.
+        installation: what of ours is there.
+    """
+    files = {name: text for name, text in data.items() if name.endswith(".conf")}
+    if not files:
+        says = f"{CONFIG_MAP} holds no *.conf: Volcano runs as it is built, without preemption"
+        return [Finding(CHECK, Level.WARN, says, "write one; docs of the Volcano adapter have an example")]
+    found: list[Finding] = []
+    for name, text in files.items():
+        try:
+            configuration = read(text)
+        except UsageError as error:
+            says = f"{name} cannot be read, and Volcano goes on with the one before: {error.message}"
+            found.append(Finding(CHECK, Level.FAIL, says, error.remedy))
+            continue
+        found += preemption.actions(configuration)
+        found += preemption.plugins(configuration)
+        found += preemption.queues(configuration, queues)
+        held = installation.status_hold
+        found += extender.findings(configuration, otherwise_held=held, url=installation.extender_url)
+        found += _ways(configuration, installation)
+    return found
+
+
+def _ways(configuration: SchedulerConfiguration, installation: Installation) -> Iterator[Finding]:
+    """Which of our holds is in force."""
+    evicting = [way for way in VERBS if way in configuration.actions]
+    by_extender = [way for way in evicting if extender.holds(configuration, way)]
+    ways = [f"the extender ({' and '.join(by_extender)})"] if by_extender else []
+    ways += ["refused writes of pods/status"] if installation.status_hold else []
+    ways += ["preStop"] if installation.pre_stop else []
+    if not ways:
+        says = "nothing holds evictions: workloads are killed before they are saved"
+        yield Finding(WAYS, Level.FAIL, says, "install the webhooks with the hold of pods/status")
+        return
+    says = f"evictions are held by {', '.join(ways)}"
+    if installation.status_hold or (by_extender and by_extender == evicting):
+        yield Finding(WAYS, Level.OK, says)
+    else:
+        remedy = "switch the hold of pods/status on, which needs nothing of Volcano's configuration"
+        yield Finding(
+            WAYS, Level.WARN, f"{says}: a victim is doomed by then, whatever becomes of its checkpoint", remedy
+        )
+    if installation.extender_url is not None and configuration.plugin(EXTENDER) is None:
+        says = "our extender runs, and Volcano does not ask it: its configuration lacks the plugin"
+        yield Finding(WAYS, Level.WARN, says, f"add it, last in the only tier, at {installation.extender_url}")

@@ -1,0 +1,123 @@
+"""Whether the scheduler asks our extender before it evicts, and obeys it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cedana_sched.model.findings import Finding, Level
+from cedana_sched_volcano.doctor.scheduler import EXTENDER, VERBS, Plugin, SchedulerConfiguration, seconds
+from cedana_sched_volcano.extender.holder import Way
+
+CHECK: Final = "volcano extender"
+PATHS: Final[dict[Way, str]] = {"preempt": "preemptable", "reclaim": "reclaimable"}
+"""What our extender answers at."""
+LONGEST_TIMEOUT_SECONDS: Final = 1.0
+SHORTEST_TIMEOUT_SECONDS: Final = 0.1
+_STOCK_TIMEOUT: Final = "Volcano waits 1s for every call then"
+_ONE_TIER: Final = "put all plugins into one tier, the extender last"
+_BESIDE: Final = ("gangpreempt", "gangreclaim", "shuffle")
+"""Actions that evict without asking it."""
+
+
+def holds(configuration: SchedulerConfiguration, way: Way) -> bool:
+    """Whether nothing of this kind is evicted against our extender's word."""
+    return not list(_bypassed(configuration, way))
+
+
+def findings(configuration: SchedulerConfiguration, *, otherwise_held: bool, url: str | None) -> Iterator[Finding]:
+    """What is wrong with the extender, where there is one.
+
+    Args:
+        configuration: the scheduler's.
+        otherwise_held: evictions that get past it are held in another way.
+        url: where our extender is reached; None where that is not known.
+    """
+    extender = configuration.plugin(EXTENDER)
+    if extender is None:
+        return
+    yield from _arguments(extender, url)
+    level = Level.WARN if otherwise_held else Level.FAIL
+    for way in (way for way in VERBS if way in configuration.actions):
+        problems = list(_bypassed(configuration, way))
+        for says, remedy in problems:
+            yield Finding(CHECK, level, f"'{way}': {says}", remedy)
+        if not problems:
+            yield Finding(CHECK, Level.OK, f"'{way}' asks it, and evicts nobody against its word")
+    for action in (action for action in configuration.actions if action in _BESIDE):
+        yield Finding(CHECK, level, f"action '{action}' evicts without asking it", "hold writes of pods/status as well")
+
+
+def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple[str, str]]:
+    """Reasons why its word does not count, with a remedy each."""
+    at = [
+        (tier, place)
+        for tier, plugins in enumerate(configuration.tiers)
+        for place, plugin in enumerate(plugins)
+        if plugin.name == EXTENDER
+    ]
+    if not at:
+        yield "there is no extender", _ONE_TIER
+        return
+    number, place = at[0]
+    extender = configuration.tiers[number][place]
+    if not extender.text("extender.urlPrefix"):
+        yield "extender.urlPrefix is not set, so it cannot be reached", "name our Service there"
+    if not extender.text(VERBS[way]):
+        yield f"{VERBS[way]} is not set, so it is not asked", f"set it to {PATHS[way]!r}"
+        return
+    if not extender.enabled(way):
+        switch = "enablePreemptable" if way == "preempt" else "enableReclaimable"
+        yield f"{switch} of the extender is false, so it is not asked", "leave it out"
+        return
+    if extender.arguments.get("extender.managedResources"):
+        says = "it is asked only for jobs that request extender.managedResources"
+        yield says, "leave extender.managedResources out"
+    for other, plugins in enumerate(configuration.tiers):
+        voters = ", ".join(plugin.name for plugin in plugins if plugin.votes(way) and plugin.name != EXTENDER)
+        if voters and other < number:
+            yield f"an earlier tier ({voters}) decides without it wherever it finds a victim", _ONE_TIER
+        if voters and other > number:
+            yield f"where it allows nobody, a later tier ({voters}) decides instead", _ONE_TIER
+    later = ", ".join(plugin.name for plugin in configuration.tiers[number][place + 1 :] if plugin.votes(way))
+    if later:
+        yield f"plugins behind it ({later}) begin anew where nobody is left, against its word", _ONE_TIER
+
+
+def _arguments(extender: Plugin, url: str | None) -> Iterator[Finding]:
+    prefix = extender.text("extender.urlPrefix")
+    if url is not None and prefix and prefix.rstrip("/") != url.rstrip("/"):
+        yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is {prefix}", f"ours is reached at {url}")
+    if prefix.startswith("https:"):
+        says = "extender.urlPrefix is https, and the plugin trusts only the authorities of its own image"
+        yield Finding(CHECK, Level.WARN, says, "use http inside the cluster")
+    for way, verb in VERBS.items():
+        said = extender.text(verb)
+        if said and said.strip("/") != PATHS[way]:
+            yield Finding(CHECK, Level.FAIL, f"{verb} is {said!r}, where nothing answers", f"set it to {PATHS[way]!r}")
+    ours = set(VERBS.values())
+    others = sorted(name for name in extender.arguments if name.endswith("Verb") and name not in ours)
+    if others:
+        says = f"it is asked by {', '.join(others)} as well, which our extender does not answer: nothing is scheduled"
+        yield Finding(CHECK, Level.FAIL, says, "leave these out")
+    if extender.arguments.get("extender.ignorable") in (True, "true"):
+        says = "extender.ignorable does not let preemptions go on when it is down: they stop either way"
+        yield Finding(CHECK, Level.WARN, says, "run two replicas, or do without the extender")
+    yield from _timeout(extender)
+
+
+def _timeout(extender: Plugin) -> Iterator[Finding]:
+    name = "extender.httpTimeout"
+    if name not in extender.arguments:
+        yield Finding(CHECK, Level.WARN, f"{name} is not set: {_STOCK_TIMEOUT}", "set it to 500ms")
+        return
+    duration = seconds(extender.text(name))
+    if duration is None or duration == 0:
+        says = f"{name} {extender.arguments[name]!r} is no duration: {_STOCK_TIMEOUT}"
+        yield Finding(CHECK, Level.WARN, says, "write it as in 500ms")
+    elif duration > LONGEST_TIMEOUT_SECONDS:
+        says = f"{name} is {extender.text(name)}: a slow extender stops the whole scheduler that long, call by call"
+        yield Finding(CHECK, Level.WARN, says, "set it to 500ms")
+    elif duration < SHORTEST_TIMEOUT_SECONDS:
+        says = f"{name} is {extender.text(name)}: calls that take longer, as of full nodes, allow nobody's eviction"
+        yield Finding(CHECK, Level.WARN, says, "set it to 500ms")

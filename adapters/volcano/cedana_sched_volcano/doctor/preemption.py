@@ -1,0 +1,111 @@
+"""Whether Volcano can preempt at all, and whom: traps that are none of ours, but that one meets first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from cedana_sched.model.findings import Finding, Level
+from cedana_sched_volcano.doctor.scheduler import SchedulerConfiguration
+from cedana_sched_volcano.extender.holder import Way
+
+CHECK: Final = "volcano preemption"
+QUEUES: Final = "volcano queues"
+
+_KNOWN: Final = frozenset({
+    "enqueue", "allocate", "backfill", "preempt", "reclaim", "shuffle", "gangpreempt", "gangreclaim",
+})  # fmt: skip
+_WITHOUT: Final[dict[Way, str]] = {
+    "preempt": "no job makes room for one of a higher priority in its queue",
+    "reclaim": "no queue gets back what others borrow of its share",
+}
+_SWITCHES: Final[dict[Way, str]] = {"preempt": "enablePreemptable", "reclaim": "enableReclaimable"}
+
+
+def actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
+    """Which kinds of preemption it performs."""
+    for unknown in (action for action in configuration.actions if action not in _KNOWN):
+        says = f"action {unknown!r} is not one that we know; Volcano refuses the whole file if it does not know it"
+        yield Finding(CHECK, Level.WARN, says, "see the scheduler's log for 'failed to find Action'")
+    for way, without in _WITHOUT.items():
+        if way in configuration.actions or f"gang{way}" in configuration.actions:
+            yield Finding(CHECK, Level.OK, f"it performs '{way}'")
+        else:
+            remedy = f"add {way!r} to actions where that is wanted"
+            yield Finding(CHECK, Level.WARN, f"actions lack '{way}': {without}", remedy)
+
+
+def plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
+    """Plugins that prevent preemptions, or let too many happen."""
+    names = {plugin.name for tier in configuration.tiers for plugin in tier}
+    if "overcommit" in names:
+        says = (
+            "the overcommit plugin keeps jobs from getting pods while the cluster is full: they never preempt anybody"
+        )
+        yield Finding(CHECK, Level.WARN, says, "remove it, or raise its overcommit-factor far above the stock 1.2")
+    if {"proportion", "capacity"} <= names:
+        says = "proportion and capacity both say what a queue deserves"
+        yield Finding(CHECK, Level.WARN, says, "keep one: proportion for weights, capacity for Queue.spec.deserved")
+    if any(_conflict([(one.name, one.hierarchy) for one in tier]) for tier in configuration.tiers):
+        says = "proportion and drf with enableHierarchy stand in one tier: Volcano refuses the file"
+        yield Finding(CHECK, Level.FAIL, says, "keep one of them")
+    for way in _present(configuration):
+        yield from _gangs(configuration, way)
+    if "reclaim" in configuration.actions:
+        yield from _shares(configuration)
+
+
+def _present(configuration: SchedulerConfiguration) -> list[Way]:
+    return [way for way in _WITHOUT if way in configuration.actions]
+
+
+def _conflict(tier: Sequence[tuple[str, bool]]) -> bool:
+    return ("drf", True) in tier and any(name == "proportion" for name, _ in tier)
+
+
+def _gangs(configuration: SchedulerConfiguration, way: Way) -> Iterator[Finding]:
+    voting = [tier for tier in configuration.tiers if any(plugin.votes(way) for plugin in tier)]
+    for number, tier in enumerate(voting):
+        if not any(plugin.name == "gang" and plugin.enabled(way) for plugin in tier):
+            continue
+        remedy = f"set {_SWITCHES[way]}: false on gang, so that whole gangs can make room"
+        if number + 1 < len(voting):
+            says = (
+                f"'{way}': gangs that are no larger than their minAvailable are passed on to the next tier, "
+                "which may break them up"
+            )
+            yield Finding(CHECK, Level.WARN, says, remedy)
+        else:
+            says = f"'{way}' never takes jobs whose minAvailable is all of their pods: the gang plugin protects them"
+            yield Finding(CHECK, Level.WARN, says, remedy)
+
+
+def _shares(configuration: SchedulerConfiguration) -> Iterator[Finding]:
+    shares = configuration.plugin("proportion") or configuration.plugin("capacity")
+    if shares is None:
+        says = "neither proportion nor capacity says what a queue deserves: 'reclaim' takes from anybody"
+        yield Finding(CHECK, Level.WARN, says, "add one of them")
+        return
+    voting = [tier for tier in configuration.tiers if any(plugin.votes("reclaim") for plugin in tier)]
+    if shares.reclaimable and not any(one.name == shares.name for one in voting[0]):
+        says = f"an earlier tier decides 'reclaim' alone wherever it finds a victim: {shares.name} is not asked there"
+        yield Finding(CHECK, Level.WARN, says, "put all plugins into one tier")
+
+
+def queues(configuration: SchedulerConfiguration, found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    """Queues that cannot give back, or cannot claim. `found` are Queue objects."""
+    if "reclaim" not in configuration.actions:
+        return
+    by_deserved = configuration.plugin("capacity") is not None
+    for queue in found:
+        name, spec, status = queue["metadata"]["name"], queue.get("spec") or {}, queue.get("status") or {}
+        if name == "root":
+            continue
+        if spec.get("reclaimable") is False:
+            says = f"queue {name} never gives back what it borrows"
+            yield Finding(QUEUES, Level.WARN, says, "set spec.reclaimable: true where that is not meant")
+        if by_deserved and not spec.get("deserved"):
+            says = f"queue {name} has no spec.deserved, by which the capacity plugin would claim for it"
+            yield Finding(QUEUES, Level.WARN, says, "set it, as in deserved: {cpu: 8, memory: 32Gi}")
+        if (state := status.get("state", "Open")) != "Open":
+            yield Finding(QUEUES, Level.WARN, f"queue {name} is {state}: its jobs get no pods", "open it")

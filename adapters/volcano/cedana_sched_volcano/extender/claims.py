@@ -1,0 +1,257 @@
+"""What stays so from one of the scheduler's cycles to the next: which pods each preemptor is going to get.
+
+Volcano asks anew in each cycle, for each pending task of the preemptor and each node that could take it, in changing
+order, and remembers nothing. Held pods stay on the lists of all of them. So the first node of which enough pods can
+make room gets the task's **claim**: these pods are asked for, and as long as they are being saved the task is offered
+nothing else, neither the pods of others nor other nodes. Otherwise the hold of a protected pod would send the scheduler
+to the next one, and to those who are not protected, who would be evicted in place of pods that come before them.
+
+A claim can be worthless: other plugins (a queue that would fall below its share, say) have a say that no call tells,
+and a gang takes all its victims or none. Then what is offered is not taken. After a while those pods are given up, and
+the job pauses before others are saved for it, longer each time: nobody's workload is frozen again and again for a
+preemption that never happens. What may go is offered also then, so that the scheduler is never kept from what it could
+do without us for longer than holds last.
+
+Pure but for the clock that it is given. Called by `answering`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from cedana_sched_volcano.extender.holder import Way
+from cedana_sched_volcano.extender.selection import Candidate, coverage, enough, in_volcanos_order, steered
+
+FORGOTTEN_SECONDS: Final = 30.0
+"""A preemptor that has not asked for this long is forgotten; cycles last a second, and several in large clusters."""
+PATIENT_ROUNDS: Final = 10
+LONGEST_PATIENT_ROUNDS: Final = 60
+"""Rounds in which an offer may be left before it is given up: three for each evictee of the node, in these bounds.
+Several, because which of equal pods `proportion` lets go changes with the order of a Go map."""
+BARREN_ROUNDS: Final = 3
+"""Rounds without a node of which pods alone make enough room, until that which comes closest is tried: what is free
+beside them may be enough, and no call tells it."""
+FIRST_PAUSE_SECONDS: Final = 10.0
+LONGEST_PAUSE_SECONDS: Final = 600.0
+
+Word = Literal["nothing-of-ours", "not-needed", "not-enough", "held", "elsewhere", "offered", "given-up", "paused"]
+"""Why: nobody here is protected; others come first; all together are too few; pods are being saved, here or elsewhere;
+all that are claimed may go; they were not taken; and the job waits after that."""
+
+
+class Preemptor(msgspec.Struct, frozen=True):
+    """A pending task that wants room: `job` is its `namespace/podgroup`, `need` what must be free for it."""
+
+    uid: str
+    job: str
+    need: Mapping[str, float]
+
+
+class Place(NamedTuple):
+    """What one call is about. `within` tells victims of the preemptor's own job, which Volcano looks at separately."""
+
+    way: Way
+    node: str
+    within: bool
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Pods that may be evicted now, pods that are wanted gone, and a word for the metrics."""
+
+    word: Word
+    allowed: frozenset[str] = frozenset()
+    asked: tuple[str, ...] = ()
+
+
+class _Claim(msgspec.Struct):
+    place: Place
+    uids: tuple[str, ...]
+    jobs: frozenset[str]
+    offered: bool
+    """Whether all of them may go."""
+    short: bool
+    """Whether all pods of the place together may not make enough room; see `BARREN_ROUNDS`."""
+
+
+class _Asking(msgspec.Struct):
+    """One pending task. A round ends when it asks about a place for the second time."""
+
+    seen: dict[Place, float] = {}
+    """Places of this round, with how far their pods would do, from 0 to 1; infinity where they do."""
+    closest: Place | None = None
+    """Of the round before."""
+    barren: int = 0
+    vain: dict[Place, int] = {}
+    claim: _Claim | None = None
+    at: float = 0.0
+
+
+class _Job(msgspec.Struct):
+    tasks: dict[str, _Asking] = {}
+    given_up: set[str] = set()
+    pauses: int = 0
+    paused_until: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether pods are still being saved for one of its tasks: then no other's offer can be taken, in a gang."""
+        return any(one.claim is not None and not one.claim.offered for one in self.tasks.values())
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """Jobs that lose a member to it."""
+        return frozenset(name for one in self.tasks.values() if one.claim is not None for name in one.claim.jobs)
+
+
+class Claims:
+    """All preemptors that are asking.
+
+    Args:
+        clock: seconds of a clock that never goes back.
+        steering: whether equal victims are chosen by what they have to lose.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, steering: bool = False) -> None:
+        self._clock = clock
+        self._steering = steering
+        self._jobs: dict[str, _Job] = {}
+        self._claimed: dict[str, set[str]] = {}
+        """By pod: tasks that are going to get it."""
+        self._swept = clock()
+
+    def __len__(self) -> int:
+        """Preemptors that are remembered."""
+        return sum(len(job.tasks) for job in self._jobs.values())
+
+    def decide(
+        self,
+        preemptor: Preemptor,
+        place: Place,
+        candidates: Sequence[Candidate],
+        free: Mapping[str, float] | None = None,
+    ) -> Decision:
+        """Answer one call: what of `candidates`, all pods of the place that could be evicted, may be evicted now."""
+        now = self._clock()
+        self._sweep(now)
+        job = self._jobs.setdefault(preemptor.job, _Job())
+        asking = job.tasks.setdefault(preemptor.uid, _Asking())
+        asking.at = now
+        self._begin_round(preemptor, asking, place)
+        going = frozenset(one.uid for one in candidates if one.may_go)
+        if now < job.paused_until:
+            self._claim(preemptor, asking, None)
+            return Decision("paused", going)
+        if asking.claim is not None and asking.claim.place != place:
+            return Decision("elsewhere")
+        if all(one.standing is None for one in candidates):
+            return Decision("nothing-of-ours", going)
+        return self._among_ours(preemptor, job, asking, place, candidates, free)
+
+    def _among_ours(
+        self,
+        preemptor: Preemptor,
+        job: _Job,
+        asking: _Asking,
+        place: Place,
+        candidates: Sequence[Candidate],
+        free: Mapping[str, float] | None,
+    ) -> Decision:
+        """Answer a call about a place where somebody is protected."""
+        going = frozenset(one.uid for one in candidates if one.may_go)
+        ordered = self._ordered(preemptor, job, asking.claim, candidates)
+        chosen = enough(ordered, preemptor.need, free)
+        short = chosen is None
+        if chosen is None and free is None and self._is_tried(preemptor, asking, place, ordered):
+            chosen = tuple(ordered)
+        if chosen is None:
+            self._claim(preemptor, asking, None)
+            return Decision("not-enough", going)
+        if not short:
+            asking.seen[place] = math.inf
+        offered = all(one.may_go for one in chosen)
+        protected = tuple(one.uid for one in chosen if one.standing is not None)
+        jobs = frozenset(one.job for one in chosen)
+        claim = _Claim(place, tuple(one.uid for one in chosen), jobs, offered, short) if protected else None
+        self._claim(preemptor, asking, claim)
+        if offered and not job.waits and self._is_in_vain(asking, place, len(candidates)):
+            self._give_up(preemptor, job, asking, chosen)
+            return Decision("given-up", going)
+        if claim is None:
+            return Decision("not-needed", going)
+        allowed = frozenset(one.uid for one in chosen if one.may_go)
+        return Decision("offered" if offered else "held", allowed, protected)
+
+    def _begin_round(self, preemptor: Preemptor, asking: _Asking, place: Place) -> None:
+        if place not in asking.seen:
+            asking.seen[place] = 0.0
+            return
+        if asking.claim is not None and asking.claim.place not in asking.seen:
+            self._claim(preemptor, asking, None)  # the scheduler does not think of that place any more
+        asking.vain = {one: rounds for one, rounds in asking.vain.items() if one in asking.seen}
+        asking.barren = asking.barren + 1 if asking.claim is None else 0
+        asking.closest = max(asking.seen, key=lambda one: asking.seen[one])
+        asking.seen = {place: 0.0}
+
+    def _ordered(
+        self, preemptor: Preemptor, job: _Job, claim: _Claim | None, candidates: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """Those that it is going to get, then as Volcano would take them, then those that others are going to get."""
+        mine = frozenset(claim.uids if claim is not None else ())
+        usable = [one for one in candidates if one.uid not in job.given_up]
+        ordered = in_volcanos_order(usable)
+        if self._steering:
+            ordered = steered(ordered, broken=job.broken)
+
+        def rank(one: Candidate) -> tuple[int, int, bool]:
+            others = self._claimed.get(one.uid, set()) - {preemptor.uid}
+            return 0 if one.uid in mine else 2 if others else 1, one.priority, not one.saving
+
+        ordered.sort(key=rank)
+        return ordered
+
+    def _is_tried(self, preemptor: Preemptor, asking: _Asking, place: Place, ordered: list[Candidate]) -> bool:
+        """Whether to try it with all pods of the place, although they may not be enough."""
+        asking.seen[place] = coverage(ordered, preemptor.need)
+        if asking.claim is not None:
+            return asking.claim.short
+        return asking.barren >= BARREN_ROUNDS and place == asking.closest and asking.seen[place] > 0
+
+    def _is_in_vain(self, asking: _Asking, place: Place, evictees: int) -> bool:
+        asking.vain[place] = asking.vain.get(place, 0) + 1
+        return asking.vain[place] > min(max(PATIENT_ROUNDS, 3 * evictees), LONGEST_PATIENT_ROUNDS)
+
+    def _give_up(self, preemptor: Preemptor, job: _Job, asking: _Asking, chosen: tuple[Candidate, ...]) -> None:
+        job.given_up.update(one.uid for one in chosen)
+        self._claim(preemptor, asking, None)
+        asking.vain.clear()
+        if any(one.standing is not None for one in chosen):
+            pause = min(FIRST_PAUSE_SECONDS * 2**job.pauses, LONGEST_PAUSE_SECONDS)
+            job.paused_until = self._clock() + pause
+            job.pauses += 1
+
+    def _claim(self, preemptor: Preemptor, asking: _Asking, claim: _Claim | None) -> None:
+        for uid in asking.claim.uids if asking.claim is not None else ():
+            if claimants := self._claimed.get(uid):
+                claimants.discard(preemptor.uid)
+                if not claimants:
+                    del self._claimed[uid]
+        asking.claim = claim
+        for uid in claim.uids if claim is not None else ():
+            self._claimed.setdefault(uid, set()).add(preemptor.uid)
+
+    def _sweep(self, now: float) -> None:
+        """Forget who asks no more; looked for once in a while."""
+        if now - self._swept < FORGOTTEN_SECONDS / 3:
+            return
+        self._swept = now
+        for name, job in list(self._jobs.items()):
+            for uid, asking in list(job.tasks.items()):
+                if now - asking.at > FORGOTTEN_SECONDS:
+                    self._claim(Preemptor(uid, name, {}), asking, None)
+                    del job.tasks[uid]
+            if not job.tasks:
+                del self._jobs[name]

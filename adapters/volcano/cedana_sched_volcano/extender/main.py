@@ -1,0 +1,72 @@
+"""Wires one replica of the extender together, and ends it in good order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
+from cedana_sched.service.health import Ready, serving
+from cedana_sched.service.process import run_in_good_order, start
+from cedana_sched_volcano.extender.claims import Claims
+from cedana_sched_volcano.extender.configuration import Configuration
+from cedana_sched_volcano.extender.holder import Holder
+from cedana_sched_volcano.extender.metrics import Metrics
+from cedana_sched_volcano.extender.server import extender_application, listening
+
+log = structlog.get_logger(__name__)
+
+
+class Holding(Holder, Protocol):
+    """A holder that keeps itself up to date."""
+
+    async def run(self) -> None:
+        """Follow what it knows, and write what it is told, for ever."""
+        ...
+
+
+async def serve(configuration: Configuration, holding: Holding, stop: asyncio.Event) -> None:
+    """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
+    metrics, claims = Metrics(), Claims(time.monotonic, steering=configuration.victim_steering)
+    application = extender_application(holding, claims, stop, metrics)
+    ready: dict[str, Ready] = {
+        "objects": lambda: None if holding.synced else "they are being listed",
+        "replica": lambda: "it ends" if stop.is_set() else None,
+    }
+    async with asyncio.TaskGroup() as tasks:
+        background = tasks.create_task(holding.run(), name="holder")
+        async with (
+            serving(configuration.operations_port, ready, metrics.registry) as operations_port,
+            listening(application, configuration.port) as port,
+        ):
+            log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
+            await stop.wait()
+            await asyncio.sleep(configuration.drain_seconds)  # nobody tells us when the last one has looked elsewhere
+        background.cancel()
+
+
+def main(holding: Callable[[Api, Configuration], Holding], arguments: Sequence[str] | None = None) -> int:
+    """`python -m cedana_sched_volcano.extender`, with what makes a replica's holder."""
+    parser = argparse.ArgumentParser(
+        prog="cedana_sched_volcano.extender", description="What Volcano's extender plugin asks whom it may evict."
+    )
+    parser.add_argument("--config", type=Path, help=f"JSON file (default: what {CONFIGURATION_VARIABLE} names)")
+    parser.add_argument("--kubeconfig", help="where the pod's own ServiceAccount is not to be used")
+    given = parser.parse_args(arguments)
+
+    async def replica(configuration: Configuration, told: asyncio.Event) -> None:
+        async with Api.open(given.kubeconfig) as api:
+            await serve(configuration, holding(api, configuration), told)
+
+    def go(configuration: Configuration) -> int:
+        return run_in_good_order(functools.partial(replica, configuration))
+
+    return start("volcano-extender", Configuration, go, given.config)

@@ -1,0 +1,110 @@
+"""The server that Volcano's extender plugin calls, over plain HTTP.
+
+The scheduler waits for every answer, one after the other, and takes anything but a 200 with a body that it can read for
+"nobody may be evicted": it fails closed. So what cannot be read is a 400, a defect a 500, and as long as not everything
+is known it is a 503; each is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from cedana_sched_volcano.extender.answering import Answer, answer
+from cedana_sched_volcano.extender.claims import Claims
+from cedana_sched_volcano.extender.holder import Holder, Way
+from cedana_sched_volcano.extender.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+PATHS: Final[dict[str, Way]] = {"/preemptable": "preempt", "/reclaimable": "reclaim"}
+"""The path is `extender.preemptableVerb` or `extender.reclaimableVerb` of the scheduler's configuration; nothing in the
+body says which it is."""
+LONGEST_REQUEST_BYTES: Final = 64 << 20
+"""Every pod of a node, whole, and the preemptor's."""
+LONGEST_END_SECONDS: Final = 3.0
+"""For requests that are under way when we end."""
+KEPT_OPEN_SECONDS: Final = 120.0
+"""Longer than Go keeps a connection that is idle (90 s): it is never we who close one that it is about to use."""
+
+
+def extender_application(holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics) -> web.Application:
+    """Answers the scheduler. Once `ending` is set, its connection is closed with the next answer."""
+    application = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
+    for path, way in PATHS.items():
+        application.router.add_post(path, _endpoint(way, holder, claims, ending, metrics))
+    return application
+
+
+def _endpoint(
+    way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def respond(received: web.Request) -> web.Response:
+        if not holder.synced:  # nobody would be known to be protected
+            metrics.calls.labels(way, "not-ready").inc()
+            return web.Response(status=503, text="what is protected is still being listed")
+        body = await received.read()
+        began = time.perf_counter()
+        try:
+            answered = answer(way, body, holder, claims)
+        except msgspec.DecodeError as error:
+            metrics.calls.labels(way, "unreadable").inc()
+            log.warning("extender", action=way, decision="unreadable", why=str(error))
+            return web.Response(status=400, text=f"no question of Volcano's extender plugin: {error}")
+        except Exception:  # the scheduler evicts nobody then, and is told that something is wrong
+            metrics.calls.labels(way, "failed").inc()
+            log.exception("extender", action=way)
+            raise
+        _tell(way, answered, metrics)
+        metrics.preemptors.set(len(claims))
+        metrics.duration.labels(way).observe(time.perf_counter() - began)
+        response = web.Response(body=answered.body, content_type="application/json")
+        if ending.is_set():  # the scheduler keeps its connection, and would come to us to the last moment
+            response.force_close()
+        return response
+
+    return respond
+
+
+def _tell(way: Way, answered: Answer, metrics: Metrics) -> None:
+    metrics.calls.labels(way, answered.word).inc()
+    metrics.evictees.labels(way, "true").inc(answered.victims)
+    metrics.evictees.labels(way, "false").inc(answered.evictees - answered.victims)
+    tell = log.info if answered.word in {"offered", "given-up"} else log.debug
+    tell(
+        "extender",
+        action=way,
+        decision=answered.word,
+        preemptor=answered.preemptor,
+        node=answered.node,
+        evictees=answered.evictees,
+        victims=answered.victims,
+        asked=answered.asked,
+    )
+
+
+@asynccontextmanager
+async def listening(application: web.Application, port: int, host: str | None = None) -> AsyncIterator[int]:
+    """Serve while the context lasts, then until requests under way have been answered. Gives the port.
+
+    Args:
+        application: what is served.
+        port: 0 takes any free one, for which a `host` must be given.
+        host: the address to listen at, None for all.
+    """
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=LONGEST_END_SECONDS, keepalive_timeout=KEPT_OPEN_SECONDS
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
