@@ -33,8 +33,10 @@ LONGEST_PATIENT_ROUNDS: Final = 60
 """Rounds in which an offer may be left before it is given up: three for each evictee of the node, in these bounds.
 Several, because which of equal pods `proportion` lets go changes with the order of a Go map."""
 BARREN_ROUNDS: Final = 3
-"""Rounds without a node of which pods alone make enough room, until that which comes closest is tried: what is free
-beside them may be enough, and no call tells it."""
+"""Rounds without a node of which pods alone make enough room, until that which comes closest is tried with all of its
+pods: what is free beside them may be enough, and no call tells it. As many times more as they are too few; and once for
+a job in `LONGEST_PAUSE_SECONDS`, because it can freeze a node's pods for nothing. None of it where the holder says what
+is free."""
 FIRST_PAUSE_SECONDS: Final = 10.0
 LONGEST_PAUSE_SECONDS: Final = 600.0
 
@@ -95,6 +97,8 @@ class _Job(msgspec.Struct):
     given_up: set[str] = set()
     pauses: int = 0
     paused_until: float = 0.0
+    short_until: float = 0.0
+    """Until when no place is tried that may not do."""
 
     @property
     def waits(self) -> bool:
@@ -165,7 +169,7 @@ class Claims:
         ordered = self._ordered(preemptor, job, asking.claim, candidates)
         chosen = enough(ordered, preemptor.need, free)
         short = chosen is None
-        if chosen is None and free is None and self._is_tried(preemptor, asking, place, ordered):
+        if chosen is None and free is None and self._is_tried(preemptor, job, asking, place, ordered):
             chosen = tuple(ordered)
         if chosen is None:
             self._claim(preemptor, asking, None)
@@ -213,12 +217,15 @@ class Claims:
         ordered.sort(key=rank)
         return ordered
 
-    def _is_tried(self, preemptor: Preemptor, asking: _Asking, place: Place, ordered: list[Candidate]) -> bool:
+    def _is_tried(
+        self, preemptor: Preemptor, job: _Job, asking: _Asking, place: Place, ordered: list[Candidate]
+    ) -> bool:
         """Whether to try it with all pods of the place, although they may not be enough."""
-        asking.seen[place] = coverage(ordered, preemptor.need)
+        asking.seen[place] = covered = coverage(ordered, preemptor.need)
         if asking.claim is not None:
             return asking.claim.short
-        return asking.barren >= BARREN_ROUNDS and place == asking.closest and asking.seen[place] > 0
+        patient = asking.barren * covered >= BARREN_ROUNDS and self._clock() >= job.short_until
+        return patient and place == asking.closest
 
     def _is_in_vain(self, asking: _Asking, place: Place, evictees: int) -> bool:
         asking.vain[place] = asking.vain.get(place, 0) + 1
@@ -226,6 +233,8 @@ class Claims:
 
     def _give_up(self, preemptor: Preemptor, job: _Job, asking: _Asking, chosen: tuple[Candidate, ...]) -> None:
         job.given_up.update(one.uid for one in chosen)
+        if asking.claim is not None and asking.claim.short:
+            job.short_until = self._clock() + LONGEST_PAUSE_SECONDS
         self._claim(preemptor, asking, None)
         asking.vain.clear()
         if any(one.standing is not None for one in chosen):

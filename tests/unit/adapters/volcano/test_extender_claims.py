@@ -146,11 +146,14 @@ def test_those_before_them_who_are_forbidden_do_not_keep_ours_from_being_asked()
     assert world.until(lambda evicted, _: evicted == {"ours"}, ml) < 20
 
 
-def test_a_preemption_that_never_happens_freezes_ever_more_rarely() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_preemption_that_never_happens_freezes_ever_more_rarely(known: bool) -> None:
     """The other half of the gang can never be placed; without us nothing would happen, for ever."""
     world, ml = World(), Preemptor("ml", [1.0, 64.0], least=2)
     for number in range(40):
         world.run(f"pod-{number:02}", f"node-{number % 4}")
+    if known:
+        world.holder.room = {node: {"cpu": 0.0, "pods": 9.0} for node in world.volcano.idle}
     frozen: list[float] = []
     for _ in range(1200):
         evicted, wanted = world.cycle(ml)
@@ -159,8 +162,8 @@ def test_a_preemption_that_never_happens_freezes_ever_more_rarely() -> None:
             if world.holder.standings[uid] is RUNS:
                 frozen.append(world.now)
                 world.save(uid)
-    assert len(frozen) < 24  # of 1200 cycles, each of which would freeze two
-    assert sum(at > 600 for at in frozen) <= 4
+    assert len(set(frozen)) < 10
+    assert len(frozen) < 10 or (not known and len(frozen) < 30)  # all pods of a node, once in ten minutes
 
 
 @pytest.mark.parametrize("seed", range(8))
