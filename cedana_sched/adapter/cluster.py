@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, runtime_checkable
 
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.kube.client import Api
@@ -53,7 +53,7 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """What the coordinator shares with its adapters."""
+    """What the coordinator shares with one adapter."""
 
     api: Api
     events: EventRecorder
@@ -63,6 +63,10 @@ class ClusterAccess:
     snapshots: Snapshots
     namespace: str
     """Of our own components."""
+    notes: Notes
+    """The adapter's own."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The adapter's own part of the configuration; it says itself what may stand there."""
 
 
 @runtime_checkable

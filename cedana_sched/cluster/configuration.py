@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -47,6 +47,8 @@ class CoordinatorConfiguration(ComponentConfiguration):
     """Absent where only nodes can see it: a folder of theirs."""
     adapters: tuple[str, ...] = ()
     """Names under which they are registered, such as `kueue`."""
+    adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """By name of the adapter, which says itself what may stand there."""
     deployment: str | None = None
     """Name of its own Deployment, on which Events about itself go."""
     operations_port: Port = 8081

@@ -57,6 +57,12 @@ class _BuiltIn:
         return CheckpointPolicy()
 
 
+class _NoNotes:
+    async def read(self) -> None: ...
+
+    async def write(self, notes: bytes) -> None: ...
+
+
 @dataclass
 class _Running:
     adapter: KueueAdapter
@@ -74,7 +80,7 @@ async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
     async with ProductApi.open(str(kubeconfig)) as api:
         pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
         checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
-        access = ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), ById(checkpoints), "-")
+        access = ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), ById(checkpoints), "-", _NoNotes())
         running = _Running(KueueAdapter.connect(access))
 
         async def read() -> None:

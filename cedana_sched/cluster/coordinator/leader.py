@@ -19,6 +19,7 @@ from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
 from cedana_sched.cluster.coordinator.known import ById, BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
@@ -81,9 +82,14 @@ class Leader:
         )
         self._gates = Gates(api, self.pods, self._nodes, by_id)
         self._storages = StorageProbe(api)
-        cluster = ClusterAccess(api, self._events, self.pods, self._policies, by_id, namespace)
-        self._adapters = {name: _connected(name, cluster) for name in configuration.adapters}
-        adapters: dict[str, Adapter] = {PodReports.name: PodReports(cluster), **self._adapters}
+
+        def access(adapter: str) -> ClusterAccess:
+            notes = ConfigMapNotes(api, namespace, adapter, identity)
+            settings = configuration.adapter_settings.get(adapter, {})
+            return ClusterAccess(api, self._events, self.pods, self._policies, by_id, namespace, notes, settings)
+
+        self._adapters = {name: _connected(name, access(name)) for name in configuration.adapters}
+        adapters: dict[str, Adapter] = {PodReports.name: PodReports(access(PodReports.name)), **self._adapters}
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._told = recorded

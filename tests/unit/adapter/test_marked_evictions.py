@@ -39,7 +39,9 @@ class Cluster:
         self.refuses = 0
         self.was_patched = asyncio.Event()
         self._version = 0
-        access = ClusterAccess(cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-")
+        access = ClusterAccess(
+            cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-", cast("Any", None)
+        )
         self.family = alone
         self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of)
 

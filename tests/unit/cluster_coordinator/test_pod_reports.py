@@ -39,9 +39,8 @@ class _Cluster:
         self.mirror: Mirror[Pod] = Mirror(cast("Any", None))
         self.mirror._replace(pods)
         self.mirror.synced.set()
-        access = ClusterAccess(
-            cast("Any", None), cast("Any", None), self.mirror, _Policies(), cast("Any", None), "cedana-system"
-        )
+        nothing = cast("Any", None)
+        access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), nothing, "cedana-system", nothing)
         self._reports = PodReports(access).reports()
 
     async def next(self) -> Report:

@@ -1,0 +1,106 @@
+"""What adapters must remember beyond their scheduler's memory: one small ConfigMap each, fenced like the journal."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+import structlog
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CONFIG_MAPS
+from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.objects import names
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "cedana-sched-notes-"
+"""Before the adapter's name."""
+_WRITER = f"{names.GROUP}/writer"
+_KEY = "notes"
+
+
+class _Kept(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: Metadata
+    binary_data: dict[str, str] = {}
+
+
+class ConfigMapNotes:
+    """Implements `adapter.cluster.Notes`. `writer` is the name of this process, never used twice.
+
+    Whoever reads takes over: from then on nobody who has read before can write.
+    """
+
+    def __init__(self, api: Api, namespace: str, adapter: str, writer: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = f"{PREFIX}{adapter}"
+        self._writer = writer
+        self._version: str | None = None
+
+    async def read(self) -> bytes | None:
+        """See `adapter.cluster.Notes`."""
+        while True:
+            try:
+                found = await self._api.find(CONFIG_MAPS, self._name, self._namespace, into=_Kept)
+                if found is None:
+                    made = await self._api.create(CONFIG_MAPS, self._body({}, None), into=_Kept)
+                else:
+                    body = self._body(found.binary_data, found.metadata.resource_version)
+                    made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
+            except (ConflictError, AlreadyExistsError):
+                continue  # the one before us has just written: what it wrote counts
+            except ApiError as error:
+                raise self._again(error) from error
+            self._version = made.metadata.resource_version
+            return _notes(made)
+
+    async def write(self, notes: bytes) -> None:
+        """See `adapter.cluster.Notes`."""
+        if self._version is None:
+            await self.read()
+        body = self._body({_KEY: base64.b64encode(notes).decode()}, self._version)
+        try:
+            made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
+        except ConflictError as error:
+            await self._own(error)
+            raise self._again(error) from error
+        except ApiError as error:
+            raise self._again(error) from error
+        self._version = made.metadata.resource_version
+
+    async def _own(self, conflict: ConflictError) -> None:
+        """A write of ours whose answer was lost may be what is in the way; then the next one replaces it."""
+        try:
+            found = await self._api.get(CONFIG_MAPS, self._name, self._namespace, into=_Kept)
+        except ApiError as error:
+            raise self._again(error) from conflict
+        if found.metadata.annotations.get(_WRITER) == self._writer:
+            self._version = found.metadata.resource_version
+
+    def _again(self, error: ApiError) -> RetryableError:
+        return RetryableError(f"notes of {self._name} not kept: {error.message}", remedy="it is tried again")
+
+    def _body(self, data: dict[str, str], version: str | None) -> Object:
+        metadata: Object = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "annotations": {_WRITER: self._writer},
+        }
+        if version:
+            metadata["resourceVersion"] = version
+        return {"metadata": metadata, "binaryData": data}
+
+
+def _notes(kept: _Kept) -> bytes | None:
+    text = kept.binary_data.get(_KEY)
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        log.warning("notes are damaged; the adapter begins without", name=kept.metadata.name, problem=str(error))
+        return None
