@@ -3,6 +3,8 @@
 The webhook refuses that write while a PreemptionHold of the pod holds, and marks the pod meanwhile (see
 `model.objects.eviction_mark`). So the signal is the mark, and the release needs no word: the scheduler's next attempt
 goes through. A scheduler may think otherwise at any time, also after the release; its mark grows stale then.
+
+An eviction that the webhook has missed shows as a deletion. The pod's preStop is the net below: it waits for the agent.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.errors import AbsentError, ConflictError
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
@@ -29,8 +31,6 @@ from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 log = structlog.get_logger(__name__)
 
 Report = Preempted | PreemptionCancelled
-REASON = "PreemptionByScheduler"
-"""Of the condition `DisruptionTarget`, as kube-scheduler and Volcano write it."""
 NOT_ASKED = "the scheduler does not ask for it any more"
 
 
@@ -78,6 +78,10 @@ class MarkedEvictions:
         self._told: dict[str, Signal] = {}
         """By uid of the family: what is neither over nor taken back."""
         self._family_of_victim: dict[str, str] = {}
+        self._torn: dict[str, Signal] = {}
+        """By uid of pods that are being deleted, and that nobody had told us of."""
+        self._let_go: set[str] = set()
+        """Uids of pods whose deletion follows from a release."""
         self._readers: list[asyncio.Queue[Report]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unmarking = WorkQueue("removal of an eviction mark", self._unmark)
@@ -99,7 +103,7 @@ class MarkedEvictions:
     async def reports(self) -> AsyncIterator[Report]:
         """What is pending, then what happens, until the reader goes away."""
         queue: asyncio.Queue[Report] = asyncio.Queue()
-        for signal in self._told.values():
+        for signal in (*self._told.values(), *self._torn.values()):
             queue.put_nowait(Preempted(signal))
         self._readers.append(queue)
         try:
@@ -131,7 +135,12 @@ class MarkedEvictions:
             return
         if (known := self._family_of_victim.get(pod.metadata.uid)) is not None:
             self._review(known)
-        elif now is not None and _fresh(now, self._now()) is not None:
+        elif now is None or now.finished:
+            self._torn.pop(pod.metadata.uid, None)
+            self._let_go.discard(pod.metadata.uid)
+        elif now.metadata.deletion_timestamp is not None:
+            self._review_deletion(now, now.metadata.deletion_timestamp)
+        elif _fresh(now, self._now()) is not None:
             self._review(self._family_of(now).uid, now)
 
     def _review(self, uid: str, pod: Pod | None = None) -> None:
@@ -142,6 +151,17 @@ class MarkedEvictions:
             self._family_of_victim |= {victim.workload.uid: uid for victim in signal.victims}
             self._report(Preempted(signal))
             self._review_told(uid, signal)
+
+    def _review_deletion(self, pod: Pod, ends_at: str) -> None:
+        """An eviction that went past the webhook: its preStop holds the pod, as long as its grace lasts."""
+        uid = pod.metadata.uid
+        if uid in self._torn or uid in self._let_go or pod.status.phase != "Running" or not pod.is_evicted:
+            return
+        if (victim := self._victim(pod, alone(pod))) is not None:
+            not_after = datetime.fromisoformat(ends_at).timestamp()
+            signal = self._signal(f"{uid}@{ends_at}", (victim,), not_after)
+            self._torn[uid] = signal
+            self._report(Preempted(signal))
 
     def _review_told(self, uid: str, signal: Signal) -> None:
         """Whether the scheduler still wants it."""
@@ -166,6 +186,7 @@ class MarkedEvictions:
 
     def _forget(self, uid: str) -> None:
         if (signal := self._told.pop(uid, None)) is not None:
+            self._let_go |= {pod.metadata.uid for pod in self._victims(signal) if pod.metadata.deletion_timestamp}
             for victim in signal.victims:
                 self._family_of_victim.pop(victim.workload.uid, None)
         if (timer := self._timers.pop(uid, None)) is not None:
@@ -183,13 +204,11 @@ class MarkedEvictions:
         if not marks or not known:
             return None
         first = min(marks, key=lambda mark: mark.since)
-        return Signal(
-            uid=f"{family.uid}@{first.since}",
-            adapter=self._adapter,
-            victims=known,
-            reason=REASON,
-            observed_at=now.timestamp(),
-        )
+        return self._signal(f"{family.uid}@{first.since}", known)
+
+    def _signal(self, uid: str, victims: tuple[Victim, ...], not_after: float | None = None) -> Signal:
+        observed_at = self._now().timestamp()
+        return Signal(uid, self._adapter, victims, PREEMPTION, observed_at, not_after=not_after)
 
     def _victim(self, pod: Pod, family: Family) -> Victim | None:
         metadata, started = pod.metadata, pod.status.start_time

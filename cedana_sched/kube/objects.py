@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+PREEMPTION = "PreemptionByScheduler"
+"""Reason of the condition `DisruptionTarget`."""
+
 
 class _Kube(msgspec.Struct, frozen=True, rename="camel"):
     pass
@@ -101,6 +104,12 @@ class Pod(_Kube, frozen=True):
     def finished(self) -> bool:
         """Whether its containers have ended for good."""
         return self.status.phase in {"Succeeded", "Failed"}
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether its scheduler has written that it is preempted, as kube-scheduler and Volcano do."""
+        conditions = (one for one in self.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
+        return any(one.reason == PREEMPTION for one in conditions)
 
 
 class Taint(_Kube, frozen=True):

@@ -24,6 +24,15 @@ class RestoreContainer(Written):
     """Never root, so that Pod Security `restricted` admits it."""
 
 
+class Asking(Written):
+    """Which pods ask before their end, because their deletion may be a preemption that is told a moment later."""
+
+    schedulers: frozenset[str] = frozenset()
+    """Names of schedulers: their pods ask when they are evicted."""
+    labels: frozenset[str] = frozenset()
+    """Labels: pods that have one ask always."""
+
+
 class CertificateFiles(Written):
     """Certificates that somebody else makes and renews, as cert-manager does. Nothing is patched then."""
 
@@ -59,6 +68,7 @@ class Configuration(ComponentConfiguration):
     """Whose suspensions of Jobs are held."""
     scheduler_users: frozenset[str] = frozenset()
     """Whose evictions of pods are held: schedulers that ask again, by the condition `DisruptionTarget`."""
+    asking: Asking = Asking()
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""

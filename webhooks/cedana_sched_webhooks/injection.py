@@ -12,7 +12,7 @@ from cedana_sched.kube.placement import require_label
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_webhooks import restore_container
-from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.configuration import Asking, Configuration
 from cedana_sched_webhooks.continuation import Continuation
 from cedana_sched_webhooks.identity import Replica
 
@@ -31,6 +31,15 @@ def identity(pod: Object, replica: Replica) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
     told = {names.ID: replica.id, names.INDEX: str(replica.index)}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
+
+
+def asking(pod: Object, asking: Asking) -> None:
+    """Say whether its preStop waits for word of what its deletion is."""
+    labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
+    if asking.labels & labels.keys():
+        annotations[names.ASKS] = names.ASKS_ALWAYS
+    elif pod["spec"].get("schedulerName") in asking.schedulers:
+        annotations[names.ASKS] = names.ASKS_IF_EVICTED
 
 
 def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:

@@ -90,6 +90,7 @@ def _prepare(
     injection.identity(pod, replica)
     if not _forbids_host(namespace, knowledge):
         injection.hold(pod, policy, configuration.agent_port)
+        injection.asking(pod, configuration.asking)
     decision = "identified"
     warnings: tuple[str, ...] = ()
     if runtime_class := _foreign_runtime_class(pod["spec"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from pydantic import ValidationError
 
@@ -16,6 +17,9 @@ from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
+
+ASK_SECONDS = 15.0
+"""How long a deletion waits for the coordinator's word; it mostly comes within a second."""
 
 
 class NodePods:
@@ -62,12 +66,39 @@ class NodePods:
         await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
 
     async def released(self, uid: str) -> None:
-        """Return when no checkpoint of the pod is under way."""
+        """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""
         await self._feed.synced()
+        if (pod := self.pod(uid)) is not None and _may_be_preempted(pod):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_SECONDS):
+                    await self._answered(uid)
         await _until(self._feed.checkpoints, lambda: not self._is_held(uid))
+
+    async def _answered(self, uid: str) -> None:
+        """Return when somebody has said what becomes of the pod, or nothing of it runs."""
+        by_checkpoint = asyncio.create_task(_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
+        by_word = asyncio.create_task(_until(self.mirror, lambda: _is_let_go(self.pod(uid))))
+        try:
+            await asyncio.wait({by_checkpoint, by_word}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            by_checkpoint.cancel()
+            by_word.cancel()
+
+    def _has_checkpoint(self, uid: str) -> bool:
+        return any(one.spec.pod.uid == uid for one in self._feed.checkpoints)
 
     def _is_held(self, uid: str) -> bool:
         return any(one.spec.pod.uid == uid and not one.settled for one in self._feed.checkpoints)
+
+
+def _may_be_preempted(pod: Pod) -> bool:
+    """Whether its deletion may be a preemption that nobody has told us of yet."""
+    asks = pod.metadata.annotations.get(names.ASKS)
+    return asks == names.ASKS_ALWAYS or (asks == names.ASKS_IF_EVICTED and pod.is_evicted)
+
+
+def _is_let_go(pod: Pod | None) -> bool:
+    return pod is None or pod.finished or pod.metadata.annotations.get(names.RELEASED) == names.LET_GO
 
 
 async def _until(mirror: Mirror[Pod] | Mirror[OrderObject], holds: Callable[[], bool]) -> None:

@@ -36,6 +36,12 @@ HOLD_TOKEN: Final = f"{GROUP}/hold-token"
 """Annotation of a pod: the secret part of its preStop path, so that nobody else can end its hold."""
 GRACE: Final = f"{GROUP}/grace-seconds"
 """Annotation of a pod: its termination grace period before the webhook raised it, which the agent keeps to."""
+ASKS: Final = f"{GROUP}/asks-before-end"
+"""Annotation of a pod whose deletion may be a preemption that is told by another way, a moment later: its preStop waits
+until somebody says which it is, by a Checkpoint of the pod or by `RELEASED`. See `ASKS_ALWAYS`, `ASKS_IF_EVICTED`."""
+ASKS_ALWAYS: Final = "always"
+ASKS_IF_EVICTED: Final = "if-evicted"
+"""Only where a scheduler's condition `DisruptionTarget` stands on the pod."""
 RESTORE_GATE: Final = f"{GROUP}/restore"
 """Scheduling gate of a pod whose snapshot is in flight."""
 RUNTIME_CLASS: Final = "cedana"
@@ -58,7 +64,9 @@ REMOVING: Final = "removing"
 SNAPSHOT: Final = f"{GROUP}/snapshot"
 """Finalizer of a Checkpoint: what it describes is in the store, and goes before it."""
 RELEASED: Final = f"{GROUP}/released"
-"""Annotation of a held object: name of the PreemptionHold that is over, so that the next attempt goes through."""
+"""Annotation of a held object: name of the PreemptionHold that is over, so that the next attempt goes through. Of a pod
+that asks before its end: `LET_GO`."""
+LET_GO: Final = "let-go"
 
 # What the agent writes on its node.
 NODE_READY: Final = f"{GROUP}/ready"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -14,7 +14,7 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import eviction_mark, names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, written
@@ -42,7 +42,7 @@ class Cluster:
         access = ClusterAccess(
             cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-", cast("Any", None)
         )
-        self.family = alone
+        self.family: Callable[[Pod], Family] = alone
         self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of)
 
     def _family_of(self, pod: Pod) -> Family:
@@ -59,7 +59,7 @@ class Cluster:
             raise ConflictError("it has changed", remedy="look again")
 
     def put(self, name: str = "md-0", text: str | None = None, **fields: Any) -> Pod:
-        """`fields`: uid, deleted, phase, scheduler, of: annotations."""
+        """`fields`: uid, deleted, disrupted, phase, scheduler, of: annotations."""
         self._version += 1
         annotations = {names.ID: "md", names.INDEX: name[-1], **fields.get("of", {})}
         if text is not None:
@@ -73,7 +73,9 @@ class Cluster:
             deletion_timestamp="2026-05-01T12:00:00Z" if fields.get("deleted") else None,
         )
         spec = PodSpec(node_name="n1", scheduler_name=fields.get("scheduler", "mine"))
-        pod = Pod(metadata, spec, PodStatus(phase=fields.get("phase", "Running")))
+        disrupted = Condition("DisruptionTarget", "True", PREEMPTION)
+        conditions = (disrupted,) if fields.get("disrupted") else ()
+        pod = Pod(metadata, spec, PodStatus(fields.get("phase", "Running"), conditions=conditions))
         self.pods._put(pod)
         return pod
 
@@ -199,6 +201,31 @@ async def test_who_was_committed_after_it_was_taken_back_is_spared() -> None:
         await nothing(heard)
         cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))
         assert await cancelled(heard) == "earlier"
+
+
+async def test_an_eviction_that_went_past_the_webhook_is_told_with_its_end() -> None:
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        cluster.put(deleted=True)
+        await nothing(heard)
+        cluster.put(deleted=True, disrupted=True)
+        signal = (await preempted(heard)).signal
+        assert signal.not_after == datetime(2026, 5, 1, 12, tzinfo=UTC).timestamp()
+        cluster.put(deleted=True, disrupted=True)
+        await nothing(heard)
+    async with followed(cluster) as again:
+        assert (await preempted(again)).signal.uid == signal.uid
+
+
+async def test_an_eviction_that_was_released_is_not_told_as_a_deletion() -> None:
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        begun = mark()
+        cluster.put(text=begun)
+        await preempted(heard)
+        cluster.put(text=begun, deleted=True, disrupted=True)
+        cluster.put(text=begun, deleted=True, disrupted=True)
+        await nothing(heard)
 
 
 async def test_a_family_is_one_preemption(monkeypatch: pytest.MonkeyPatch) -> None:

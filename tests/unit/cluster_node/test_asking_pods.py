@@ -1,0 +1,96 @@
+"""A deletion that may be a preemption waits until somebody says which it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from cedana_sched.cluster.node import pods as module
+from cedana_sched.cluster.node.orders import OrderFeed, OrderObject, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodStatus
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import CheckpointStep
+
+UID = "pod-uid"
+
+
+class Node:
+    def __init__(self) -> None:
+        nothing = cast("Any", None)
+        self.feed = OrderFeed(nothing, "n1", nothing)
+        self.feed.checkpoints.synced.set()
+        self.feed.restores.synced.set()
+        self.pods = NodePods(nothing, "n1", self.feed)
+        self._version = 0
+
+    def put(self, asks: str | None, *, evicted: bool = False, phase: str = "Running", released: str = "") -> None:
+        self._version += 1
+        given = {names.ASKS: asks, names.RELEASED: released}
+        annotations = {key: value for key, value in given.items() if value}
+        conditions = (Condition("DisruptionTarget", "True", PREEMPTION),) if evicted else ()
+        metadata = Metadata(
+            name="md-0", namespace="bio", uid=UID, resource_version=str(self._version), annotations=annotations
+        )
+        self.pods.mirror._put(Pod(metadata, status=PodStatus(phase, conditions=conditions)))
+
+    def order(self, step: CheckpointStep) -> None:
+        self._version += 1
+        metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
+        self.feed.checkpoints._put(OrderObject(metadata, _Spec("c1", _Pod(UID)), _Status(step=step)))
+
+    async def is_released(self) -> bool:
+        """Within no time."""
+        released = asyncio.create_task(self.pods.released(UID))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        done = released.done()
+        released.cancel()
+        return done
+
+
+@pytest.mark.parametrize(
+    ("asks", "evicted"), [(None, True), (names.ASKS_IF_EVICTED, False)], ids=["never asks", "is not evicted"]
+)
+async def test_who_does_not_ask_goes_at_once(asks: str | None, evicted: bool) -> None:
+    node = Node()
+    node.put(asks, evicted=evicted)
+    assert await node.is_released()
+
+
+@pytest.mark.parametrize(("asks", "evicted"), [(names.ASKS_ALWAYS, False), (names.ASKS_IF_EVICTED, True)])
+async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str, evicted: bool) -> None:
+    node = Node()
+    node.put(asks, evicted=evicted)
+    released = asyncio.create_task(node.pods.released(UID))
+    for step in (None, CheckpointStep.FREEZING, CheckpointStep.DUMPING):
+        if step is not None:
+            node.order(step)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not released.done(), step
+    node.order(CheckpointStep.READY)
+    await asyncio.wait_for(released, 5)
+
+
+async def test_who_asks_is_let_go_by_a_word() -> None:
+    node = Node()
+    node.put(names.ASKS_ALWAYS)
+    assert not await node.is_released()
+    node.put(names.ASKS_ALWAYS, released=names.LET_GO)
+    assert await node.is_released()
+
+
+async def test_who_asks_and_has_finished_waits_for_nobody() -> None:
+    node = Node()
+    node.put(names.ASKS_ALWAYS, phase="Succeeded")
+    assert await node.is_released()
+
+
+async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.05)
+    node = Node()
+    node.put(names.ASKS_ALWAYS)
+    await asyncio.wait_for(node.pods.released(UID), 5)
