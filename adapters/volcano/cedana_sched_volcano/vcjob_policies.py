@@ -1,0 +1,221 @@
+"""Policies of vcjobs that turn a preemption into a loss: found, and on request rewritten. Pure functions.
+
+What a preemption looks like to Volcano's job controller (1.14.1, pkg/controllers/job; all of it watched):
+
+* Each victim's pod ends first, still being deleted: `PodFailed` with its exit code, 137 where we ended it frozen and
+  saved, 143 where it heeded SIGTERM unsaved; or, where it exits with 0 and is the last of its task, `TaskCompleted`.
+* A gang that falls below minAvailable is `Unknown` at once, before anything has ended.
+* `PodEvicted` comes when the pod's object is gone.
+* Without a policy for an event, the pod is made again under its name, and nothing is counted: that is what a saved
+  workload needs. A task's policies come before its job's; of each list the first that fits counts.
+* Every restart by a policy counts towards maxRetry, with which the job is Failed and its pods are deleted.
+
+`TaskFailed` counts restarts of containers in their pods, which a preemption does not cause.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+Policy = Mapping[str, Any]
+"""`LifecyclePolicy`: `event` or `events` or `exitCode`, `action`, `timeout`."""
+
+EVICTED_EXIT_CODES: Final = (137, 143)
+"""Of a container that was killed when it was frozen and saved, and of one that obeyed SIGTERM."""
+MANY_RETRIES: Final = 1000
+DEFAULT_RETRIES: Final = 3
+"""What Volcano's own webhook writes where maxRetry is 0 or absent."""
+NO_ACTION: Final = "SyncJob"
+"""What the controller does where no policy fits. Volcano's webhook lets it pass in policies of exit codes only."""
+
+_ENDS: Final = {
+    "TerminateJob": "ends the job for good",
+    "AbortJob": "stops the job",
+    "CompleteJob": "counts the job as complete",
+}
+_RESTARTS: Final = {
+    "RestartJob": "restarts all pods of the job",
+    "RestartTask": "restarts all pods of the task",
+    "RestartPartition": "restarts all pods of the partition",
+    "RestartPod": "restarts the pod",
+}
+_COSTS: Final = _ENDS | _RESTARTS
+_EVENTS: Final = (
+    "PodPending", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated",
+)  # fmt: skip
+"""All that policies may name, and `*` means."""
+_MOMENTS: Final = {
+    "PodFailed": "when an evicted pod ends",
+    "PodEvicted": "when an evicted pod is gone",
+    "Unknown": "as soon as an eviction breaks the gang",
+    "TaskCompleted": "where a task's last pod is evicted unsaved and exits with 0 on SIGTERM",
+    "PodPending": "where a preempted pod waits longer for its place",
+}
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """One policy by which a preemption costs work or retries: where it stands, what it does, what to write instead."""
+
+    field: str
+    value: str
+    says: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value} {self.says} ({self.remedy})"
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """A spec by which preemptions cost nothing, and what was changed for that, a sentence each."""
+
+    spec: dict[str, Any]
+    changes: tuple[str, ...]
+
+
+def losses(spec: Mapping[str, Any]) -> tuple[Loss, ...]:
+    """What preemptions of this vcjob cost; `spec` is that of a `batch.volcano.sh/v1alpha1` Job."""
+    return tuple(loss for field, policies in _lists(spec) for loss in _of_list(field, policies, spec))
+
+
+def harmless(spec: Mapping[str, Any]) -> Rewritten:
+    """The same job, but that being preempted neither ends nor restarts it, nor counts as a failure.
+
+    Real failures are treated as before, with two exceptions: an exit by SIGKILL (as for lack of memory) or SIGTERM is
+    taken for an eviction, and where the restarts of a gang count, there are many of them. `PodPending` and
+    `TaskCompleted` stay, because a preemption and what they are meant for look the same there.
+    """
+    rewritten = copy.deepcopy(dict(spec))
+    changes: list[str] = []
+    for field, policies in _lists(rewritten):
+        policies[:] = _harmless_list(field, policies, rewritten, changes)
+    if _counts(rewritten) and _retries(rewritten) < MANY_RETRIES:
+        changes.append(f"spec.maxRetry: {_retries(rewritten)} became {MANY_RETRIES}, because preemptions count")
+        rewritten["maxRetry"] = MANY_RETRIES
+    return Rewritten(rewritten, tuple(changes))
+
+
+def _lists(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    if spec.get("policies"):
+        yield "spec.policies", spec["policies"]
+    for number, task in enumerate(spec.get("tasks") or []):
+        if task.get("policies"):
+            yield f"spec.tasks[{number}].policies", task["policies"]
+
+
+def _events(policy: Policy) -> list[str]:
+    """What it is for, `*` spelled out; without a timeout Volcano passes over `PodPending`."""
+    named = [*(policy.get("events") or []), *([policy["event"]] if policy.get("event") else [])]
+    events = list(_EVENTS) if "*" in named else list(dict.fromkeys(named))
+    return [event for event in events if event != "PodPending" or policy.get("timeout")]
+
+
+def _is_gang(spec: Mapping[str, Any]) -> bool:
+    """Whether it runs with all of its pods or not at all: its members stop and return together."""
+    pods: int = sum(task.get("replicas", 1) for task in spec.get("tasks") or [])
+    least: int = spec.get("minAvailable") or pods
+    return 1 < pods <= least
+
+
+def _retries(spec: Mapping[str, Any]) -> int:
+    return int(spec.get("maxRetry") or DEFAULT_RETRIES)
+
+
+def _guarded(before: Sequence[Policy]) -> bool:
+    """Whether ends of evicted pods have met a policy of their own before this one is looked at."""
+    return {one.get("exitCode") for one in before}.issuperset(EVICTED_EXIT_CODES)
+
+
+def _of_list(field: str, policies: Sequence[Policy], spec: Mapping[str, Any]) -> Iterator[Loss]:
+    for number, policy in enumerate(policies):
+        action, where = policy.get("action", ""), f"{field}[{number}]"
+        if action not in _COSTS:
+            continue
+        for event in _events(policy):
+            if event in _MOMENTS and not (event == "PodFailed" and _guarded(policies[:number])):
+                loss = _loss(where, event, action, spec)
+                if loss is not None:
+                    yield loss
+        if policy.get("exitCode") in EVICTED_EXIT_CODES:
+            value = f"exitCode {policy['exitCode']}: {action}"
+            if action == "RestartJob" and _is_gang(spec):
+                counted = _counted(where, value, spec)
+                if counted is not None:
+                    yield counted
+            else:
+                says = f"is how an evicted pod ends, and {_COSTS[action]}"
+                yield Loss(where, value, says, "leave it out, or write action: SyncJob")
+
+
+def _loss(where: str, event: str, action: str, spec: Mapping[str, Any]) -> Loss | None:
+    value = f"{event}: {action}"
+    says = f"takes effect {_MOMENTS[event]}, and {_COSTS[action]}"
+    if event == "PodPending":
+        return Loss(where, value, says, "raise its timeout to the longest wait that you can bear")
+    if event == "TaskCompleted":
+        return Loss(where, value, says, "have the program exit with another status on SIGTERM")
+    if action == "RestartJob" and _is_gang(spec):
+        return _counted(where, value, spec)
+    if action in _RESTARTS:
+        says += f", which counts towards maxRetry {_retries(spec)}"
+    if event == "PodFailed":
+        guards = ", ".join(f"{{exitCode: {code}, action: {NO_ACTION}}}" for code in EVICTED_EXIT_CODES)
+        return Loss(where, value, says, f"put {guards} before it")
+    return Loss(where, value, says, "leave it out: the pod is made again without it")
+
+
+def _counted(where: str, value: str, spec: Mapping[str, Any]) -> Loss | None:
+    if _retries(spec) >= MANY_RETRIES:
+        return None
+    says = f"counts every preemption of the gang, and the job fails for good after {_retries(spec)}"
+    return Loss(where, value, says, f"set spec.maxRetry to {MANY_RETRIES}")
+
+
+def _counts(spec: Mapping[str, Any]) -> bool:
+    return any(loss.remedy.startswith("set spec.maxRetry") for loss in losses(spec))
+
+
+def _harmless_list(field: str, policies: Sequence[Policy], spec: Mapping[str, Any], changes: list[str]) -> list[Policy]:
+    kept: list[Policy] = []
+    guarded = False
+    for number, policy in enumerate(policies):
+        action = policy.get("action", "")
+        if action not in _COSTS or (action == "RestartJob" and _is_gang(spec)):
+            kept.append(policy)
+            continue
+        remaining, gone = _without_evictions(policy)
+        if gone:
+            changes.append(f"{field}[{number}]: {gone}: {action} was taken out")
+        if remaining is not None:
+            kept.append(remaining)
+        ends = "PodFailed" in _events(policy) and not _guarded(policies[:number])
+        guarded = guarded or ends or policy.get("exitCode") in EVICTED_EXIT_CODES
+    return _with_guards(field, kept, changes) if guarded else kept
+
+
+def _without_evictions(policy: Policy) -> tuple[Policy | None, str]:
+    """What is left of it, and which events are not."""
+    if policy.get("exitCode") in EVICTED_EXIT_CODES:
+        return None, f"exitCode {policy['exitCode']}"
+    events = _events(policy)
+    lasting = [event for event in events if event not in {"PodEvicted", "Unknown"}]
+    if lasting == events:
+        return policy, ""
+    others = {name: value for name, value in policy.items() if name not in {"event", "events"}}
+    gone = ", ".join(event for event in events if event not in lasting)
+    return ({**others, "events": lasting} if lasting else None), gone
+
+
+def _with_guards(field: str, policies: list[Policy], changes: list[str]) -> list[Policy]:
+    """The same with a policy for every way in which an evicted pod ends, before all others."""
+    present = [one for one in policies if one.get("exitCode") in EVICTED_EXIT_CODES]
+    codes = [code for code in EVICTED_EXIT_CODES if all(one["exitCode"] != code for one in present)]
+    changes.extend(f"{field}: exitCode {code}: {NO_ACTION} was put first" for code in codes)
+    if policies[: len(present)] != present:
+        moved = ", ".join(f"exitCode {one['exitCode']}: {one['action']}" for one in present)
+        changes.append(f"{field}: {moved} was put before other policies")
+    others = [one for one in policies if one not in present]
+    return [*({"exitCode": code, "action": NO_ACTION} for code in codes), *present, *others]
