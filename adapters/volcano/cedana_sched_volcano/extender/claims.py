@@ -29,9 +29,10 @@ from cedana_sched_volcano.extender.selection import Candidate, coverage, enough,
 FORGOTTEN_SECONDS: Final = 30.0
 """A preemptor that has not asked for this long is forgotten; cycles last a second, and several in large clusters."""
 PATIENT_ROUNDS: Final = 10
-LONGEST_PATIENT_ROUNDS: Final = 60
+LONGEST_PATIENT_ROUNDS: Final = 45
 """Rounds in which an offer may be left before it is given up: three for each evictee of the node, in these bounds.
-Several, because which of equal pods `proportion` lets go changes with the order of a Go map."""
+Several, because which of equal pods `proportion` lets go changes with the order of a Go map; and less than the minute
+for which a release is good."""
 BARREN_ROUNDS: Final = 3
 """Rounds without a node of which pods alone make enough room, until that which comes closest is tried with all of its
 pods: what is free beside them may be enough, and no call tells it. As many times more as they are too few; and once for
@@ -205,7 +206,7 @@ class Claims:
     ) -> list[Candidate]:
         """Those that it is going to get, then as Volcano would take them, then those that others are going to get."""
         mine = frozenset(claim.uids if claim is not None else ())
-        usable = [one for one in candidates if one.uid not in job.given_up]
+        usable = [one for one in candidates if one.uid not in job.given_up and not one.stays]
         ordered = in_volcanos_order(usable)
         if self._steering:
             ordered = steered(ordered, broken=job.broken)

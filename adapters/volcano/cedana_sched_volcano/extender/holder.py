@@ -15,6 +15,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     may_go: bool
     """Its eviction loses nothing, or may wait no longer: its hold is over, past its deadline, or nobody took it up."""
+    stays: bool = False
+    """It could not be saved, and its policy keeps it running: for now it makes room for nobody."""
     saving: bool = False
     """A preemption of it is being held, or was released and has not happened yet."""
     unsaved_seconds: float = 0.0

@@ -47,6 +47,10 @@ class Candidate(msgspec.Struct, frozen=True):
         return self.standing is None or self.standing.may_go
 
     @property
+    def stays(self) -> bool:
+        return self.standing is not None and self.standing.stays
+
+    @property
     def saving(self) -> bool:
         return self.standing is not None and self.standing.saving
 

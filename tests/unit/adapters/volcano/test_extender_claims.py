@@ -200,6 +200,25 @@ def test_a_place_that_is_not_asked_about_any_more_is_no_claim() -> None:
     assert world.until(lambda evicted, _: evicted == {"b"}, ml) < 5
 
 
+def test_the_choice_stands_when_others_would_come_first_now() -> None:
+    world, ml = World(steering=True), Preemptor("ml", [1.0])
+    world.run("a", "one", Standing(may_go=False, unsaved_seconds=5.0), queue="bio")
+    assert world.cycle(ml)[1] == {"a"}
+    world.run("b", "one", Standing(may_go=False, unsaved_seconds=0.0), queue="bio", created="2026-05-01T13:00:00Z")
+    world.run("c", "one", priority=-1)
+    assert world.cycle(ml)[1] == {"a"}
+
+
+def test_a_pod_that_its_policy_keeps_running_is_no_victim() -> None:
+    world, ml = World(), Preemptor("ml", [1.0])
+    world.run("a", "one", priority=1)
+    world.run("b", "two", priority=2)
+    (kept,) = wanted = world.cycle(ml)[1]
+    world.holder.standings[kept] = Standing(may_go=False, stays=True)
+    (other,) = {"a", "b"} - wanted
+    assert world.until(lambda evicted, _: evicted == {other}, ml) < 5
+
+
 def test_a_new_replica_chooses_those_that_are_being_saved() -> None:
     world, ml = World(), Preemptor("ml", [1.0])
     for number in range(5):
