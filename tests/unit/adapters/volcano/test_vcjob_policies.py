@@ -129,6 +129,12 @@ def test_exit_codes_of_evicted_pods(code: int) -> None:
     assert done(rewritten, "PodFailed", code=3) == "AbortJob"
 
 
+def test_what_is_taken_out_does_not_uncover_what_stood_behind_it() -> None:
+    codes = [{"exitCode": code, "action": "AbortJob"} for code in (137, 143)]
+    rewritten = harmless(job(*codes, on("PodFailed", "TerminateJob"))).spec
+    assert [done(rewritten, "PodFailed", code=code) for code in (137, 143, 1)] == ["SyncJob", "SyncJob", "TerminateJob"]
+
+
 def test_who_has_taken_evictions_out_already_hears_nothing() -> None:
     guards = [{"exitCode": code, "action": "SyncJob"} for code in (143, 137)]
     spec = job(*guards, on("PodFailed", "TerminateJob"))
