@@ -1,4 +1,7 @@
-"""Finds adapters by their entry points, and refuses a broken one with a sentence instead of skipping it."""
+"""Finds adapters, and what their schedulers add to other components, by entry points.
+
+A broken one is refused with a sentence instead of being skipped.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,21 @@ from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 
 GROUP = "cedana_sched.adapters"
 """Entry point group; any distribution may add adapters under it."""
+CONTRACT = ("name", "reports", "release")
 
 
 class AdapterLoadError(CedanaSchedError):
-    """An installed adapter cannot be used: says which, from which distribution, what is wrong and what to do."""
+    """What is installed under a name cannot be used: says which, from which distribution, why, and what to do."""
 
 
-def installed() -> dict[str, EntryPoint]:
+def installed(group: str = GROUP) -> dict[str, EntryPoint]:
     """All adapters of this environment by name, none of them imported yet.
 
     Raises:
         AdapterLoadError: two distributions offer the same name.
     """
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=group):
         other = found.get(point.name)
         if other is not None and other.value != point.value:
             raise AdapterLoadError(
@@ -40,7 +44,24 @@ def load(name: str) -> type[Adapter]:
         NotFoundError: no installed distribution offers it.
         AdapterLoadError: it cannot be imported, or does not fulfil the contract.
     """
-    adapters = installed()
+    loaded: type[Adapter] = load_class(name, GROUP, CONTRACT, "cedana_sched/adapter/contract.py")
+    return loaded
+
+
+def load_class(name: str, group: str, members: tuple[str, ...], contract: str) -> type:
+    """Import what an adapter registers under its name in a group of entry points.
+
+    Args:
+        name: the adapter's, which the class must bear as well.
+        group: of the entry points.
+        members: what the class must have.
+        contract: the file that says so, for people.
+
+    Raises:
+        NotFoundError: no installed distribution offers it.
+        AdapterLoadError: it cannot be imported, or lacks a member.
+    """
+    adapters = installed(group)
     if name not in adapters:
         choice = ", ".join(sorted(adapters)) or "none"
         raise NotFoundError("adapter", name, "is not installed", remedy=f"installed are: {choice}")
@@ -57,16 +78,11 @@ def load(name: str) -> type[Adapter]:
             f"adapter {name!r} ({_origin(point)}) names an object that does not exist: {error}",
             remedy="correct the entry point in that distribution",
         ) from error
-    return _validated(name, point, loaded)
-
-
-def _validated(name: str, point: EntryPoint, loaded: object) -> type[Adapter]:
-    missing = [member for member in ("name", "reports", "release") if not hasattr(loaded, member)]
+    missing = [member for member in members if not hasattr(loaded, member)]
     if not isinstance(loaded, type) or missing:
         what = f"lacks {', '.join(missing)}" if missing else "is not a class"
         raise AdapterLoadError(
-            f"adapter {name!r} ({_origin(point)}) does not fulfil the contract: it {what}",
-            remedy="see cedana_sched/adapter/contract.py",
+            f"adapter {name!r} ({_origin(point)}) does not fulfil the contract: it {what}", remedy=f"see {contract}"
         )
     if loaded.name != name:  # type: ignore[attr-defined]  # checked by hasattr above
         raise AdapterLoadError(

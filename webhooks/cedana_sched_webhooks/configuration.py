@@ -69,6 +69,8 @@ class Configuration(ComponentConfiguration):
     scheduler_users: frozenset[str] = frozenset()
     """Whose evictions of pods are held: schedulers that ask again, by the condition `DisruptionTarget`."""
     asking: Asking = Asking()
+    adapters: tuple[str, ...] = ()
+    """Schedulers that have admission calls of their own, by the names of their adapters."""
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""

@@ -28,7 +28,8 @@ from cedana_sched_webhooks.holds.pods import Marker, PodHold
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
-from cedana_sched_webhooks.server import Handler, admission_application, listening
+from cedana_sched_webhooks.schedulers import Handler, keep_running, load
+from cedana_sched_webhooks.server import admission_application, listening
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 
@@ -77,6 +78,9 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     keeper = _keeper(configuration, api, certificate, metrics)
     marker = EvictionMarker(api, _now)
     answers = handlers(mirrors.knowledge, configuration, Siblings(api), marker)
+    schedulers = [load(name).connect(api, configuration) for name in configuration.adapters]
+    for scheduler in schedulers:
+        answers |= scheduler.handlers()
     admissions = admission_application(answers, stop, metrics)
     ready: dict[str, Ready] = {
         "objects": lambda: None if mirrors.synced else "they are being listed",
@@ -88,6 +92,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             tasks.create_task(mirrors.run(), name="mirrors"),
             tasks.create_task(keeper.run(), name="certificate keeper"),
             tasks.create_task(marker.run(), name="eviction marks"),
+            *(tasks.create_task(keep_running(one), name=f"webhooks of {one.name}") for one in schedulers),
         ]
         async with (
             serving(configuration.operations_port, ready, metrics.registry) as operations_port,

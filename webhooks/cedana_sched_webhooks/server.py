@@ -15,6 +15,7 @@ from aiohttp import web
 from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.schedulers import Handler
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
@@ -23,8 +24,6 @@ LONGEST_REQUEST_BYTES: Final = 8 << 20
 """An UPDATE carries the object twice, and etcd takes 1.5 MiB of each."""
 LONGEST_END_SECONDS: Final = 3.0
 """For requests that are under way when we end."""
-
-Handler = Callable[[Request], Awaitable[Answer]]
 
 
 def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics) -> web.Application:

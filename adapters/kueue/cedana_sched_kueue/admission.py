@@ -11,6 +11,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Condition
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import derived_id
 from cedana_sched_kueue.objects import (
     ACTIVE,
     ADMITTED,
@@ -23,7 +24,7 @@ from cedana_sched_kueue.objects import (
     ParametersReference,
     Workload,
 )
-from cedana_sched_kueue.templates import annotations_of, derived_id, is_named, named_id
+from cedana_sched_kueue.templates import annotations_of, is_named, named_id
 
 MESSAGE_LIMIT = 32_768
 
@@ -72,7 +73,7 @@ def answer_of(workload: Workload, policy: str | None) -> Answer:
         return Answer(note=f"starts as it would without this check, which protects Jobs only, not a {kind}")
     if workload.condition(ADMITTED) is not None:  # the check is new to its queue
         return Answer(note="runs already, and is saved from its next admission on")
-    derived = derived_id(owner)
+    derived = derived_id(owner.name, owner.uid)
     updates: list[Object] = []
     ids: list[str] = []
     for pod_set in workload.spec.pod_sets:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cedana_sched.kube.objects import OwnerReference
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.objects import PodTemplate
-
-LONGEST_ID = 63
-UID_DIGITS = 8
 
 
 def is_named(template: PodTemplate) -> bool:
@@ -29,12 +25,6 @@ def named_id(template: PodTemplate) -> str | None:
         if one.name == CHECKPOINT_VARIABLE and one.value
     )
     return next(named, None) or annotations_of(template).get(names.ID)
-
-
-def derived_id(job: OwnerReference) -> str:
-    """The id of a Job's pods that name none: another Job of the same name never continues from this one's snapshots."""
-    digits = job.uid[:UID_DIGITS]
-    return f"{job.name[: LONGEST_ID - len(digits) - 1].rstrip('-.')}-{digits}"
 
 
 def annotations_of(template: PodTemplate) -> Mapping[str, str]:

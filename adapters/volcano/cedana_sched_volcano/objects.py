@@ -12,6 +12,12 @@ from cedana_sched.kube.resources import Resource
 POD_GROUPS: Final = Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups")
 GROUP_NAME: Final = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
+QUEUES: Final = Resource("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
+QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"
+"""Annotation of a pod: its Queue, without which it is in `DEFAULT_QUEUE`."""
+QUEUE_OF_JOB: Final = "volcano.sh/queue-name"
+"""The same on pods of a vcjob, where Volcano writes it."""
+DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 
 

@@ -7,6 +7,7 @@ import re
 
 LONGEST = 63
 """So that a name can be a label's value as well."""
+UID_DIGITS = 8
 
 
 def checkpoint_name(identity_id: str, index: int, uid: str) -> str:
@@ -22,6 +23,12 @@ def restore_name(pod: str, uid: str) -> str:
 def hold_name(uid: str) -> str:
     """Of the PreemptionHold of this signal."""
     return _name("hold", uid)
+
+
+def derived_id(owner: str, owner_uid: str) -> str:
+    """The id of pods that name none, after who controls them: another one of its name never continues from theirs."""
+    digits = owner_uid[:UID_DIGITS]
+    return f"{owner[: LONGEST - len(digits) - 1].rstrip('-.')}-{digits}"
 
 
 def _name(word: str, uid: str) -> str:

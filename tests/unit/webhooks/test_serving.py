@@ -25,7 +25,8 @@ from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesErr
 from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.server import Handler, admission_application, listening
+from cedana_sched_webhooks.schedulers import Handler
+from cedana_sched_webhooks.server import admission_application, listening
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cedana_sched.kube.objects import Condition, Metadata
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import derived_id
 from cedana_sched_kueue.admission import active, answer_of, is_ours, pending_checks, policy_of, ready
 from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import (
@@ -21,7 +22,6 @@ from cedana_sched_kueue.objects import (
     ParametersReference,
     PodSet,
 )
-from cedana_sched_kueue.templates import derived_id
 from tests.unit.adapters.kueue.kueue_builders import conditions, owner, template, workload
 
 _NOW = datetime(2026, 11, 21, 15, 0, 0, tzinfo=UTC)
@@ -82,13 +82,13 @@ def test_a_job_that_runs_already_is_left_as_it_is() -> None:
 
 @given(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,80}[a-z0-9])?", fullmatch=True), st.uuids())
 def test_a_derived_id_is_an_id_whatever_the_jobs_name(name: str, uid: object) -> None:
-    derived = derived_id(owner(str(uid), name))
+    derived = derived_id(name, str(uid))
     Identity("bio", derived)
     assert derived.endswith(str(uid)[:8])
 
 
 def test_an_id_says_which_incarnation_of_the_job() -> None:
-    assert derived_id(owner("1a2b3c4d-1", "md")) != derived_id(owner("2a2b3c4d-1", "md"))
+    assert derived_id("md", "1a2b3c4d-1") != derived_id("md", "2a2b3c4d-1")
 
 
 def test_a_workload_waits_for_us_only_when_it_has_its_quota() -> None:

@@ -1,0 +1,47 @@
+"""What Volcano adds to the webhooks: queues that protect their pods, and policies that make a loss of a preemption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final, Self
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched_volcano.jobs import answer_for_job
+from cedana_sched_volcano.objects import QUEUES
+from cedana_sched_volcano.queues import QueueOptIn
+from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.schedulers import Handler, SchedulerWebhooks
+
+PODS: Final = "/volcano/pods"
+JOBS: Final = "/volcano/jobs"
+
+
+class VolcanoWebhooks:
+    """Implements `SchedulerWebhooks`."""
+
+    name: ClassVar[str] = "volcano"
+
+    def __init__(self, api: Api, configuration: Configuration) -> None:
+        self._queues = Mirror(Watch(api, QUEUES, PartialObject))
+        self._opt_in = QueueOptIn(self._queues.get, configuration.excluded_namespaces)
+
+    @classmethod
+    def connect(cls, api: Api, configuration: Configuration) -> Self:
+        """See `SchedulerWebhooks`."""
+        return cls(api, configuration)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """See `SchedulerWebhooks`."""
+        return {PODS: self._opt_in.answer, JOBS: answer_for_job}
+
+    async def run(self) -> None:
+        """See `SchedulerWebhooks`."""
+        await self._queues.run()
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(webhooks: VolcanoWebhooks) -> SchedulerWebhooks:
+        return webhooks

@@ -1,0 +1,68 @@
+"""What a scheduler's adapter adds to the webhooks: admission calls of its own kinds, and what they must know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, Protocol, Self
+
+import structlog
+
+from cedana_sched.adapter.registry import load_class
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.configuration import Configuration
+
+log = structlog.get_logger(__name__)
+
+GROUP = "cedana_sched.webhooks"
+"""Entry point group; the names are the adapters'."""
+MEMBERS = ("name", "connect", "handlers", "run")
+PAUSE_SECONDS = 10.0
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+class SchedulerWebhooks(Protocol):
+    """What is registered under an adapter's name."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def connect(cls, api: Api, configuration: Configuration) -> Self:
+        """Make it; nothing is asked of the API server yet."""
+        ...
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Who answers, by path; each path begins with `/<name>/`."""
+        ...
+
+    async def run(self) -> None:
+        """Keep what it knows, for ever. Until it knows anything, it lets everything pass.
+
+        Raises:
+            AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
+        """
+        ...
+
+
+def load(name: str) -> type[SchedulerWebhooks]:
+    """Import the part of the adapter called `name`.
+
+    Raises:
+        NotFoundError: no installed distribution offers it.
+        AdapterLoadError: it cannot be imported, or lacks something.
+    """
+    loaded: type[SchedulerWebhooks] = load_class(name, GROUP, MEMBERS, "cedana_sched_webhooks/schedulers.py")
+    return loaded
+
+
+async def keep_running(webhooks: SchedulerWebhooks) -> None:
+    """Run it, for ever; while its scheduler is absent, say so and try again: that must not cost the others."""
+    while True:
+        try:
+            await webhooks.run()
+        except* AbsentError as group:
+            log.warning("scheduler not found, trying again", adapter=webhooks.name, problem=str(group.exceptions[0]))
+        await asyncio.sleep(PAUSE_SECONDS)
