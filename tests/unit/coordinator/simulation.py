@@ -125,7 +125,9 @@ class Simulation:
 
     def check_the_end(self) -> None:
         for process in self.world.processes.values():
-            if process.alive and process.frozen_by is not None and not process.doomed:  # its node ends the doomed in time
+            if (
+                process.alive and process.frozen_by is not None and not process.doomed
+            ):  # its node ends the doomed in time
                 self.fail(f"6: {process.workload.uid} is frozen for ever by {process.frozen_by}")
         for held in self.scheduler.held.values():
             if held.released is None:
