@@ -1,0 +1,220 @@
+"""Armada seen through the contract: what it has preempted, and how that comes back.
+
+Armada asks nobody before it preempts, and its deletion of a pod cannot be refused without end; the preStop hook of the
+pod holds it, on which the node's agent waits for the word that tells a preemption from a cancellation. Nothing is to be
+released in Armada: the release submits the job again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import structlog
+
+from cedana_sched.adapter import pods as protected_pods
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.contract import HoldsEvictions
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.events import Happening
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.preemption import Release, Signal
+from cedana_sched_armada.chores import Chores
+from cedana_sched_armada.errors import ArmadaDeniedError
+from cedana_sched_armada.events import Heard, JobSet
+from cedana_sched_armada.job_sets import JobSets
+from cedana_sched_armada.jobs import gang_of, job_of, job_set_of
+from cedana_sched_armada.ledger import Case, Ledger
+from cedana_sched_armada.preemptions import ADAPTER, ArmadaReport, Preemptions
+from cedana_sched_armada.resubmission import Outcome, Resubmissions
+from cedana_sched_armada.retrying import until_done
+from cedana_sched_armada.server import ArmadaServer
+from cedana_sched_armada.settings import ArmadaSettings
+
+log = structlog.get_logger(__name__)
+
+
+class ArmadaAdapter:
+    """Jobs of Armada whose pods are in this cluster.
+
+    Args:
+        cluster: what the coordinator shares.
+        settings: where Armada is, and who we are there.
+        clock: seconds since the epoch.
+        sleep: for so many seconds.
+    """
+
+    name: ClassVar[str] = ADAPTER
+
+    def __init__(
+        self,
+        cluster: ClusterAccess,
+        settings: ArmadaSettings,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._sleep = sleep
+        self._ledger = Ledger(cluster.notes)
+        self._chores = Chores()
+        self._preemptions = Preemptions(
+            pods=Index(job_of, cluster.pods),
+            gangs=Index(gang_of, cluster.pods),
+            ledger=self._ledger,
+            policies=cluster.policies,
+            settings=settings,
+            clock=clock,
+            effects=self,
+        )
+        self._readers: list[asyncio.Queue[ArmadaReport]] = []
+        self._ready = asyncio.Event()
+        self._job_sets: JobSets | None = None
+        self._resubmissions: Resubmissions | None = None
+
+    @classmethod
+    def connect(cls, cluster: ClusterAccess) -> Self:
+        """Make it; nobody is asked yet.
+
+        Raises:
+            UsageError: the section `armada` of the coordinator's file is missing or wrong.
+        """
+        return cls(cluster, ArmadaSettings.read(cluster.settings))
+
+    async def run(self) -> None:
+        """Follow the job sets, for ever."""
+        await self._cluster.pods.synced.wait()
+        await until_done("notes of the Armada adapter", self._ledger.load)
+        async with ArmadaServer.open(self._settings) as server:
+            self._resubmissions = Resubmissions(
+                server,
+                self._ledger,
+                self._settings,
+                self._cluster.snapshots,
+                told=self._concluded,
+                surplus=self.surplus,
+                clock=self._clock,
+                sleep=self._sleep,
+            )
+            self._job_sets = JobSets(
+                server,
+                self._cluster.pods,
+                self._ledger,
+                self._settings.opts_in,
+                hear=self._hear,
+                failed=self._not_followed,
+                clock=self._clock,
+            )
+            self._server = server
+            self._preemptions.resume()
+            self._cluster.pods.subscribe(self._preemptions.changed)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._ledger.run(), name="notes of the Armada adapter")
+                    group.create_task(self._chores.run(), name="chores of the Armada adapter")
+                    group.create_task(self._job_sets.run(), name="job sets of Armada")
+                    self._ready.set()
+            finally:
+                self._ready.clear()
+                self._cluster.pods.unsubscribe(self._preemptions.changed)
+
+    async def reports(self) -> AsyncIterator[ArmadaReport]:
+        """What is pending, then what happens, until the reader goes away."""
+        await self._ready.wait()
+        queue: asyncio.Queue[ArmadaReport] = asyncio.Queue()
+        for pending in self._preemptions.pending():
+            queue.put_nowait(pending)
+        self._readers.append(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._readers.remove(queue)
+
+    async def hold(self, signal: Signal) -> float | None:
+        """The preStop hook holds it already; until when, the pods' deletions say."""
+        return self._preemptions.until(signal.uid)
+
+    async def release(self, release: Release) -> None:
+        """Submit the preempted job again, once, where there is something to continue from.
+
+        Raises:
+            ArmadaError: it is not known whether that was done, or a person must act first.
+        """
+        await self._ready.wait()
+        if self._resubmissions is not None:
+            await self._resubmissions.conclude(release.signal_uid, release.verdicts)
+
+    def report(self, report: ArmadaReport) -> None:
+        """See `preemptions.Effects`; so are those that follow."""
+        for reader in self._readers:
+            reader.put_nowait(report)
+
+    def conclude(self, uid: str) -> None:
+        self._chores.start(f"end of preemption {uid}", lambda: self._conclude(uid))
+
+    def let_go(self, pod: Pod) -> None:
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self._chores.start(f"letting go of pod {name} {pod.metadata.uid}", lambda: self._let_go(pod))
+
+    def surplus(self, job_set: JobSet, job: str) -> None:
+        log.error("two jobs in one place; the later one is cancelled", job=job, job_set=str(job_set))
+        reason = "cedana-sched: another job takes the same place"
+        self._chores.start(f"cancellation of job {job}", lambda: self._server.cancel(job_set, job, reason))
+
+    async def _conclude(self, uid: str) -> None:
+        if self._resubmissions is not None:
+            await self._resubmissions.conclude(uid, {})
+
+    async def _let_go(self, pod: Pod) -> None:
+        try:
+            await protected_pods.let_go(self._cluster.api, pod)
+        except AbsentError:
+            return
+
+    def _hear(self, job_set: JobSet, heard: Heard, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
+        self._preemptions.hear(job_set, heard, missed=missed)
+
+    def _concluded(self, case: Case, outcome: Outcome) -> None:
+        """Say on the pods what has become of their jobs."""
+        for member in case.members:
+            successor = outcome.successors.get(member.job)
+            if successor is not None:
+                log.info("resubmitted", preemption=case.uid, job=member.job, successor=successor)
+                text = f"Armada job {member.job} was preempted and comes back as job {successor}"
+            elif outcome.why_none:
+                log.warning("not resubmitted", preemption=case.uid, job=member.job, why=outcome.why_none)
+                text = f"Armada job {member.job} was preempted and does not come back: {outcome.why_none}"
+            else:
+                continue
+            if member.pod:
+                involved = PODS.reference(member.pod, member.namespace, member.pod_uid)
+                reason = "Resubmitted" if successor is not None else "NotResubmitted"
+                self._cluster.events.tell(Happening(involved, reason, text, warning=successor is None))
+        if self._job_sets is not None:
+            self._job_sets.review(case.job_set)
+
+    def _not_followed(self, job_set: JobSet, error: CedanaSchedError) -> None:
+        """What a person must act on, he finds on the pods that are not saved because of it."""
+        if not isinstance(error, ArmadaDeniedError):
+            return
+        for pod in self._cluster.pods:
+            if job_set_of(pod) == job_set and not pod.finished:
+                involved = PODS.reference(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+                text = f"Preemptions are not heard of: {error}"
+                self._cluster.events.tell(Happening(involved, "ArmadaDenied", text, warning=True))
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(adapter: ArmadaAdapter) -> ClusterAdapter:
+        return adapter
+
+    def _holds(adapter: ArmadaAdapter) -> HoldsEvictions:
+        return adapter

@@ -1,0 +1,170 @@
+"""Who we are to Armada, as metadata of each call; secrets are read from their files each time."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+import grpc
+import msgspec
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUnavailableError
+from cedana_sched_armada.settings import (
+    AuthSettings,
+    BasicSettings,
+    OidcSettings,
+    TlsSettings,
+    TokenSettings,
+)
+
+REQUEST_SECONDS = 30.0
+EXPIRY_MARGIN_SECONDS = 30.0
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Credentials(Protocol):
+    """What proves who we are."""
+
+    async def metadata(self) -> Metadata:
+        """For one call."""
+        ...
+
+    def rejected(self) -> None:
+        """Armada did not accept the last one."""
+        ...
+
+
+class Anonymous:
+    """For an Armada that asks nobody."""
+
+    async def metadata(self) -> Metadata:
+        return ()
+
+    def rejected(self) -> None: ...
+
+
+class Basic:
+    """Name and password."""
+
+    def __init__(self, settings: BasicSettings) -> None:
+        self._settings = settings
+
+    async def metadata(self) -> Metadata:
+        password = _secret("armada.auth.basic.passwordFile", self._settings.password_file)
+        pair = f"{self._settings.username}:{password}".encode()
+        return (("authorization", f"basic {base64.b64encode(pair).decode()}"),)
+
+    def rejected(self) -> None: ...
+
+
+class BearerToken:
+    """A token that somebody else keeps fresh."""
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self._settings = settings
+
+    async def metadata(self) -> Metadata:
+        return (("authorization", f"Bearer {_secret('armada.auth.token.file', self._settings.file)}"),)
+
+    def rejected(self) -> None: ...
+
+
+class _Provider(msgspec.Struct, frozen=True):
+    token_endpoint: str
+
+
+class _Token(msgspec.Struct, frozen=True):
+    access_token: str
+    expires_in: float = 60.0
+
+
+class ClientCredentials:
+    """A token of an OpenID provider, kept until shortly before it expires."""
+
+    def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._token = ""
+        self._until = 0.0
+
+    async def metadata(self) -> Metadata:
+        if self._clock() >= self._until:
+            token = await self._ask()
+            self._token = token.access_token
+            self._until = self._clock() + max(token.expires_in - EXPIRY_MARGIN_SECONDS, 1.0)
+        return (("authorization", f"Bearer {self._token}"),)
+
+    def rejected(self) -> None:
+        self._until = 0.0
+
+    async def _ask(self) -> _Token:
+        settings = self._settings
+        secret = _secret("armada.auth.oidc.clientSecretFile", settings.client_secret_file)
+        about = f"{settings.provider_url.rstrip('/')}/.well-known/openid-configuration"
+        form = {"grant_type": "client_credentials", "scope": " ".join(settings.scopes)}
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                async with session.get(about) as answer:
+                    provider = msgspec.json.decode(await _body(answer), type=_Provider)
+                auth = aiohttp.BasicAuth(settings.client_id, secret)
+                async with session.post(provider.token_endpoint, data=form, auth=auth) as answer:
+                    return msgspec.json.decode(await _body(answer), type=_Token)
+        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+            message = f"no token of {settings.provider_url}: {error!r}"
+            raise ArmadaUnavailableError(message, remedy="it is tried again") from error
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    body = await answer.read()
+    if 400 <= answer.status < 500:
+        message = f"{answer.url} answers {answer.status}: {body[:200].decode(errors='replace')}"
+        raise ArmadaDeniedError(message, code=str(answer.status), remedy="see armada.auth.oidc")
+    answer.raise_for_status()
+    return body
+
+
+def credentials_of(settings: AuthSettings) -> Credentials:
+    """What the settings say."""
+    if settings.basic is not None:
+        return Basic(settings.basic)
+    if settings.token is not None:
+        return BearerToken(settings.token)
+    if settings.oidc is not None:
+        return ClientCredentials(settings.oidc)
+    return Anonymous()
+
+
+def channel_credentials(settings: TlsSettings) -> grpc.ChannelCredentials:
+    """For an encrypted channel.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    return grpc.ssl_channel_credentials(
+        root_certificates=_pem("armada.tls.ca", settings.ca),
+        private_key=_pem("armada.tls.key", settings.key),
+        certificate_chain=_pem("armada.tls.certificate", settings.certificate),
+    )
+
+
+def _pem(field: str, path: Path | None) -> bytes | None:
+    return None if path is None else _content(field, path)
+
+
+def _secret(field: str, path: Path) -> str:
+    return _content(field, path).decode().strip()
+
+
+def _content(field: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise UsageError(field, str(path), problem, remedy="see whether it is mounted") from error

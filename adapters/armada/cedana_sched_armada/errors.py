@@ -1,0 +1,67 @@
+"""What Armada answers when it says no, as errors of ours.
+
+ArmadaError
+├── ArmadaUnavailableError   not reachable, overloaded, not ready yet: the same call may work later
+├── ArmadaDeniedError        who we are is not known, or may not do that: a person must act
+└── ArmadaRefusedError       what was asked is not valid, or does not exist: a person must act
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from cedana_sched.model.errors import CedanaSchedError, RetryableError
+
+_DENIED = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+_REFUSED = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.OUT_OF_RANGE,
+}
+_UNKNOWN_QUEUE = "could not find queue"
+"""Said as PERMISSION_DENIED until the server's cache of queues knows a new one."""
+
+
+class ArmadaError(CedanaSchedError):
+    """`code` is the gRPC status' name. `undecided`: it may have been done all the same."""
+
+    def __init__(self, message: str, *, code: str = "", remedy: str = "", undecided: bool = False) -> None:
+        super().__init__(message, remedy=remedy)
+        self.code = code
+        self.undecided = undecided
+
+
+class ArmadaUnavailableError(ArmadaError, RetryableError):
+    """Not reachable or not ready: the same call may succeed later."""
+
+
+class ArmadaDeniedError(ArmadaError):
+    """Not allowed."""
+
+
+class ArmadaRefusedError(ArmadaError):
+    """Not valid, or not there."""
+
+
+def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError:
+    """The error that an answer stands for.
+
+    Args:
+        call: what was asked, for people.
+        error: of `grpc.aio`.
+        needs: the permissions that the call needs, for people.
+    """
+    code, details = error.code(), error.details() or ""
+    message = f"{call}: {code.name} {details}".rstrip()
+    if code in _DENIED and _UNKNOWN_QUEUE not in details:
+        remedy = f"grant it to our user in Armada: {needs}" if needs else "see the message"
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            remedy = "see armada.auth in the coordinator's configuration"
+        return ArmadaDeniedError(message, code=code.name, remedy=remedy)
+    if code in _REFUSED:
+        return ArmadaRefusedError(message, code=code.name, remedy="see the message")
+    undecided = code not in _DENIED
+    return ArmadaUnavailableError(message, code=code.name, remedy="it is tried again", undecided=undecided)

@@ -1,0 +1,97 @@
+"""What a job set's stream has said already: what was submitted, and what became of a preemption meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import aclosing
+
+import msgspec
+from armada_client.armada.submit_pb2 import Job
+
+from cedana_sched_armada.errors import ArmadaError
+from cedana_sched_armada.events import JobSet, Kind, id_at, submitted_at
+from cedana_sched_armada.jobs import Gang, gang_id
+from cedana_sched_armada.ledger import Case
+from cedana_sched_armada.server import ArmadaServer
+from cedana_sched_armada.successor import predecessor
+
+EARLIER_SECONDS = 60.0
+"""Armada's servers and its event store may disagree about the time by this much."""
+
+
+class Since(msgspec.Struct):
+    """What has happened since a preemption, as far as Armada shows it by now."""
+
+    successors: dict[str, str] = {}
+    """By the preempted job: the one that was submitted in its place."""
+    surplus: list[str] = []
+    """Jobs that were submitted in a place that was taken."""
+    preempted: set[str] = set()
+    started: set[str] = set()
+    """Jobs that run, or are over."""
+    cancelled: str = ""
+    """Why nothing comes back."""
+
+
+async def since(server: ArmadaServer, case: Case) -> Since:
+    """Read on from the preemption to what Armada shows now."""
+    found = Since(preempted={case.job})
+    asked: set[str] = set()
+    ours = {member.job for member in case.members}
+    async for heard in server.events(case.job_set, case.since, watch=False):
+        match heard.kind:
+            case Kind.SUBMITTED if heard.submitted is not None:
+                followed = predecessor(heard.submitted.client_id)
+                if followed is not None and found.successors.setdefault(followed, heard.job) != heard.job:
+                    found.surplus.append(heard.job)
+            case Kind.PREEMPTED:
+                found.preempted.add(heard.job)
+            case Kind.CANCEL_ASKED:
+                asked.add(heard.job)
+                if heard.job in ours:
+                    found.cancelled = "the job was cancelled"
+            case Kind.CANCELLED if heard.job not in asked:
+                found.cancelled = found.cancelled or "the job set was cancelled"
+            case _:
+                pass
+        if heard.kind in {Kind.RUNNING, Kind.OVER, Kind.CANCELLED, Kind.PREEMPTED}:
+            found.started.add(heard.job)
+    return found
+
+
+async def submissions(server: ArmadaServer, job_set: JobSet, jobs: Collection[str]) -> dict[str, Job]:
+    """What was submitted, by the ids of jobs that were submitted together.
+
+    Raises:
+        ArmadaError: Armada does not know one of them any more.
+    """
+    details = await server.details(jobs)
+    found = {job: one.job_spec for job, one in details.items() if one.HasField("job_spec")}
+    missing = set(jobs) - found.keys()
+    if missing:  # its database is behind, or was pruned
+        async with aclosing(server.events(job_set, _before(min(missing)), watch=False)) as events:
+            async for heard in events:
+                if heard.submitted is not None and heard.job in missing:
+                    found[heard.job] = heard.submitted
+                    if missing <= found.keys():
+                        break
+    if missing - found.keys():
+        message = f"Armada does not know what was submitted as job {min(missing - found.keys())}"
+        raise ArmadaError(message, remedy="see whether its lookout database and its event store are well")
+    return found
+
+
+async def gang_members(server: ArmadaServer, job_set: JobSet, gang: Gang, job: str, cardinality: int) -> set[str]:
+    """All jobs of the gang that `job` is in: they were submitted with it."""
+    members: set[str] = set()
+    async with aclosing(server.events(job_set, _before(job), watch=False)) as events:
+        async for heard in events:
+            if heard.submitted is not None and gang_id(dict(heard.submitted.annotations)) == gang.id:
+                members.add(heard.job)
+                if len(members) == cardinality:
+                    break
+    return members
+
+
+def _before(job: str) -> str:
+    return id_at(submitted_at(job) - EARLIER_SECONDS)

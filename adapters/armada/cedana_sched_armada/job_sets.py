@@ -1,0 +1,182 @@
+"""Which job sets are followed: those with protected pods here, with an open preemption, or with a job that comes back.
+
+The others cost nothing. A stream begins shortly before its first pod was made, and goes on where it stood, over
+broken connections and the death of the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched_armada.errors import ArmadaError
+from cedana_sched_armada.events import Heard, JobSet, Kind, id_at
+from cedana_sched_armada.jobs import job_of, job_set_of
+from cedana_sched_armada.ledger import Ledger
+from cedana_sched_armada.retrying import until_done
+from cedana_sched_armada.server import ArmadaServer
+
+log = structlog.get_logger(__name__)
+
+EARLIER_SECONDS = 60.0
+"""Armada's clock, its event store's and ours may differ by this much."""
+LINGER_SECONDS = 600.0
+"""Events of a job whose pod is gone may come this late."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""A deletion waits about 15 s for the word that says what it is."""
+_LAST = {Kind.PREEMPTED, Kind.CANCELLED, Kind.OVER}
+
+
+class JobSets:
+    """Follows what is to be followed.
+
+    Args:
+        server: Armada's.
+        pods: protected ones; the mirror is in sync.
+        ledger: where the streams stand, and what is open.
+        opted_in: whether a queue is.
+        hear: takes in an event; `missed` when a pod of its job may have been here, and be gone.
+        failed: hears why a job set cannot be followed now.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        server: ArmadaServer,
+        pods: Mirror[Pod],
+        ledger: Ledger,
+        opted_in: Callable[[str], bool],
+        hear: Callable[[JobSet, Heard, bool], None],
+        failed: Callable[[JobSet, CedanaSchedError], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._server = server
+        self._mirror = pods
+        self._pods = Index(job_set_of, pods)
+        self._ledger = ledger
+        self._opted_in = opted_in
+        self._hear = hear
+        self._failed = failed
+        self._clock = clock
+        self._group: asyncio.TaskGroup | None = None
+        self._followed: dict[JobSet, asyncio.Task[None]] = {}
+        self._unended: dict[JobSet, dict[str, asyncio.TimerHandle | None]] = {}
+        """Jobs whose end was not heard of yet; with a timer once their pod is gone."""
+        self._resumed: set[JobSet] = set()
+        self._began_at = 0.0
+
+    @property
+    def followed(self) -> tuple[JobSet, ...]:
+        return tuple(sorted(self._followed))
+
+    async def run(self) -> None:
+        """Follow, for ever."""
+        self._began_at = self._clock()
+        self._resumed = set(self._ledger.streams)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for job_set in self._resumed:
+                    self._linger(job_set, "")
+                for job_set in {*self._resumed, *self._ledger.job_sets()}:
+                    self.review(job_set)
+                for pod in self._mirror:
+                    self._changed(None, pod)
+                self._mirror.subscribe(self._changed)
+                await asyncio.Event().wait()
+        finally:
+            self._mirror.unsubscribe(self._changed)
+            self._group = None
+            self._followed.clear()
+            for timers in self._unended.values():
+                for timer in timers.values():
+                    if timer is not None:
+                        timer.cancel()
+
+    def _changed(self, before: Pod | None, now: Pod | None) -> None:
+        pod = now if now is not None else before
+        job_set, job = (job_set_of(pod), job_of(pod)) if pod is not None else (None, None)
+        if job_set is None or job is None or not self._opted_in(job_set.queue):
+            return
+        if before is None and now is not None and not now.finished:
+            self._unended.setdefault(job_set, {}).setdefault(job, None)
+        elif now is None and job in self._unended.get(job_set, {}):
+            self._linger(job_set, job)
+        self.review(job_set)
+
+    def review(self, job_set: JobSet) -> None:
+        """Begin or end following it."""
+        if self._group is None:
+            return
+        task = self._followed.get(job_set)
+        if task is None and self._wanted(job_set):
+            self._followed[job_set] = self._group.create_task(self._follow(job_set), name=f"job set {job_set}")
+        elif task is not None and not self._wanted(job_set):
+            task.cancel()
+            del self._followed[job_set]
+            self._ledger.forget(job_set)
+            log.info("job set is not followed any more", queue=job_set.queue, job_set=job_set.name)
+
+    def _wanted(self, job_set: JobSet) -> bool:
+        pods = self._pods.of(job_set) if self._opted_in(job_set.queue) else ()
+        return bool(pods or self._unended.get(job_set) or self._ledger.concerns(job_set))
+
+    def _linger(self, job_set: JobSet, job: str) -> None:
+        timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._ended, job_set, job)
+        self._unended.setdefault(job_set, {})[job] = timer
+
+    def _ended(self, job_set: JobSet, job: str) -> None:
+        jobs = self._unended.get(job_set, {})
+        timer = jobs.pop(job, None)
+        if timer is not None:
+            timer.cancel()
+        if not jobs:
+            self._unended.pop(job_set, None)
+        self.review(job_set)
+
+    async def _follow(self, job_set: JobSet) -> None:
+        log.info("job set is followed", queue=job_set.queue, job_set=job_set.name)
+        self._ledger.streams.setdefault(job_set, self._beginning(job_set))
+        what = f"events of job set {job_set}"
+        while True:  # each time anything was heard, the pauses between attempts begin anew
+            await until_done(
+                what,
+                lambda: self._listen(job_set),
+                longest=LONGEST_PAUSE_SECONDS,
+                failed=lambda error: self._failed(job_set, error),
+            )
+
+    async def _listen(self, job_set: JobSet) -> None:
+        """Until the stream breaks; without having heard anything that is a failure."""
+        problem = ArmadaError("its stream ended", remedy="it is asked for again")
+        begun_at = self._ledger.streams[job_set]
+        try:
+            async for heard in self._server.events(job_set, begun_at, watch=True):
+                self._take_in(job_set, heard)
+        except ArmadaError as error:
+            problem = error
+        if self._ledger.streams[job_set] == begun_at:
+            raise problem
+        log.info("stream resumes", queue=job_set.queue, job_set=job_set.name, problem=problem.message)
+
+    def _take_in(self, job_set: JobSet, heard: Heard) -> None:
+        while_away = job_set in self._resumed and heard.at < self._began_at
+        missed = while_away or heard.job in self._unended.get(job_set, {})
+        self._hear(job_set, heard, missed)
+        self._ledger.progressed(job_set, heard.id)
+        if heard.kind in _LAST:
+            self._ended(job_set, heard.job)
+        elif heard.kind is Kind.RUNNING:
+            self.review(job_set)
+
+    def _beginning(self, job_set: JobSet) -> str:
+        """Where a stream begins that was not followed before."""
+        made = (pod.metadata.creation_timestamp for pod in self._pods.of(job_set))
+        times = [datetime.fromisoformat(time).timestamp() for time in made if time]
+        return id_at(min([self._clock(), *times]) - EARLIER_SECONDS)

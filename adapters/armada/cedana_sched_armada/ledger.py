@@ -1,0 +1,203 @@
+"""What Armada cannot tell again: where each stream stood, what is open, and which jobs come back.
+
+It is one text, written before anybody acts on what is in it. So after the death of the coordinator at any instant the
+streams go on where they stood, and whatever was open is open still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Callable, Iterable
+
+import msgspec
+import structlog
+
+from cedana_sched.adapter.cluster import Notes
+from cedana_sched_armada.events import JobSet
+from cedana_sched_armada.jobs import Gang
+from cedana_sched_armada.retrying import until_done
+
+log = structlog.get_logger(__name__)
+
+PROGRESS_SECONDS = 30.0
+"""Where a stream stands is written this often at most; what is read again after a restart changes nothing."""
+
+
+class Member(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One preempted job, and its pod where there was one. `id` is empty where the pod was not protected."""
+
+    job: str
+    run: str = ""
+    namespace: str = ""
+    id: str = ""
+    index: int = 0
+    pod: str = ""
+    pod_uid: str = ""
+    node: str = ""
+    policy: str | None = None
+    started_at: float | None = None
+    runs: bool = False
+    """There is something to save."""
+
+
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One preemption that is not over: of a job, or of a gang. Its uid is the signal's."""
+
+    uid: str
+    job_set: JobSet
+    since: str
+    """The stream stood here when it was preempted."""
+    job: str
+    """The one that Armada named first."""
+    members: tuple[Member, ...]
+    """In our cluster, and protected; a gang may have others."""
+    at: float
+    """When Armada decided it, in seconds since the epoch."""
+    observed_at: float
+    not_after: float
+    reason: str = ""
+    preemptor: str = ""
+    gang: Gang | None = None
+    finished: tuple[str, ...] = ()
+    """Pods (by uid) whose work was done before they could be saved."""
+    cancelled: str = ""
+    """Why nothing comes back."""
+    submitting_since: float | None = None
+    """A submission was begun then, and its outcome is not known."""
+
+    @property
+    def held(self) -> bool:
+        """Whether there is something to save: then the coordinator was told, and will say when it is over."""
+        return any(member.runs for member in self.members)
+
+
+class Awaited(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job that we have submitted and that has no pod yet."""
+
+    job_set: JobSet
+    namespace: str
+    id: str
+    index: int = 0
+
+
+class _State(msgspec.Struct, omit_defaults=True):
+    version: int = 1
+    streams: list[tuple[JobSet, str]] = []
+    cases: list[Case] = []
+    awaited: dict[str, Awaited] = {}
+
+
+class Ledger:
+    """What is noted, in memory; `run` writes it.
+
+    Args:
+        notes: where it is kept.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self.streams: dict[JobSet, str] = {}
+        self.cases: dict[str, Case] = {}
+        self.awaited: dict[str, Awaited] = {}
+        self._urgent = asyncio.Event()
+        self._stale = asyncio.Event()
+        self._waiting: list[Callable[[], None]] = []
+        self._uid_of: dict[str, str] = {}
+        """By id of a job: the open preemption that it is part of."""
+
+    async def load(self) -> None:
+        """Read what an earlier coordinator has left.
+
+        Raises:
+            RetryableError: it cannot be read now.
+        """
+        written = await self._notes.read()
+        if not written:
+            return
+        state = msgspec.json.decode(zlib.decompress(written), type=_State)
+        self.streams = dict(state.streams)
+        for case in state.cases:
+            self._keep(case)
+        self.awaited = dict(state.awaited)
+        log.info("armada's notes read", job_sets=len(self.streams), open=len(self.cases), awaited=len(self.awaited))
+
+    def put(self, case: Case, then: Callable[[], None] | None = None) -> None:
+        """Note it at once; `then` is called when it is written."""
+        self._keep(case)
+        self.changed(then)
+
+    def drop(self, uid: str) -> None:
+        """It is over."""
+        case = self.cases.pop(uid, None)
+        for member in case.members if case is not None else ():
+            self._uid_of.pop(member.job, None)
+        self.changed()
+
+    def forget(self, job_set: JobSet) -> None:
+        """Its stream is not followed any more."""
+        if self.streams.pop(job_set, None) is not None:
+            self._stale.set()
+
+    def changed(self, then: Callable[[], None] | None = None) -> None:
+        """Something that may not get lost is different."""
+        if then is not None:
+            self._waiting.append(then)
+        self._stale.set()
+        self._urgent.set()
+
+    def progressed(self, job_set: JobSet, position: str) -> None:
+        """A stream stands there; written when it is convenient."""
+        self.streams[job_set] = position
+        self._stale.set()
+
+    async def written(self) -> None:
+        """Wait until everything that is noted now is written."""
+        done = asyncio.Event()
+        self.changed(done.set)
+        await done.wait()
+
+    def cases_of(self, job_set: JobSet) -> Iterable[Case]:
+        return [case for case in self.cases.values() if case.job_set == job_set]
+
+    def concerns(self, job_set: JobSet) -> bool:
+        """Whether anything of it is open."""
+        open_here = (one.job_set for one in (*self.cases.values(), *self.awaited.values()))
+        return job_set in open_here
+
+    def job_sets(self) -> set[JobSet]:
+        """All of which anything is open."""
+        return {one.job_set for one in (*self.cases.values(), *self.awaited.values())}
+
+    def case_of(self, job: str) -> Case | None:
+        """The open preemption that this job is part of."""
+        return self.cases.get(self._uid_of.get(job, ""))
+
+    async def run(self) -> None:
+        """Write, for ever."""
+        while True:
+            await self._stale.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROGRESS_SECONDS):
+                    await self._urgent.wait()
+            await self._write()
+
+    def _keep(self, case: Case) -> None:
+        self.cases[case.uid] = case
+        for member in case.members:
+            self._uid_of[member.job] = case.uid
+
+    async def _write(self) -> None:
+        self._stale.clear()
+        self._urgent.clear()
+        waiting, self._waiting = self._waiting, []
+        state = _State(1, list(self.streams.items()), list(self.cases.values()), self.awaited)
+        text = zlib.compress(msgspec.json.encode(state))
+        try:
+            await until_done("notes", lambda: self._notes.write(text))
+        except asyncio.CancelledError:
+            self._waiting = waiting + self._waiting
+            raise
+        for then in waiting:
+            then()

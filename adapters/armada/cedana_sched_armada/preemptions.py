@@ -1,0 +1,289 @@
+"""Which of Armada's preemptions are ours, as reports, from what the streams say and the mirror of pods holds: no I/O.
+
+A preempted job is over for Armada before its pod is touched, and never comes back by itself. So a preemption is open
+from Armada's word for it until the job was submitted again, or left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+from msgspec.structs import replace
+
+from cedana_sched.adapter.cluster import Policies
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.pods import find_identity
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched_armada.events import Heard, JobSet, Kind
+from cedana_sched_armada.jobs import Gang, gang_of, job_of, run_of
+from cedana_sched_armada.ledger import Case, Ledger, Member
+from cedana_sched_armada.settings import ArmadaSettings
+from cedana_sched_armada.successor import predecessor
+
+log = structlog.get_logger(__name__)
+
+ADAPTER = "armada"
+ArmadaReport = Preempted | PreemptionCancelled
+
+
+class Effects(Protocol):
+    """What follows from an event. Nothing of it waits."""
+
+    def report(self, report: ArmadaReport) -> None:
+        """Tell the coordinator."""
+
+    def conclude(self, uid: str) -> None:
+        """End a preemption that the coordinator does not know."""
+
+    def let_go(self, pod: Pod) -> None:
+        """Its deletion is no preemption, or there is nothing to save."""
+
+    def surplus(self, job_set: JobSet, job: str) -> None:
+        """Cancel a job: another one takes the same job's place."""
+
+
+class Preemptions:
+    """Takes in one event after the other.
+
+    Args:
+        pods: protected pods, by the id of their job.
+        gangs: the same pods by their gang.
+        ledger: what is open.
+        policies: of the cluster.
+        settings: which queues, and how long is held.
+        clock: seconds since the epoch.
+        effects: what follows.
+    """
+
+    def __init__(
+        self,
+        pods: Index[str, Pod],
+        gangs: Index[Gang, Pod],
+        ledger: Ledger,
+        policies: Policies,
+        settings: ArmadaSettings,
+        clock: Callable[[], float],
+        effects: Effects,
+    ) -> None:
+        self._pods = pods
+        self._gangs = gangs
+        self._ledger = ledger
+        self._policies = policies
+        self._settings = settings
+        self._clock = clock
+        self._effects = effects
+        self._told: set[str] = set()
+        self._asked: set[str] = set()
+        """Jobs whose cancellation was asked for by their id, until they are cancelled."""
+        self._successors: dict[str, str] = {}
+        """By client id of ours: the job that Armada made first of it."""
+
+    def hear(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
+        """Take in one event; `missed`: a pod of its job may have been here. Hearing one again changes nothing."""
+        match heard.kind:
+            case Kind.PREEMPTED:
+                self._preempted(job_set, heard, missed=missed)
+            case Kind.CANCEL_ASKED:
+                self._asked.add(heard.job)
+                self._cancelled(heard.job, "the job was cancelled")
+            case Kind.CANCELLED:
+                self._is_over(heard.job)
+                if heard.job in self._asked:
+                    self._asked.discard(heard.job)
+                else:
+                    self._set_cancelled(job_set)
+            case Kind.OVER | Kind.RETURNED:
+                self._is_over(heard.job)
+            case Kind.RUNNING:
+                self.arrived(heard.job)  # here, or in another cluster, whose coordinator knows it then
+            case Kind.SUBMITTED:
+                self._submitted(job_set, heard)
+
+    def arrived(self, job: str) -> None:
+        """A job has a pod."""
+        if self._ledger.awaited.pop(job, None) is not None:
+            self._ledger.changed()
+
+    def changed(self, before: Pod | None, now: Pod | None) -> None:
+        """A mirror's sink: a victim that is deleted has a deadline from then on, which `until` tells."""
+        job = job_of(now) if now is not None else None
+        if now is None or job is None:
+            return
+        self.arrived(job)
+        case = self._ledger.case_of(job)
+        if case is None:
+            return
+        uid = now.metadata.uid
+        if now.status.phase == "Succeeded" and uid not in case.finished:
+            case = replace(case, finished=(*case.finished, uid))
+            self._ledger.put(case)
+        deleted = now.metadata.deletion_timestamp
+        if deleted is not None and (before is None or before.metadata.deletion_timestamp != deleted):
+            self._remind(case)
+
+    def _remind(self, case: Case) -> None:
+        """Have the coordinator ask anew how long it is held."""
+        if case.uid in self._told:
+            self._effects.report(Preempted(self._signal(case)))
+
+    def until(self, uid: str) -> float | None:
+        """When the first victim is killed at the latest; None where nothing is known of it any more."""
+        case = self._ledger.cases.get(uid)
+        if case is None:
+            return None
+        victims = {member.pod_uid for member in case.members if member.runs}
+        pods = (pod for member in case.members for pod in self._pods.of(member.job) if pod.metadata.uid in victims)
+        ends = (_seconds(pod.metadata.deletion_timestamp) for pod in pods)  # the grace period is in it already
+        return min([case.not_after, *(end for end in ends if end is not None)])
+
+    def pending(self) -> tuple[Preempted, ...]:
+        """Signals of all that is open."""
+        return tuple(Preempted(self._signal(case)) for case in self._ledger.cases.values() if case.uid in self._told)
+
+    def resume(self) -> None:
+        """What an earlier coordinator has noted counts as told, or is concluded."""
+        for case in tuple(self._ledger.cases.values()):
+            self._noted(case)
+
+    def _preempted(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
+        if self._ledger.case_of(heard.job) is not None or not self._settings.opts_in(job_set.queue):
+            return
+        pods, gang = self._pods_with(heard.job)
+        left = [pod for pod in pods if pod.status.phase != "Succeeded"]
+        members = [member for member in map(_member, left) if member is not None]
+        awaited = self._ledger.awaited.pop(heard.job, None)
+        if not pods and awaited is not None:
+            members = [Member(heard.job, heard.run, awaited.namespace, awaited.id, awaited.index)]
+        elif not pods and missed:
+            members = [Member(heard.job, heard.run)]
+        if not members:
+            return
+        now = self._clock()
+        case = Case(
+            uid=f"{heard.job}@{heard.run}",
+            job_set=job_set,
+            since=heard.id,
+            job=heard.job,
+            members=tuple(members),
+            at=heard.at,
+            observed_at=now,
+            not_after=now + self._settings.hold_seconds,
+            reason="Preempted" if heard.preemptor else "PreemptionRequested",
+            preemptor=heard.preemptor,
+            gang=gang,
+        )
+        log.info("preempted", preemption=case.uid, queue=job_set.queue, job_set=job_set.name, reason=heard.reason)
+        self._ledger.put(case, lambda: self._noted(case))
+
+    def _noted(self, case: Case) -> None:
+        if case.held:
+            self._told.add(case.uid)
+            self._effects.report(Preempted(self._signal(case)))
+        else:
+            self._effects.conclude(case.uid)
+        for member in case.members:
+            for pod in () if member.runs else self._pods.of(member.job):
+                self._effects.let_go(pod)
+
+    def _pods_with(self, job: str) -> tuple[tuple[Pod, ...], Gang | None]:
+        """A job's pods here, or those of its whole gang."""
+        pods = self._pods.of(job)
+        gang = gang_of(pods[0]) if pods else None
+        return (self._gangs.of(gang) if gang is not None else pods), gang
+
+    def _is_over(self, job: str) -> None:
+        self.arrived(job)
+        if self._ledger.case_of(job) is None:  # a preempted job fails right after, and that is no news
+            self._let_go(job)
+
+    def _cancelled(self, job: str, why: str) -> None:
+        case = self._ledger.case_of(job)
+        if case is None:
+            self._let_go(job)
+        elif not case.cancelled:
+            self._call_off(case, why)
+
+    def _set_cancelled(self, job_set: JobSet) -> None:
+        """Jobs that are cancelled without being named were cancelled with their job set, preempted ones unseen."""
+        for case in tuple(self._ledger.cases_of(job_set)):
+            if not case.cancelled:
+                self._call_off(case, "the job set was cancelled")
+
+    def _call_off(self, case: Case, why: str) -> None:
+        cancelled = replace(case, cancelled=why)
+        self._ledger.put(cancelled, lambda: self._called_off(cancelled))
+
+    def _called_off(self, case: Case) -> None:
+        if case.held:
+            self._effects.report(PreemptionCancelled(case.uid, case.cancelled))
+        for member in case.members:
+            self._let_go(member.job)
+
+    def _let_go(self, job: str) -> None:
+        for pod in self._pods.of(job):
+            if not pod.finished:
+                self._effects.let_go(pod)
+
+    def _submitted(self, job_set: JobSet, heard: Heard) -> None:
+        client = heard.submitted.client_id if heard.submitted is not None else ""
+        if predecessor(client) is None:
+            return
+        known = self._successors.setdefault(client, heard.job)
+        if known != heard.job:
+            self._successors[client] = min(known, heard.job)  # ULIDs: the first one was submitted first
+            self._effects.surplus(job_set, max(known, heard.job))
+
+    def _signal(self, case: Case) -> Signal:
+        return Signal(
+            uid=case.uid,
+            adapter=ADAPTER,
+            victims=tuple(self._victims(case)),
+            reason=case.reason,
+            observed_at=case.observed_at,
+            preemptor=case.preemptor or None,
+            not_after=case.not_after,
+            together=case.preemptor or None,
+        )
+
+    def _victims(self, case: Case) -> Iterable[Victim]:
+        for member in case.members:
+            if member.runs:
+                yield Victim(
+                    workload=WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node),
+                    identity=Identity(member.namespace, member.id, member.index),
+                    policy=self._policies.named(member.policy),
+                    gang=case.gang.id if case.gang is not None else None,
+                    started_at=member.started_at,
+                )
+
+
+def _member(pod: Pod) -> Member | None:
+    identity = find_identity(pod)
+    metadata = pod.metadata
+    if identity is None:
+        log.warning("pod is not saved: its identity cannot be read", namespace=metadata.namespace, pod=metadata.name)
+        return None
+    return Member(
+        job=job_of(pod) or "",
+        run=run_of(pod),
+        namespace=identity.namespace,
+        id=identity.id,
+        index=identity.index,
+        pod=metadata.name,
+        pod_uid=metadata.uid,
+        node=pod.spec.node_name,
+        policy=metadata.annotations.get(names.POLICY),
+        started_at=_seconds(pod.status.start_time),
+        runs=pod.status.phase == "Running",
+    )
+
+
+def _seconds(time: str | None) -> float | None:
+    return datetime.fromisoformat(time).timestamp() if time else None

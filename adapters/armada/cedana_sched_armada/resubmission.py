@@ -1,0 +1,224 @@
+"""Brings a preempted job back, once: Armada itself never does.
+
+What proves that it was done is Armada's own word. The new job's client id follows from the old job's id, and Armada
+answers a client id that it knows with the job that it made of it. It learns a client id only after it has made the job,
+though, and not at all when its database fails; so before a submission is repeated whose outcome is not known, we wait
+until the job set's stream must show it, and read that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+import structlog
+from armada_client.armada.submit_pb2 import Job
+from msgspec.structs import replace
+
+from cedana_sched.adapter.cluster import Snapshots
+from cedana_sched.model.preemption import Verdict
+from cedana_sched_armada.errors import ArmadaError
+from cedana_sched_armada.events import JobSet
+from cedana_sched_armada.history import Since, gang_members, since, submissions
+from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id
+from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
+from cedana_sched_armada.server import ArmadaServer
+from cedana_sched_armada.settings import ArmadaSettings
+from cedana_sched_armada.successor import NewGang, id_of, next_gang, number_of, successor_of
+
+log = structlog.get_logger(__name__)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a preemption ended: by old job its successor, or why there is none."""
+
+    successors: Mapping[str, str] = {}
+    why_none: str = ""
+
+
+class _Return(msgspec.Struct, frozen=True):
+    """What comes back: the members that are ours, all jobs, and which resubmission in a row it is."""
+
+    members: tuple[Member, ...]
+    jobs: Mapping[str, Job]
+    gang: NewGang | None
+    number: int
+
+
+class _NoReturnError(Exception):
+    """Nothing comes back; says why."""
+
+
+class Resubmissions:
+    """Ends preemptions.
+
+    Args:
+        server: Armada's.
+        ledger: what is open.
+        settings: limits and pauses.
+        snapshots: what can be continued.
+        told: hears how each preemption has ended.
+        surplus: has a job cancelled, for another one takes the same place.
+        clock: seconds since the epoch.
+        sleep: for so many seconds.
+    """
+
+    def __init__(
+        self,
+        server: ArmadaServer,
+        ledger: Ledger,
+        settings: ArmadaSettings,
+        snapshots: Snapshots,
+        told: Callable[[Case, Outcome], None],
+        surplus: Callable[[JobSet, str], None],
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._server = server
+        self._ledger = ledger
+        self._settings = settings
+        self._snapshots = snapshots
+        self._told = told
+        self._surplus = surplus
+        self._clock = clock
+        self._sleep = sleep
+        self._one_at_a_time = asyncio.Lock()
+
+    async def conclude(self, uid: str, verdicts: Mapping[str, Verdict]) -> None:
+        """End it: submit what comes back, and forget it. Called again, it does what is left to do.
+
+        Args:
+            uid: of the preemption; one that is not open has been ended before.
+            verdicts: the coordinator's, by the uid of the pod; empty when it does not know of it.
+
+        Raises:
+            ArmadaError: it is not known whether it was done, or a person must act first.
+        """
+        case = self._ledger.cases.get(uid)
+        if case is None:
+            return
+        try:
+            outcome = Outcome(await self._bring_back(case, verdicts))
+        except _NoReturnError as reason:
+            outcome = Outcome(why_none=str(reason))
+        self._ledger.drop(uid)
+        await self._ledger.written()
+        self._told(case, outcome)
+
+    async def _bring_back(self, case: Case, verdicts: Mapping[str, Verdict]) -> Mapping[str, str]:
+        self._check_called_off(case.uid)
+        working = tuple(member for member in case.members if not member.pod_uid or member.pod_uid not in case.finished)
+        if not working:
+            raise _NoReturnError("it has finished its work")
+        if all(member.id for member in working):
+            self._check_saved(working, verdicts)
+        back = await self._prepare(case, working, verdicts)
+        await self._wait(case, back.number)
+        async with self._one_at_a_time:  # Armada does not see that two submissions under way are the same
+            happened = await since(self._server, case)
+            for job in happened.surplus:
+                self._surplus(case.job_set, job)
+            successors = {job: happened.successors[job] for job in back.jobs if job in happened.successors}
+            if len(successors) < len(back.jobs):
+                if happened.cancelled:
+                    raise _NoReturnError(happened.cancelled)
+                successors |= await self._submit(case, back, successors)
+        self._await(case, back, successors, happened)
+        return successors
+
+    def _check_called_off(self, uid: str) -> None:
+        case = self._ledger.cases.get(uid)
+        if case is not None and case.cancelled:
+            raise _NoReturnError(case.cancelled)
+
+    def _check_saved(self, members: Iterable[Member], verdicts: Mapping[str, Verdict]) -> None:
+        """A job comes back when there is something to continue from; a gang when there is for each of its members."""
+        for member in members:
+            saved = verdicts.get(member.pod_uid) is Verdict.COMMITTED
+            if not saved and not self._has_snapshot(member):
+                raise _NoReturnError(f"there is no snapshot of {member.namespace}/{member.id}/{member.index}")
+
+    def _has_snapshot(self, member: Member) -> bool:
+        known = self._snapshots.snapshots_of(member.namespace, member.id)
+        return any(one.identity.index == member.index for one in known)
+
+    async def _prepare(self, case: Case, members: tuple[Member, ...], verdicts: Mapping[str, Verdict]) -> _Return:
+        ids = {member.job for member in members}
+        jobs = await submissions(self._server, case.job_set, ids)
+        unknown = tuple(member for member in members if not member.id)
+        if unknown:  # it was preempted while nobody listened: who it is, its submission says
+            members = tuple(_identified(member, jobs[member.job]) for member in members)
+            self._check_saved(members, verdicts)
+        gang = None
+        first = jobs[case.job] if case.job in jobs else jobs[min(jobs)]
+        identifier = gang_id(dict(first.annotations))
+        if identifier is not None:
+            named = Gang(case.job_set.queue, identifier)
+            jobs |= await self._others(case, named, first, ids)
+            gang = next_gang(named, case.job, len(jobs))
+        number = max(self._number(case, member, jobs[member.job]) for member in members)
+        if number > self._settings.limits.resubmissions:
+            limit = self._settings.limits.resubmissions
+            raise _NoReturnError(f"it was preempted again and again: {limit} resubmissions in a row are the limit")
+        return _Return(members, jobs, gang, number)
+
+    async def _others(self, case: Case, gang: Gang, first: Job, ours: set[str]) -> dict[str, Job]:
+        """The rest of a gang: preempted as well, but not protected, or with no pod yet. They begin anew."""
+        cardinality = int(first.annotations[CARDINALITY])
+        if len(ours) >= cardinality:
+            return {}
+        others = await gang_members(self._server, case.job_set, gang, first.id, cardinality) - ours
+        preempted = (await since(self._server, case)).preempted & others
+        log.warning("gang members begin anew", gang=gang.id, preemption=case.uid, jobs=sorted(preempted))
+        return await submissions(self._server, case.job_set, preempted) if preempted else {}
+
+    def _number(self, case: Case, member: Member, job: Job) -> int:
+        fresh = (
+            member.started_at is not None and case.at - member.started_at >= self._settings.limits.fresh_after_seconds
+        )
+        return 1 if fresh else number_of(job) + 1
+
+    async def _wait(self, case: Case, number: int) -> None:
+        """Until it may be submitted: later each time in a row, and not before an earlier attempt must have shown."""
+        times = [case.at + self._settings.limits.pause(number)]
+        if case.submitting_since is not None:
+            times.append(case.submitting_since + self._settings.settle_seconds)
+        pause = max(times) - self._clock()
+        if pause > 0:
+            log.info("resubmission waits", preemption=case.uid, number=number, pause_seconds=round(pause, 1))
+            await self._sleep(pause)
+
+    async def _submit(self, case: Case, back: _Return, there: Mapping[str, str]) -> dict[str, str]:
+        ids = {member.job: member.id for member in back.members}
+        items = {
+            job: successor_of(kept, ids.get(job) or id_of(kept), back.number, back.gang)
+            for job, kept in back.jobs.items()
+            if job not in there
+        }
+        self._note(case.uid, submitting_since=self._clock())
+        await self._ledger.written()
+        self._check_called_off(case.uid)
+        try:
+            made = await self._server.submit(case.job_set, list(items.values()))
+        except ArmadaError as error:
+            if not error.undecided:
+                self._note(case.uid, submitting_since=None)
+            raise
+        return dict(zip(items, made, strict=True))
+
+    def _note(self, uid: str, *, submitting_since: float | None) -> None:
+        case = self._ledger.cases.get(uid)  # which may have been called off meanwhile
+        if case is not None:
+            self._ledger.put(replace(case, submitting_since=submitting_since))
+
+    def _await(self, case: Case, back: _Return, successors: Mapping[str, str], happened: Since) -> None:
+        """Their preemption is ours to end until they have a pod."""
+        for member in back.members:
+            job = successors[member.job]
+            if job not in happened.started:
+                self._ledger.awaited[job] = Awaited(case.job_set, member.namespace, member.id, member.index)
+
+
+def _identified(member: Member, job: Job) -> Member:
+    return member if member.id else replace(member, namespace=job.namespace, id=id_of(job))

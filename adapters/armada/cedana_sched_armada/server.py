@@ -1,0 +1,129 @@
+"""Armada's server: the few calls that we need, each with who we are, a deadline, and errors of ours.
+
+The stubs are those of `armada-client`; its own client is not used, for it has neither the submitted spec of a job nor
+metadata, and its event stream reconnects without telling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+from armada_client.armada.event_pb2 import JobSetRequest
+from armada_client.armada.event_pb2_grpc import EventStub
+from armada_client.armada.job_pb2 import JobDetails, JobDetailsRequest
+from armada_client.armada.job_pb2_grpc import JobsStub
+from armada_client.armada.submit_pb2 import JobCancelRequest, JobSubmitRequest, JobSubmitRequestItem
+from armada_client.armada.submit_pb2_grpc import SubmitStub
+
+from cedana_sched_armada.credentials import Credentials, Metadata, channel_credentials, credentials_of
+from cedana_sched_armada.errors import ArmadaError, ArmadaRefusedError, error_of
+from cedana_sched_armada.events import Heard, JobSet, read_event
+from cedana_sched_armada.settings import ArmadaSettings
+
+CALL_SECONDS = 30.0
+READ_SECONDS = 120.0
+"""For reading what a stream has; a stream that is watched has no end."""
+DETAILS_AT_ONCE = 100
+"""Servers refuse to look up more than their `queryApi.maxQueryItems`, 500 by default."""
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 30_000),  # servers allow one in 10 s; their own is one in 120 s
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+class ArmadaServer:
+    """What is asked of it; every method raises `ArmadaError`."""
+
+    def __init__(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._events = EventStub(channel)
+        self._submit = SubmitStub(channel)
+        self._jobs = JobsStub(channel)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: ArmadaSettings) -> AsyncIterator[ArmadaServer]:
+        """Connected inside the block; whether anybody answers there turns out with the first call.
+
+        Raises:
+            UsageError: a file that the settings name cannot be read.
+        """
+        options = list(_OPTIONS)
+        if settings.tls is None:
+            channel = grpc.aio.insecure_channel(settings.url, options=options)
+        else:
+            if settings.tls.server_name is not None:
+                options.append(("grpc.ssl_target_name_override", settings.tls.server_name))
+            channel = grpc.aio.secure_channel(settings.url, channel_credentials(settings.tls), options=options)
+        async with channel:
+            yield cls(channel, credentials_of(settings.auth))
+
+    async def events(self, job_set: JobSet, since: str, *, watch: bool) -> AsyncGenerator[Heard, None]:
+        """What happened to the jobs of a job set after the event `since`; with `watch` also what happens, for ever.
+
+        A job set that is not there has no events yet.
+        """
+        request = JobSetRequest(id=job_set.name, queue=job_set.queue, from_message_id=since, watch=watch)
+        timeout = None if watch else READ_SECONDS
+        stream = self._events.GetJobSetEvents(request, metadata=await self._metadata(), timeout=timeout)
+        try:
+            async for told in stream:
+                heard = read_event(told)
+                if heard is not None:
+                    yield heard
+        except grpc.RpcError as error:
+            needs = f"verb watch on queue {job_set.queue}, or watch_all_events"
+            raise self._said(f"events of job set {job_set}", error, needs) from error
+        finally:
+            stream.cancel()
+
+    async def submit(self, job_set: JobSet, items: Sequence[JobSubmitRequestItem]) -> tuple[str, ...]:
+        """Submit jobs; their ids, in order. A client id that was used before has the id of the job from then.
+
+        Raises:
+            ArmadaRefusedError: one of them was not accepted.
+        """
+        request = JobSubmitRequest(queue=job_set.queue, job_set_id=job_set.name, job_request_items=items)
+        call = f"submission to job set {job_set}"
+        try:
+            answer = await self._submit.SubmitJobs(request, metadata=await self._metadata(), timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            needs = f"verb submit on queue {job_set.queue}, or submit_any_jobs"
+            raise self._said(call, error, needs) from error
+        refused = [item.error for item in answer.job_response_items if item.error]
+        if refused:
+            raise ArmadaRefusedError(f"{call}: {refused[0]}", remedy="see the message")
+        return tuple(item.job_id for item in answer.job_response_items)
+
+    async def details(self, jobs: Iterable[str]) -> dict[str, JobDetails]:
+        """What Armada's database knows of jobs, by id: their state, and `job_spec`, what was submitted."""
+        wanted, found = sorted(set(jobs)), dict[str, JobDetails]()
+        for start in range(0, len(wanted), DETAILS_AT_ONCE):
+            request = JobDetailsRequest(job_ids=wanted[start : start + DETAILS_AT_ONCE], expand_job_spec=True)
+            try:
+                answer = await self._jobs.GetJobDetails(request, metadata=await self._metadata(), timeout=CALL_SECONDS)
+            except grpc.RpcError as error:
+                raise self._said("details of jobs", error, "") from error
+            found |= dict(answer.job_details)
+        return found
+
+    async def cancel(self, job_set: JobSet, job: str, reason: str) -> None:
+        """Cancel one job; one that is over stays as it is."""
+        request = JobCancelRequest(queue=job_set.queue, job_set_id=job_set.name, job_ids=[job], reason=reason)
+        try:
+            await self._submit.CancelJobs(request, metadata=await self._metadata(), timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            needs = f"verb cancel on queue {job_set.queue}, or cancel_any_jobs"
+            raise self._said(f"cancellation of job {job}", error, needs) from error
+
+    async def _metadata(self) -> Metadata:
+        return await self._credentials.metadata()
+
+    def _said(self, call: str, error: grpc.RpcError, needs: str) -> ArmadaError:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            self._credentials.rejected()
+        return error_of(call, error, needs=needs)

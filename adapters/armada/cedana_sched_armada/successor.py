@@ -1,0 +1,186 @@
+"""The job that takes a preempted one's place: what was submitted, as Armada kept it, turned into a submission again.
+
+Armada keeps what its server made of a submission: with defaults filled in, `{JobId}` replaced, and ingresses and
+services as Kubernetes' objects (Armada's internal/server/submit/conversion). Each of these is turned back, so that a
+job is the same after any number of returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from armada_client.armada.submit_pb2 import (
+    Headless,
+    IngressConfig,
+    Job,
+    JobSubmitRequestItem,
+    NodePort,
+    ServiceConfig,
+)
+from armada_client.k8s.io.api.core.v1.generated_pb2 import PodSpec, Service
+from armada_client.k8s.io.api.networking.v1.generated_pb2 import Ingress
+
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.model.objects import names
+from cedana_sched_armada.jobs import CARDINALITY, EXTERNAL_URI, FIRST, GANG, NUMBER, PREVIOUS, Gang
+
+CLIENT_ID_PREFIX = "cedana-sched:"
+_JOB_ID = "{JobId}"
+_NO_CLUSTER_IP = "None"
+
+
+class NewGang(msgspec.Struct, frozen=True):
+    """The gang that a preempted one comes back as."""
+
+    id: str
+    cardinality: int
+
+
+def client_id(job: str) -> str:
+    """Under which the job that follows `job` is submitted; Armada accepts one once (at most 100 characters)."""
+    return f"{CLIENT_ID_PREFIX}{job}"
+
+
+def predecessor(client: str) -> str | None:
+    """The job that is followed by one with this client id; None where it is not ours."""
+    return client.removeprefix(CLIENT_ID_PREFIX) if client.startswith(CLIENT_ID_PREFIX) else None
+
+
+def next_gang(gang: Gang, job: str, cardinality: int) -> NewGang:
+    """A gang's id is never used twice. `job` is the member by which its preemption is known."""
+    digest = hashlib.sha256(f"{gang.queue}/{gang.id}/{job}".encode()).hexdigest()[:20]
+    return NewGang(f"cedana-sched-{digest}", cardinality)
+
+
+def id_of(job: Job) -> str:
+    """Who a job is: as its submitter says, else as it was called when it was submitted first."""
+    named = (
+        one.value
+        for spec in pod_specs(job)
+        for container in spec.containers
+        for one in container.env
+        if one.name == CHECKPOINT_VARIABLE and one.value
+    )
+    return next(named, None) or job.annotations.get(names.ID) or first_of(job)
+
+
+def first_of(job: Job) -> str:
+    """The job at the beginning of the chain."""
+    return job.annotations.get(FIRST) or job.id
+
+
+def number_of(job: Job) -> int:
+    """How many times in a row it was submitted by us."""
+    number = job.annotations.get(NUMBER, "")
+    return int(number) if number.isdecimal() else 0
+
+
+def successor_of(job: Job, identifier: str, number: int, gang: NewGang | None) -> JobSubmitRequestItem:
+    """What to submit in the place of a preempted job.
+
+    Args:
+        job: as Armada has kept it.
+        identifier: under which its snapshots are found.
+        number: which resubmission in a row it is, from 1.
+        gang: the one that its gang comes back as, if it is in one.
+    """
+    item = JobSubmitRequestItem(
+        priority=job.priority,
+        namespace=job.namespace,
+        client_id=client_id(job.id),
+        labels=_templated(job.labels, job.id),
+        annotations=_templated(job.annotations, job.id),
+        required_node_labels=dict(job.required_node_labels),
+        ingress=_ingresses(job),
+        services=_services(job),
+        scheduler=job.scheduler,
+    )
+    if job.pod_specs:
+        item.pod_specs.extend(job.pod_specs)
+    else:
+        item.pod_spec.CopyFrom(job.pod_spec)
+    for spec in (item.pod_spec, *item.pod_specs):
+        _without_repetition(spec)
+    annotations = item.annotations
+    annotations[names.ID] = identifier
+    annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_of(job), str(number)
+    if EXTERNAL_URI not in annotations:
+        annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_of(job)}"
+    item.external_job_uri = annotations[EXTERNAL_URI]
+    item.labels.pop(GANG, None)  # the server adds it again where it is told to
+    if gang is not None:
+        annotations[GANG], annotations[CARDINALITY] = gang.id, str(gang.cardinality)
+    return item
+
+
+def pod_specs(job: Job) -> Iterable[PodSpec]:
+    return job.pod_specs or (job.pod_spec,)
+
+
+def _templated(values: Mapping[str, str], job: str) -> dict[str, str]:
+    """The server puts a job's id where its submitter wrote `{JobId}`; nobody else can have known it."""
+    return {key: value.replace(job, _JOB_ID) for key, value in values.items()}
+
+
+def _without_repetition(spec: PodSpec) -> None:
+    """The server appends its default tolerations to those that are there already."""
+    seen: set[bytes] = set()
+    kept = []
+    for toleration in spec.tolerations:
+        written = toleration.SerializeToString(deterministic=True)
+        if written not in seen:
+            seen.add(written)
+            kept.append(toleration)
+    if len(kept) < len(spec.tolerations):
+        del spec.tolerations[:]
+        spec.tolerations.extend(kept)
+
+
+def _ingresses(job: Job) -> list[IngressConfig]:
+    services = {service.metadata.name: service for service in job.k8s_service}
+    configs = []
+    for ingress in job.k8s_ingress:
+        behind = [services[name] for name in _services_behind(ingress) if name in services]
+        certificate = ingress.spec.tls[0].secretName if ingress.spec.tls else ""
+        config = IngressConfig(
+            ports=_ports_of(ingress),
+            annotations=dict(ingress.metadata.annotations),
+            tls_enabled=bool(ingress.spec.tls),
+            cert_name="" if certificate == f"{job.namespace}-" else certificate,
+            use_clusterIP=any(service.spec.clusterIP != _NO_CLUSTER_IP for service in behind),
+        )
+        for written_by_server in ("armada_jobset_id", "armada_owner"):
+            config.annotations.pop(written_by_server, None)
+        configs.append(config)
+    return configs
+
+
+def _services(job: Job) -> list[ServiceConfig]:
+    """Those that were asked for: a service that only one ingress needs comes with that ingress."""
+    used = [name for ingress in job.k8s_ingress for name in _services_behind(ingress)]
+    generated = f"armada-{job.id}-0-service-"
+    configs = []
+    for service in job.k8s_service:
+        name = service.metadata.name
+        if used.count(name) == 1 and service.spec.type != "NodePort" and name.startswith(generated):
+            continue
+        kind = NodePort if service.spec.type == "NodePort" else Headless
+        own_name = "" if name.startswith(generated) else name
+        configs.append(ServiceConfig(type=kind, ports=_open_ports(service), name=own_name))
+    return configs
+
+
+def _services_behind(ingress: Ingress) -> list[str]:
+    paths = (path for rule in ingress.spec.rules for path in rule.ingressRuleValue.http.paths)
+    return list(dict.fromkeys(path.backend.service.name for path in paths))
+
+
+def _ports_of(ingress: Ingress) -> list[int]:
+    paths = (path for rule in ingress.spec.rules for path in rule.ingressRuleValue.http.paths)
+    return list(dict.fromkeys(path.backend.service.port.number for path in paths))
+
+
+def _open_ports(service: Service) -> list[int]:
+    return [port.port for port in service.spec.ports]

@@ -1,0 +1,24 @@
+"""A world for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cedana_sched.adapter import pods as protected_pods
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import Pod
+from tests.unit.adapters.armada.armada_builders import World
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    made = World()
+
+    async def let_go(_: Api, pod: Pod) -> None:
+        made.let_go.append(pod.metadata.uid)
+
+    monkeypatch.setattr(protected_pods, "let_go", let_go, raising=False)
+    async with made.armada.serving() as made.address:
+        yield made

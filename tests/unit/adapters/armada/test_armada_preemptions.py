@@ -1,0 +1,156 @@
+"""From Armada's event streams to what the coordinator hears: one signal for each preemption, and who is let go."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.preemption import Verdict
+from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, World, rfc3339, until
+
+
+async def test_a_preemption_becomes_a_signal_of_its_run(world: World) -> None:
+    job = world.submit()
+    pod = world.start(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job, by="01other")
+        signal = await coordinator.signal()
+
+    (victim,) = signal.victims
+    assert signal.uid == f"{job}@run-of-{job}"
+    assert signal.adapter == "armada"
+    assert (signal.preemptor, signal.together) == ("01other", "01other")
+    assert (signal.observed_at, signal.not_after) == (world.now, world.now + 240)
+    assert (victim.workload.uid, victim.workload.node) == (pod, "node-1")
+    assert victim.identity == Identity(NAMESPACE, job, 0)
+    assert victim.gang is None
+    assert world.let_go == []
+
+
+async def test_a_deleted_victim_has_the_deadline_of_its_deletion(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        signal = await coordinator.signal()
+        assert await coordinator.adapter.hold(signal) == world.now + 240
+
+        world.change(job, deletion_timestamp=rfc3339(world.now + 90))
+        assert await coordinator.signal() == signal, "told again, so that the hold is placed anew"
+        assert await coordinator.adapter.hold(signal) == world.now + 90
+
+
+async def test_a_gang_is_one_signal_and_comes_or_goes_together(world: World) -> None:
+    first, second = world.gang(2)
+    world.start(first)
+    world.start(second)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(second, first)
+        signal = await coordinator.signal()
+        await coordinator.release(signal)
+        assert coordinator.reports.empty()
+
+    assert {victim.identity.id for victim in signal.victims} == {first, second}
+    assert {victim.gang for victim in signal.victims} == {"gang-1"}
+    assert signal.uid == f"{second}@run-of-{second}"
+
+
+async def test_job_sets_without_protected_pods_cost_nothing(world: World) -> None:
+    ours, theirs = world.submit(), world.submit("other")
+    (elsewhere,) = world.armada.submit("ml", "train", *[]) or ("",)
+    assert elsewhere == ""
+    world.start(ours)
+    world.start(theirs, protected=False)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(theirs)
+        world.armada.preempt(ours)
+        assert (await coordinator.signal()).uid.startswith(ours)
+
+    assert {(queue, job_set) for queue, job_set, _ in world.armada.watching} == {(QUEUE, JOB_SET)}
+    assert set(world.armada.calls) == {"watch"}
+
+
+async def test_a_job_that_is_not_protected_is_left_to_armada(world: World) -> None:
+    ours, theirs = world.submit(), world.submit()
+    world.start(ours)
+    world.start(theirs, protected=False)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(theirs, ours)
+        assert (await coordinator.signal()).uid.startswith(ours)
+        assert coordinator.reports.empty()
+    assert "details" not in world.armada.calls
+
+
+async def test_a_queue_that_is_not_opted_in_is_not_followed(world: World) -> None:
+    world.settings["queues"] = ["ml"]
+    world.start(world.submit())
+    async with world.coordinator() as coordinator:
+        await coordinator.adapter._ready.wait()
+        assert coordinator.adapter._job_sets is not None
+        assert coordinator.adapter._job_sets.followed == ()
+
+
+async def test_every_end_that_is_no_preemption_lets_the_pod_go(world: World) -> None:
+    asked, with_its_set, returned = world.submit(), world.submit(), world.submit()
+    pods = [world.start(job) for job in (asked, with_its_set, returned)]
+    async with world.coordinator() as coordinator:
+        world.armada.cancel(asked)
+        await until(lambda: world.let_go == pods[:1])
+        world.armada.return_lease(returned)
+        await until(lambda: set(world.let_go) == {pods[0], pods[2]})
+        world.armada.cancel_job_set(QUEUE, JOB_SET)
+        await until(lambda: set(world.let_go) == set(pods))
+        assert coordinator.reports.empty()
+
+
+async def test_a_victim_that_does_not_run_is_let_go_at_once(world: World) -> None:
+    job = world.submit()
+    pod = world.start(job, phase="Pending")
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        await until(lambda: world.let_go == [pod])
+        await until(lambda: bool(world.events.told))
+        assert coordinator.reports.empty()
+    assert world.events.told[0].reason == "NotResubmitted"
+
+
+async def test_a_broken_stream_goes_on_where_it_stood(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        first = await coordinator.signal()
+        world.armada.cut_streams()
+        world.armada.preempt(other)
+        second = await coordinator.signal()
+        assert coordinator.reports.empty(), "what was told is not told again"
+    assert (first.uid, second.uid) == (f"{job}@run-of-{job}", f"{other}@run-of-{other}")
+    assert world.armada.watching[1][2] > world.armada.watching[0][2]
+
+
+async def test_a_preemption_that_is_heard_after_its_pod_is_gone_is_one_all_the_same(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.snapshots.add(job)
+    async with world.coordinator() as coordinator:
+        await until(lambda: bool(world.armada.watching))
+        world.armada.ingesting = False
+        world.armada.preempt(job)
+        world.change(job, deletion_timestamp=rfc3339(world.now + 30))
+        world.delete(job)
+        world.armada.ingest()
+        await until(lambda: len(world.armada.successors_of(job)) == 1)
+        assert coordinator.reports.empty(), "there is nothing to save any more"
+
+
+async def test_a_cancellation_while_it_is_held_takes_the_preemption_back(world: World) -> None:
+    job = world.submit()
+    pod = world.start(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        signal = await coordinator.signal()
+        world.armada.cancel(job)
+        assert await coordinator.report() == PreemptionCancelled(signal.uid, "the job was cancelled")
+        await until(lambda: world.let_go == [pod])
+        await coordinator.release(signal, Verdict.NOT_NEEDED)
+    assert world.armada.successors_of(job) == []
