@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
+from cedana_sched.service.listening import listening
+
 Ready = Callable[[], str | None]
 """What is awaited, in words; None when nothing is."""
 
@@ -41,11 +43,5 @@ async def serving(
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthy), web.get("/readyz", is_ready), web.get("/metrics", metrics)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-        address = runner.addresses[0]
-        yield int(address[1])
-    finally:
-        await runner.cleanup()
+    async with listening(app, port, host=host) as taken:
+        yield taken

@@ -17,6 +17,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
+from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_webhooks import pods, validation
 from cedana_sched_webhooks.admission import Answer, Request
@@ -29,7 +30,7 @@ from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
 from cedana_sched_webhooks.schedulers import Handler, keep_running, load
-from cedana_sched_webhooks.server import admission_application, listening
+from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 
@@ -96,7 +97,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
         ]
         async with (
             serving(configuration.operations_port, ready, metrics.registry) as operations_port,
-            listening(admissions, configuration.port, certificate) as port,
+            listening(admissions, configuration.port, certificate.context) as port,
         ):
             log.info("listening", port=port, operations_port=operations_port)
             await stop.wait()

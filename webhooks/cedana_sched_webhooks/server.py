@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -16,14 +15,11 @@ from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.schedulers import Handler
-from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
 
 LONGEST_REQUEST_BYTES: Final = 8 << 20
 """An UPDATE carries the object twice, and etcd takes 1.5 MiB of each."""
-LONGEST_END_SECONDS: Final = 3.0
-"""For requests that are under way when we end."""
 
 
 def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics) -> web.Application:
@@ -79,27 +75,3 @@ def _tell(path: str, request: Request, answer: Answer, metrics: Metrics) -> None
         warnings=answer.warnings,
         refused=refused,
     )
-
-
-@asynccontextmanager
-async def listening(
-    application: web.Application, port: int, serving: ServingCertificate | None = None, *, host: str | None = None
-) -> AsyncIterator[int]:
-    """Serve while the context lasts, then until requests under way have been answered. Gives the port.
-
-    Args:
-        application: what is served.
-        port: 0 takes any free one, for which a `host` must be given.
-        serving: the certificate; without one it is plain HTTP.
-        host: the address to listen at, None for all.
-    """
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=LONGEST_END_SECONDS)
-    await runner.setup()
-    try:
-        context = serving.context if serving is not None else None
-        site = web.TCPSite(runner, host, port, ssl_context=context)
-        await site.start()
-        address = runner.addresses[0]
-        yield int(address[1])
-    finally:
-        await runner.cleanup()

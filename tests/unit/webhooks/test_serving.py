@@ -19,6 +19,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.errors import UsageError
 from cedana_sched.service.configuration import load
+from cedana_sched.service.listening import listening
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, expiry, plan
@@ -26,7 +27,7 @@ from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.schedulers import Handler
-from cedana_sched_webhooks.server import admission_application, listening
+from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
@@ -62,7 +63,7 @@ def review(body: Any) -> bytes:
 @asynccontextmanager
 async def replica(serving: ServingCertificate, metrics: Metrics) -> AsyncIterator[int]:
     application = admission_application(answers(), asyncio.Event(), metrics)
-    async with listening(application, 0, serving, host="127.0.0.1") as port:
+    async with listening(application, 0, serving.context, host="127.0.0.1") as port:
         yield port
 
 

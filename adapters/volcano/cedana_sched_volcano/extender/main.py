@@ -15,12 +15,13 @@ import structlog
 from cedana_sched.kube.client import Api
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
+from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
 from cedana_sched_volcano.extender.holder import Holder
 from cedana_sched_volcano.extender.metrics import Metrics
-from cedana_sched_volcano.extender.server import extender_application, listening
+from cedana_sched_volcano.extender.server import extender_application
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -29,10 +28,6 @@ PATHS: Final[dict[str, Way]] = {"/preemptable": "preempt", "/reclaimable": "recl
 body says which it is."""
 LONGEST_REQUEST_BYTES: Final = 64 << 20
 """Every pod of a node, whole, and the preemptor's."""
-LONGEST_END_SECONDS: Final = 3.0
-"""For requests that are under way when we end."""
-KEPT_OPEN_SECONDS: Final = 120.0
-"""Longer than Go keeps a connection that is idle (90 s): it is never we who close one that it is about to use."""
 
 
 def extender_application(holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics) -> web.Application:
@@ -88,23 +83,3 @@ def _tell(way: Way, answered: Answer, metrics: Metrics) -> None:
         victims=answered.victims,
         asked=answered.asked,
     )
-
-
-@asynccontextmanager
-async def listening(application: web.Application, port: int, host: str | None = None) -> AsyncIterator[int]:
-    """Serve while the context lasts, then until requests under way have been answered. Gives the port.
-
-    Args:
-        application: what is served.
-        port: 0 takes any free one, for which a `host` must be given.
-        host: the address to listen at, None for all.
-    """
-    runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=LONGEST_END_SECONDS, keepalive_timeout=KEPT_OPEN_SECONDS
-    )
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()

@@ -10,12 +10,13 @@ from typing import Any
 
 import aiohttp
 
+from cedana_sched.service.listening import listening
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
 from cedana_sched_volcano.extender.holder import Standing
 from cedana_sched_volcano.extender.main import serve
 from cedana_sched_volcano.extender.metrics import Metrics
-from cedana_sched_volcano.extender.server import extender_application, listening
+from cedana_sched_volcano.extender.server import extender_application
 from tests.unit.adapters.volcano.extender_builders import KnownPods, question, task
 
 ASKED = question(task("ml-0", "ml"), [task("a", "x", node="n")])
