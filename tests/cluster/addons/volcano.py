@@ -35,6 +35,9 @@ _REGISTRY = "docker.io"
 _PROGRAMS = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
 _SECRET = "volcano-admission-secret"  # noqa: S105 - its name
 
+_BATCH = "batch.volcano.sh/v1alpha1"
+_TRIES = 5
+
 _QUESTION = {
     "apiVersion": "scheduling.volcano.sh/v1beta1",
     "kind": "Queue",
@@ -78,6 +81,7 @@ class Volcano:
                 await wait_available(cluster, api, NAMESPACE, DEPLOYMENTS)
                 await webhooks_answer(api, _QUESTION)
                 await _default_queue_is_open(cluster, api)
+                await _jobs_get_their_pods(cluster, api)
 
     def release(self, binaries: Binaries) -> charts.Release:
         """What Helm is told."""
@@ -137,3 +141,30 @@ async def _default_queue_is_open(cluster: Cluster, api: Api) -> None:
             f"Volcano did not open its default queue: {error}",
             remedy=f"see `kubectl -n {NAMESPACE} logs deploy/volcano-controllers`",
         ) from None
+
+
+async def _jobs_get_their_pods(cluster: Cluster, api: Api) -> None:
+    """Controllers that have just begun may hear of a PodGroup only when it is let in already, and then do nothing.
+
+    They compare phases of PodGroups that they know (pkg/controllers/job, updatePodGroup), so that such a job waits for
+    ever. Once one has got its pod, they listen.
+    """
+    for number in range(_TRIES):
+        name = f"whether-jobs-get-pods-{number}"
+        template = {
+            "spec": {"containers": [{"name": "main", "image": "none"}], "nodeSelector": {"whether": "jobs-get-pods"}}
+        }
+        tasks = [{"name": "probe", "replicas": 1, "template": template}]
+        spec = {"schedulerName": "volcano", "minAvailable": 1, "queue": "default", "tasks": tasks}
+        await api.apply({"apiVersion": _BATCH, "kind": "Job", "metadata": {"name": name}, "spec": spec}, NAMESPACE)
+        try:
+            await wait_for(api, "v1", "Pod", f"{name}-probe-0", lambda _: True, namespace=NAMESPACE, within=10)
+        except WaitedInVainError:
+            continue
+        finally:
+            await api.delete(_BATCH, "Job", name, NAMESPACE)
+        return
+    raise ClusterError(
+        f"Volcano made no pod for any of {_TRIES} jobs",
+        remedy=f"see `kubectl -n {NAMESPACE} logs deploy/volcano-controllers`",
+    )
