@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.cluster import preflight
 from tests.cluster.addons import catalog
+from tests.cluster.armada import parts as armada
 from tests.cluster.cluster import Cluster, ensure_parts
 from tests.cluster.images.buildah import ensure_image
 from tests.cluster.images.catalog import find_images
@@ -40,6 +41,7 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     """
     await ensure_parts(steps)
     await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
+    await armada.ensure_parts(steps)
     await ensure_sandbox_image(steps)
     for image in find_images().values():
         await ensure_image(steps, image)

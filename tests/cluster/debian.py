@@ -1,7 +1,7 @@
 """Debian as a folder: the root of every node, and the root that images are built from.
 
 `debootstrap` makes the base, as small as `debian:trixie-slim`; a copy of it with the packages of a node becomes the
-nodes' lower layer. Both are kept, and nobody writes to them.
+nodes' lower layer, and so for other machines. Both are kept, and nobody writes to them.
 
 The mirror, proxies and certificates are those of this machine's apt. `AptSettings` makes them a few files that can be
 laid over any Debian root.
@@ -13,6 +13,7 @@ import asyncio
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,7 @@ _INSTALL = """\
 set -e
 mount -t proc proc "$1/proc"
 cat /etc/resolv.conf >"$1/etc/resolv.conf"
+mkdir -p "$1/usr/share/man/man1" # Java's alternatives link pages in it, whether they are there or not
 root=$1; shift
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 chroot "$root" apt-get update
@@ -147,13 +149,22 @@ async def node_root(steps: Steps) -> Path:
     Raises:
         ClusterError: see `base_root`; or a package could not be installed.
     """
+    return await root_with("node", NODE_PACKAGES, steps)
+
+
+async def root_with(name: str, packages: Sequence[str], steps: Steps) -> Path:
+    """Return the base with packages of Debian's, for machines of one kind; `name` is what they are called.
+
+    Raises:
+        ClusterError: see `base_root`; or a package could not be installed.
+    """
     base = await base_root(steps)
 
     async def make(partial: Path) -> None:
-        with steps.step("root of a node"):
-            await _make_node(partial, base)
+        with steps.step(f"root of {name}"):
+            await _make_with(partial, base, name, packages)
 
-    target = cache_dir() / f"node-root-{digest(RECIPE, base.name, NODE_PACKAGES)}"
+    target = cache_dir() / f"{name}-root-{digest(RECIPE, base.name, packages)}"
     return await made_once(target, make, is_whole=_is_whole)
 
 
@@ -188,17 +199,17 @@ async def _make_base(root: Path, architecture: str) -> None:
     await _finish(root)
 
 
-async def _make_node(root: Path, base: Path) -> None:
+async def _make_with(root: Path, base: Path, name: str, packages: Sequence[str]) -> None:
     _require_space(root.parent)
-    log = fresh_log("node-root.log")
+    log = fresh_log(f"{name}-root.log")
     await run("cp", "--archive", "--reflink=auto", base, root, what="copying the root failed", remedy="see df")
     (root / _MARKER).unlink()
     with tempfile.TemporaryDirectory() as folder:
         apt = await apt_settings(Path(folder, "apt"))
         shutil.copytree(apt.folder, root / "etc/apt", dirs_exist_ok=True)
     await run(
-        *NOTHING_LEFT_BEHIND, "sh", "-c", _INSTALL, "install", root, *NODE_PACKAGES,
-        what="installing the packages of a node failed", remedy=_NETWORK, log=log,
+        *NOTHING_LEFT_BEHIND, "sh", "-c", _INSTALL, "install", root, *packages,
+        what=f"installing the packages of {name} failed", remedy=_NETWORK, log=log,
     )  # fmt: skip
     await _finish(root)
 

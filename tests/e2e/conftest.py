@@ -14,6 +14,7 @@ from tests.cluster.api.client import Api
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.fixtures.session import (
     api,
+    armada,
     audit,
     cluster,
     evidence,
@@ -30,7 +31,19 @@ from tests.cluster.kind_config.reading import read
 from tests.cluster.steps import Steps
 from tests.e2e.product import installation
 
-__all__ = ["api", "audit", "cluster", "evidence", "kueue", "kwok_installed", "namespace", "steps", "toolbox", "volcano"]
+__all__ = [
+    "api",
+    "armada",
+    "audit",
+    "cluster",
+    "evidence",
+    "kueue",
+    "kwok_installed",
+    "namespace",
+    "steps",
+    "toolbox",
+    "volcano",
+]
 
 _HERE = Path(__file__).parent
 

@@ -34,6 +34,7 @@ class Tool:
 
 _KUBERNETES = "k8s.io/kubernetes/cmd"
 _VOLCANO = "volcano.sh/volcano"
+_ARMADA = "github.com/armadaproject/armada"
 
 _ALL = (
     Tool(
@@ -107,6 +108,28 @@ _ALL = (
         {"jobset": "sigs.k8s.io/jobset"},
         {"sigs.k8s.io/jobset/pkg/version.GitVersion": "{version}"},
         ("charts/jobset", "config/components"),
+    ),
+    Tool(
+        "armada",
+        _ARMADA,
+        {
+            f"armada-{name}": f"{_ARMADA}/cmd/{name}"
+            for name in (
+                "server",
+                "scheduler",
+                "scheduleringester",
+                "eventingester",
+                "lookoutingester",
+                "lookout",
+                "executor",
+            )
+        },
+        # what the programs read before their own configuration, and what an executor needs in its cluster
+        files=(
+            "config",
+            "_local/kind/priorityclasses.yaml",
+            "deployment/executor/templates/clusterrole.yaml",
+        ),
     ),
 )
 

@@ -80,6 +80,26 @@ async def connect_host(namespace: str, interface: str, link: IPv4Network) -> Non
     await ip("route", "add", "default", "via", str(ours), namespace=namespace)
 
 
+async def connect_clusters(cable: str, one: tuple[str, IPv4Address], other: tuple[str, IPv4Address]) -> None:
+    """A cable between the namespaces of two clusters, by which each reaches the address that this host knows it by.
+
+    Args:
+        cable: the name of both its ends.
+        one: a namespace, and its address from this host.
+        other: likewise.
+    """
+    await ip("link", "add", cable, "type", "veth", "peer", "name", cable, "netns", other[0], namespace=one[0])
+    for (namespace, own), (_, peer) in ((one, other), (other, one)):
+        await ip("addr", "add", str(own), "peer", str(peer), "dev", cable, namespace=namespace)
+        await ip("link", "set", cable, "up", namespace=namespace)
+
+
+async def delete_cable(namespace: str, cable: str) -> None:
+    """Remove a cable by one of its ends; nothing when it is absent."""
+    if (NAMESPACES / namespace).exists() and f" {cable}@" in await ip("link", "show", namespace=namespace):
+        await ip("link", "delete", cable, namespace=namespace)
+
+
 async def delete_link(interface: str) -> None:
     """Remove an interface of this host and its peer; nothing when it is absent."""
     if Path("/sys/class/net", interface).exists():

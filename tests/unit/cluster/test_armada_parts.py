@@ -21,10 +21,10 @@ _MAVEN = """\
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
-pom = next(word for word in sys.argv if word.startswith("--file=")).removeprefix("--file=")
-project = ElementTree.parse(pom)
-folder = Path(project.findtext(".//outputDirectory"))
-for item in project.iterfind(".//artifactItem"):
+options = dict(word.split("=", 1) for word in sys.argv if "=" in word)
+folder = Path(options["-DoutputDirectory"])
+for item in ElementTree.parse(options["--file"]).iterfind("dependencies/dependency"):
+    assert item.findtext("exclusions/exclusion/artifactId") == "*"
     artifact, version = item.findtext("artifactId"), item.findtext("version")
     classifier = f"-{item.findtext('classifier')}" if item.findtext("classifier") else ""
     (folder / f"{artifact}-{version}{classifier}.jar").write_text(artifact)
