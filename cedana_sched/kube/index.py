@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from cedana_sched.kube.watching import HasMetadata, Key, Mirror
+from cedana_sched.kube.watching import HasName, Key, Mirror
 
 K = TypeVar("K", bound=Hashable)
-T = TypeVar("T", bound=HasMetadata)
+T = TypeVar("T", bound=HasName)
 
 
 class Index(Generic[K, T]):
@@ -45,5 +45,5 @@ class Index(Generic[K, T]):
             self._found.setdefault(key, {})[_name(now)] = now
 
 
-def _name(one: HasMetadata) -> Key:
+def _name(one: HasName) -> Key:
     return one.metadata.namespace, one.metadata.name

@@ -27,12 +27,33 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 
 
+class Named(Protocol):
+    """As much of an object's metadata as a mirror needs; `Metadata` has it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def resource_version(self) -> str: ...
+
+
+class HasName(Protocol):
+    @property
+    def metadata(self) -> Named: ...
+
+
 class HasMetadata(Protocol):
     @property
     def metadata(self) -> Metadata: ...
 
 
-T = TypeVar("T", bound=HasMetadata)
+T = TypeVar("T", bound=HasName)
 Key = tuple[str, str]
 """Namespace (empty where the kind has none) and name."""
 
@@ -220,5 +241,5 @@ class Mirror(Generic[T]):
             sink(before, now)
 
 
-def _key(one: HasMetadata) -> Key:
+def _key(one: HasName) -> Key:
     return one.metadata.namespace, one.metadata.name

@@ -36,13 +36,10 @@ class Shelf(Protocol[T_co]):
     def __iter__(self) -> Iterator[T_co]: ...
 
 
-class Knowledge:
-    """All that an admission call may look at. Whoever follows Checkpoints and PreemptionHolds notes their changes."""
+class Preemptions:
+    """Checkpoints and PreemptionHolds, by whom they are of. Whoever follows them notes their changes."""
 
-    def __init__(self, namespaces: Shelf[PartialObject], nodes: Shelf[PartialObject], policies: Shelf[Policy]) -> None:
-        self.namespaces = namespaces
-        self.nodes = nodes
-        self.policies = policies
+    def __init__(self) -> None:
         self._of_replica: Index[tuple[str, str, int], Checkpoint] = Index(
             lambda one: (one.metadata.namespace, one.spec.identity.id, one.spec.identity.index)
         )
@@ -79,6 +76,16 @@ class Knowledge:
         """Holds that wait, or have waited, for checkpoints of this pod."""
         signals = {checkpoint.spec.hold for checkpoint in self._of_pod.of(uid)}
         return tuple(hold for signal in signals for hold in self._holds.of(signal))
+
+
+class Knowledge(Preemptions):
+    """All that an admission call may look at."""
+
+    def __init__(self, namespaces: Shelf[PartialObject], nodes: Shelf[PartialObject], policies: Shelf[Policy]) -> None:
+        super().__init__()
+        self.namespaces = namespaces
+        self.nodes = nodes
+        self.policies = policies
 
     def policy(self, name: str | None) -> CheckpointPolicy:
         """The policy of that name; without one the policy called `default`, else what is built in.

@@ -41,6 +41,7 @@ class CheckpointStatus(_Read, frozen=True):
     phase: Phase = Phase.PENDING
     step: CheckpointStep = CheckpointStep.WAITING
     snapshot: SnapshotName | None = None
+    committed_at: str | None = None
 
 
 class Checkpoint(_Read, frozen=True):

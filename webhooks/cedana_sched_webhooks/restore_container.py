@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.quantities import amount
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.configuration import RestoreContainer
 
@@ -15,8 +14,6 @@ VOLUME_SIZE: Final = "1Mi"
 LEAST_MEMORY: Final = "64Mi"
 
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
-_QUANTITY = re.compile(r"([0-9.]+)(?:e([0-9]+)|([KMGTPE]i|[mkMGTPE])?)", re.IGNORECASE)
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def container(wanted: RestoreContainer, application: dict[str, Any]) -> dict[str, Any]:
@@ -54,22 +51,8 @@ def _resources(application: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for kind in ("limits", "requests"):
         taken = {name: value for name, value in (asked.get(kind) or {}).items() if name in _ADDED_UP}
-        if "memory" in taken and _bytes(str(taken["memory"])) < _bytes(LEAST_MEMORY):
+        if "memory" in taken and amount(str(taken["memory"])) < amount(LEAST_MEMORY):
             taken["memory"] = LEAST_MEMORY
         if taken:
             found[kind] = taken
     return found
-
-
-def _bytes(quantity: str) -> Decimal:
-    """A Kubernetes quantity as a number; 0 where it is none, which the API server will refuse."""
-    match = _QUANTITY.fullmatch(quantity)
-    if match is None:
-        return Decimal(0)
-    number, exponent, suffix = Decimal(match[1]), match[2], match[3] or ""
-    if exponent is not None:
-        return number.scaleb(int(exponent))
-    if suffix == "m":
-        return number / 1000
-    base = 1024 if suffix.endswith("i") else 1000
-    return number * Decimal(base) ** _POWERS[suffix[:1].upper()]

@@ -40,7 +40,7 @@ def answer(way: Way, body: bytes, holder: Holder, claims: Claims) -> Answer:
         Preemptor(evictor.uid, evictor.job, needs.amounts()),
         Place(way, node, all(one.job == evictor.job for one in candidates)),
         candidates,
-        holder.free(node),
+        holder.free(node, evictor.uid),
     )
     wanted = Wanted(way, evictor.job, evictor.uid)
     for uid in decision.asked:

@@ -52,9 +52,11 @@ class Holder(Protocol):
         """
         ...
 
-    def free(self, node: str) -> dict[str, float] | None:
+    def free(self, node: str, preemptor: str) -> dict[str, float] | None:
         """What is free on a node, or will be once pods that are ending are gone; None where that is not known.
 
-        In Volcano's units: `cpu` in thousandths, `memory` in bytes, others by name in thousandths.
+        What others wait for there is not free to the preemptor, which is named by its pod's uid.
+
+        In Volcano's units: `cpu` in thousandths, `memory` in bytes, `pods`, others by name in thousandths.
         """
         ...

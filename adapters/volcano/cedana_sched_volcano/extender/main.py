@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,13 +20,14 @@ from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
 from cedana_sched_volcano.extender.holder import Holder
+from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.extender.metrics import Metrics
 from cedana_sched_volcano.extender.server import extender_application
 
 log = structlog.get_logger(__name__)
 
 
-class Holding(Holder, Protocol):
+class RunningHolder(Holder, Protocol):
     """A holder that keeps itself up to date."""
 
     async def run(self) -> None:
@@ -34,7 +35,7 @@ class Holding(Holder, Protocol):
         ...
 
 
-async def serve(configuration: Configuration, holding: Holding, stop: asyncio.Event) -> None:
+async def serve(configuration: Configuration, holding: RunningHolder, stop: asyncio.Event) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
     metrics, claims = Metrics(), Claims(time.monotonic, steering=configuration.victim_steering)
     application = extender_application(holding, claims, stop, metrics)
@@ -54,8 +55,8 @@ async def serve(configuration: Configuration, holding: Holding, stop: asyncio.Ev
         background.cancel()
 
 
-def main(holding: Callable[[Api, Configuration], Holding], arguments: Sequence[str] | None = None) -> int:
-    """`python -m cedana_sched_volcano.extender`, with what makes a replica's holder."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m cedana_sched_volcano.extender`."""
     parser = argparse.ArgumentParser(
         prog="cedana_sched_volcano.extender", description="What Volcano's extender plugin asks whom it may evict."
     )
@@ -65,7 +66,7 @@ def main(holding: Callable[[Api, Configuration], Holding], arguments: Sequence[s
 
     async def replica(configuration: Configuration, told: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            await serve(configuration, holding(api, configuration), told)
+            await serve(configuration, Holding(api), told)
 
     def go(configuration: Configuration) -> int:
         return run_in_good_order(functools.partial(replica, configuration))

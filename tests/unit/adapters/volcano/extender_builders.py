@@ -27,7 +27,7 @@ class KnownPods:
     def asked(self, pod_uid: str, by: Wanted) -> None:
         self.told.append((pod_uid, by))
 
-    def free(self, node: str) -> dict[str, float] | None:
+    def free(self, node: str, preemptor: str) -> dict[str, float] | None:
         return self.room.get(node)
 
     @property

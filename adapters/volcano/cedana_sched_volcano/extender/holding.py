@@ -1,0 +1,138 @@
+"""A holder over mirrors: what the webhooks know of protected pods and their holds, gangs, and what is free on nodes.
+
+Whether a pod may be evicted is decided by the same rule as in the webhook that Volcano's write of the pod's status
+meets a moment later, so that what is allowed here goes through there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from cedana_sched.adapter.pods import find_identity
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.marking import EvictionMarker
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import read_mark
+from cedana_sched_volcano.extender.holder import Holder, Standing, Wanted
+from cedana_sched_volcano.extender.room import Rooms
+from cedana_sched_volcano.gangs import Gangs, group_of
+from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
+from cedana_sched_webhooks.holds.pods import decide
+from cedana_sched_webhooks.identity import Replica
+from cedana_sched_webhooks.knowledge import Preemptions
+from cedana_sched_webhooks.objects import Checkpoint, PreemptionHold
+
+GANGS_LAST_SECONDS: Final = 1.0
+"""How long it is known what the end of each gang would cost: a call can name hundreds of members."""
+
+
+class Holding:
+    """Implements `Holder`. Run `run` as a task.
+
+    Args:
+        now: the time of day, as deadlines are written with.
+    """
+
+    def __init__(self, api: Api, now: Callable[[], datetime] = lambda: datetime.now(tz=UTC)) -> None:
+        self._now = now
+        self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup))
+        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
+        self._holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
+        self._preemptions = Preemptions()
+        self._checkpoints.subscribe(self._preemptions.note_checkpoint)
+        self._holds.subscribe(self._preemptions.note_hold)
+        self._rooms = Rooms(api)
+        self._by_uid: Index[str, Pod] = Index(lambda pod: pod.metadata.uid, self._pods)
+        self._gangs = Gangs(self._groups, self._pods)
+        self._costs: dict[tuple[str, str], float | None] = {}
+        """By PodGroup: what all members would compute again; None where it goes on without one."""
+        self._costs_since = now()
+        self._marker = EvictionMarker(api, now)
+
+    @property
+    def synced(self) -> bool:
+        """See `Holder`."""
+        return all(mirror.synced.is_set() for mirror in self._mirrors())
+
+    async def run(self) -> None:
+        """Follow the watches and write marks, for ever.
+
+        Raises:
+            AbsentError: Volcano's kinds, or our own, are not there.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._marker.run(), name="eviction marks")
+            for mirror in self._mirrors():
+                tasks.create_task(mirror.run(), name="mirror")
+
+    def standing(self, pod_uid: str) -> Standing | None:
+        """See `Holder`."""
+        pod = self._by_uid.one(pod_uid)
+        if pod is None:
+            return None
+        metadata = pod.metadata
+        if pod.status.phase != "Running" or metadata.deletion_timestamp is not None or pod.is_evicted:
+            return Standing(may_go=True)
+        now, mark = self._now(), read_mark(metadata.annotations)
+        decision = decide(pod_uid, mark, self._preemptions.holds_of_pod(pod_uid), now)
+        stays = decision.word == "kept"
+        wanted = mark is not None and mark.is_fresh(now)
+        return Standing(
+            may_go=decision.refused is None,
+            stays=stays,
+            saving=not stays and (wanted or decision.word in {"held", "past-deadline", "released"}),
+            unsaved_seconds=self._cost(pod, now),
+        )
+
+    def asked(self, pod_uid: str, by: Wanted) -> None:
+        """See `Holder`."""
+        pod = self._by_uid.one(pod_uid)
+        if pod is not None and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None:
+            self._marker.asked(pod.metadata, f"volcano extender, {by.way} for {by.job}")
+
+    def free(self, node: str, preemptor: str) -> dict[str, float] | None:
+        """See `Holder`."""
+        return self._rooms.free(node, preemptor)
+
+    def _cost(self, pod: Pod, now: datetime) -> float:
+        """What is computed again if it ends now, by itself and by those that cannot go on without it."""
+        if (key := group_of(pod)) is None:
+            return self._unsaved(pod, now)
+        if (now - self._costs_since).total_seconds() > GANGS_LAST_SECONDS:
+            self._costs.clear()
+            self._costs_since = now
+        if key not in self._costs:
+            family = self._gangs.family_of(pod)
+            whole = None if family.gang is None else sum(self._unsaved(one, now) for one in family.pods)
+            self._costs[key] = whole
+        cost = self._costs[key]
+        return self._unsaved(pod, now) if cost is None else cost
+
+    def _unsaved(self, pod: Pod, now: datetime) -> float:
+        """Since its newest snapshot that can be continued, if that is of this run of it, else since it began."""
+        began = datetime.fromisoformat(pod.status.start_time) if pod.status.start_time else now
+        if (identity := find_identity(pod)) is not None:
+            replica = Replica(identity.id, identity.index)
+            known = self._preemptions.checkpoints_of(identity.namespace, replica)
+            newest = max(known, key=lambda one: one.generation or 0, default=None)
+            if newest is not None and newest.generation is not None and newest.status.committed_at is not None:
+                began = max(began, datetime.fromisoformat(newest.status.committed_at))
+        return max(0.0, (now - began).total_seconds())
+
+    def _mirrors(self) -> tuple[Mirror[Any], ...]:
+        rooms = self._rooms
+        return self._pods, self._groups, self._checkpoints, self._holds, rooms.nodes, rooms.pods
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(holding: Holding) -> Holder:
+        return holding

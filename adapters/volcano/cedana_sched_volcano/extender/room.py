@@ -1,0 +1,130 @@
+"""What is free on each node, as Volcano counts it (pkg/scheduler/api: resource_info.go, pod_info.go; 1.14).
+
+Everything that runs there counts, whoever scheduled it, by its requests. Pods that are ending count no more, and those
+that wait for their room do (`FutureIdle`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import msgspec
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.quantities import thousandths, whole
+from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.watching import Mirror, Watch
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+_COUNTED = frozenset({"memory", "pods"})
+"""Resources whose unit is not a thousandth."""
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class Name(_Read, frozen=True):
+    """Of tens of thousands of pods nothing else of the metadata is kept."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+
+
+class Resources(_Read, frozen=True):
+    requests: dict[str, str] = {}
+
+
+class Container(_Read, frozen=True):
+    resources: Resources = Resources()
+    restart_policy: str = ""
+
+
+class OccupantSpec(_Read, frozen=True):
+    node_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: dict[str, str] = {}
+
+
+class OccupantStatus(_Read, frozen=True):
+    nominated_node_name: str = ""
+
+
+class Occupant(_Read, frozen=True):
+    """A pod, as far as it takes room."""
+
+    metadata: Name
+    spec: OccupantSpec = OccupantSpec()
+    status: OccupantStatus = OccupantStatus()
+
+    @property
+    def at(self) -> str | None:
+        """The node where it takes room; None once it is ending, and before it has one."""
+        return None if self.metadata.deletion_timestamp is not None else self.spec.node_name or None
+
+    @property
+    def waits_for(self) -> str | None:
+        """The node where room is being made for it."""
+        if self.spec.node_name or self.metadata.deletion_timestamp is not None:
+            return None
+        return self.status.nominated_node_name or None
+
+    @property
+    def amounts(self) -> Counter[str]:
+        """What it takes. Init containers that end are no part of it; sidecars are."""
+        running = [*self.spec.containers, *(one for one in self.spec.init_containers if one.restart_policy == "Always")]
+        found = Counter({"pods": 1})
+        for requests in (self.spec.overhead, *(one.resources.requests for one in running)):
+            found.update(_amounts(requests))
+        return found
+
+
+class NodeStatus(_Read, frozen=True):
+    allocatable: dict[str, str] = {}
+
+
+class Node(_Read, frozen=True):
+    metadata: Name
+    status: NodeStatus = NodeStatus()
+
+
+class Rooms:
+    """Follows all nodes and all pods of a cluster: run `run` of both mirrors as tasks."""
+
+    def __init__(self, api: Api) -> None:
+        self.nodes = Mirror(Watch(api, NODES, Node))
+        self.pods = Mirror(Watch(api, PODS, Occupant, fields=UNFINISHED))
+        self._taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._waiting: Index[str, Occupant] = Index(lambda pod: pod.waits_for, self.pods)
+        self.pods.subscribe(self._note)
+
+    def free(self, node: str, preemptor: str) -> dict[str, float] | None:
+        """See `Holder.free`."""
+        known = self.nodes.get(node)
+        if known is None:
+            return None
+        left = Counter(_amounts(known.status.allocatable))
+        left.subtract(self._taken.get(node, {}))
+        for pod in self._waiting.of(node):
+            if pod.metadata.uid != preemptor:
+                left.subtract(pod.amounts)
+        return {name: float(amount) for name, amount in left.items()}
+
+    def _note(self, before: Occupant | None, now: Occupant | None) -> None:
+        """A mirror's sink."""
+        if before is not None and (node := before.at) is not None:
+            taken = self._taken[node]
+            taken.subtract(before.amounts)
+            if not taken["pods"]:
+                del self._taken[node]
+        if now is not None and (node := now.at) is not None:
+            self._taken[node].update(now.amounts)
+
+
+def _amounts(quantities: dict[str, str]) -> dict[str, int]:
+    return {name: (whole if name in _COUNTED else thousandths)(text) for name, text in quantities.items()}

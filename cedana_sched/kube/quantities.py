@@ -1,0 +1,38 @@
+"""Amounts as Kubernetes writes them: `500m`, `2`, `1.5Gi`, `1e3`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from decimal import Decimal
+from typing import Final
+
+_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([KMGTPE]i|[mkMGTPE])?)")
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+
+
+def amount(quantity: str) -> Decimal:
+    """What it says; 0 where it says nothing, which an API server refuses."""
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        return Decimal(0)
+    number, exponent, suffix = Decimal(match[1]), match[2], match[3] or ""
+    if exponent is not None:
+        return number.scaleb(int(exponent))
+    if suffix == "m":
+        return number / 1000
+    base = 1024 if suffix.endswith("i") else 1000
+    return number * Decimal(base) ** _POWERS[suffix[:1].upper()]
+
+
+@functools.lru_cache(maxsize=4096)
+def whole(quantity: str) -> int:
+    """Rounded up, as `Quantity.Value` does."""
+    return math.ceil(amount(quantity))
+
+
+@functools.lru_cache(maxsize=4096)
+def thousandths(quantity: str) -> int:
+    """Rounded up, as `Quantity.MilliValue` does."""
+    return math.ceil(amount(quantity) * 1000)
