@@ -1,0 +1,67 @@
+"""One Armada has two clusters: it places jobs on both, and pods of both reach it at the same address."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from armada_client.armada.event_pb2 import JobRunningEvent
+from armada_client.typings import EventType
+
+from tests.cluster import lifetime
+from tests.cluster.armada.armada import Armada
+from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.bring_up import bring_up
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.steps import Steps
+
+_ASK = """
+import socket
+with socket.create_connection(("{host}", {port}), 10):
+    print("reached")
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def other(cluster: Cluster, steps: Steps) -> AsyncIterator[Cluster]:
+    """A second cluster, of one node."""
+    name = f"{cluster.place.name[:24]}-other"
+    await lifetime.take_down(name)  # of an earlier run that was killed
+    try:
+        yield await bring_up(Path("kind-configs/one-node.yaml"), name, [], steps)
+    finally:
+        with steps.step("Other cluster down"):
+            await lifetime.take_down(name)
+
+
+@pytest.mark.any_shape
+async def test_jobs_run_on_both_clusters_of_one_armada(
+    armada: Armada, cluster: Cluster, other: Cluster, namespace: Namespace, toolbox: str
+) -> None:
+    async with (
+        armada.having(other),
+        other.api() as api,
+        Namespace.created(other, api, namespace.name) as elsewhere,
+        Jobs.opened(armada.address, namespace.name) as jobs,
+    ):
+        queue = await jobs.queue(namespace.name)
+        amounts = {"cpu": "100m", "memory": "64Mi"}
+        resources = {"requests": amounts, "limits": amounts}
+        places = {cluster.place.name: (cluster, namespace), other.place.name: (other, elsewhere)}
+        for name, (place, within) in places.items():
+            host, _, port = armada.address_in(place).partition(":")
+            ask = container(toolbox, "python3", "-c", _ASK.format(host=host, port=port), resources=resources)
+            node = {"kubernetes.io/hostname": next(iter(place.nodes))}
+            spec = pod("job", ask, nodeSelector=node, tolerations=[{"operator": "Exists"}])["spec"]
+
+            [job] = await jobs.submit(queue, name, spec)
+
+            ran = await jobs.wait_for(queue, name, {job: EventType.running})
+            message = ran[job].message
+            assert isinstance(message, JobRunningEvent)
+            assert message.cluster_id == name
+            await jobs.wait_for(queue, name, {job: EventType.succeeded})
+            assert await within.logs(pod_name(job)) == "reached\n"
