@@ -168,6 +168,11 @@ helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
+{{/* Where Volcano reaches our extender. */}}
+{{- define "cedana.volcanoExtender" -}}
+{{- printf "http://%s-volcano-extender.%s.svc:%d" (include "cedana.fullname" .) .Release.Namespace (int .Values.volcano.extender.port) -}}
+{{- end -}}
+
 {{/* Users whose evictions of single pods are held. */}}
 {{- define "cedana.schedulerUsers" -}}
 {{- $users := list -}}

@@ -14,8 +14,9 @@ from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
 from cedana_sched.model.objects import names
+from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_webhooks.configuration import Configuration as WebhooksConfiguration
-from cedana_sched_webhooks.main import JOBS, PODS, VALIDATE
+from cedana_sched_webhooks.main import JOBS, PODS, STATUSES, VALIDATE
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for
 from tests.cluster.binaries.build import Binaries
@@ -35,6 +36,13 @@ EVERYTHING: dict[str, Any] = {
     "excludedNamespaces": ["monitoring"],
     "coordinator": {"podLabels": {"team": "hpc"}, "extraEnv": [{"name": "A", "value": "b"}]},
 }
+VOLCANO: dict[str, Any] = {
+    **S3,
+    "volcano": {"enabled": True, "users": ["volcano"], "extender": {"enabled": True, "victimSteering": True}},
+    "metrics": EVERYTHING["metrics"],
+    "excludedNamespaces": ["monitoring"],
+}
+EXTENDER = "cedana-sched-volcano-extender"
 WORKLOADS = ("Deployment", "DaemonSet", "Job")
 
 
@@ -74,6 +82,29 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
 
 
+async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
+    await lint(helm, VOLCANO)
+    objects = await render(helm, VOLCANO)
+    written = named(objects, "ConfigMap", "cedana-sched")["data"]["volcano-extender.json"]
+    told = ExtenderConfiguration.model_validate_json(written)
+    assert (told.namespace, told.victim_steering) == (NAMESPACE, True)
+    service, deployment = named(objects, "Service", EXTENDER), named(objects, "Deployment", EXTENDER)
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    assert ports == {"extender": told.port, "operations": told.operations_port}
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]} == ports
+    assert deployment["spec"]["replicas"] == 2, "it must not be away"
+    assert named(objects, "PodDisruptionBudget", EXTENDER)["spec"]["minAvailable"] == 1
+    asks = named(objects, "NetworkPolicy", EXTENDER)["spec"]["ingress"][0]
+    assert asks["ports"] == [{"port": "extender"}]
+    assert asks["from"], "who can ask it has pods frozen"
+    alerts = json.dumps(of_kind(objects, "PrometheusRule"))
+    assert f'service=\\"{EXTENDER}\\"' in alerts
+    without = await render(helm, {**VOLCANO, "volcano": {"enabled": True}})
+    assert EXTENDER not in json.dumps(without)
+
+
 async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
     objects = await render(helm, EVERYTHING)
     runtime_class = named(objects, "RuntimeClass", names.RUNTIME_CLASS)
@@ -88,14 +119,11 @@ async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
 
 
 async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
-    objects = await render(helm, EVERYTHING)
-    hooks = [
-        hook
-        for body in of_kind(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-        for hook in body["webhooks"]
-    ]
+    hooks = hooks_of(await render(helm, EVERYTHING))
     paths = {hook["clientConfig"]["service"]["path"] for hook in hooks}
     assert paths == {PODS, JOBS, f"{VALIDATE}checkpointpolicies", f"{VALIDATE}checkpointstorages"}
+    hooks += hooks_of(await render(helm, VOLCANO))
+    assert STATUSES in {hook["clientConfig"]["service"]["path"] for hook in hooks}
     for hook in hooks:
         assert hook["failurePolicy"] == "Ignore"
         assert hook["timeoutSeconds"] <= 5
@@ -106,9 +134,14 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
             assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
 
 
+def hooks_of(objects: list[Object]) -> list[Object]:
+    configurations = of_kind(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    return [hook for body in configurations for hook in body["webhooks"]]
+
+
 async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
     """Pod Security itself says so."""
-    objects = await render(helm, EVERYTHING)
+    objects = await render(helm, {**EVERYTHING, **VOLCANO})
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "restricted-test", "labels": labels}}
     await api.apply(namespace)
@@ -123,7 +156,8 @@ async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
         await api.delete("v1", "Namespace", "restricted-test")
     assert "violates PodSecurity" in refused.pop("cedana-sched-agent")
     assert set(refused.values()) == {""}
-    assert set(refused) == {"cedana-sched-coordinator", "cedana-sched-webhooks", "cedana-sched-uninstall"}
+    restricted = {"cedana-sched-coordinator", "cedana-sched-webhooks", "cedana-sched-uninstall", EXTENDER}
+    assert set(refused) == restricted
 
 
 async def said_of(api: Api, pod: Object) -> str:
@@ -136,7 +170,7 @@ async def said_of(api: Api, pod: Object) -> str:
 
 
 async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
-    objects = await render(helm, EVERYTHING)
+    objects = await render(helm, {**EVERYTHING, **VOLCANO})
     for body in of_kind(objects, "ClusterRole", "Role"):
         for rule in body["rules"]:
             assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
@@ -147,12 +181,16 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
         ("checkpoints/status", "patch"), ("restores/status", "patch"), ("nodes", "patch"),
         ("events", "create"), ("events", "patch"),
     }  # fmt: skip
+    extender = {triple for rule in rules_of(objects, EXTENDER) for triple in triples(rule)}
+    assert {(resource, verb) for _, resource, verb in extender if verb not in {"get", "list", "watch"}} == {
+        ("pods", "patch")
+    }
     secrets = [rule for rule in rules_of(objects, "cedana-sched-coordinator") if "secrets" in rule["resources"]]
     assert secrets == []
 
 
 async def test_an_adapter_has_the_rights_that_it_asks_for(helm: Binaries) -> None:
-    given = rules_of(await render(helm, EVERYTHING), "cedana-sched-coordinator")
+    given = rules_of(await render(helm, {**EVERYTHING, **VOLCANO}), "cedana-sched-coordinator")
     has = {triple for rule in given for triple in triples(rule)}
     for fragment in sorted(REPOSITORY.glob("adapters/*/rbac.yaml")):
         asked = {triple for rule in yaml.safe_load(fragment.read_text())["rules"] for triple in triples(rule)}
@@ -173,6 +211,9 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
         ({"storage": {"s3": {"bucket": "Lab"}}}, "/storage/s3/bucket"),
         ({**S3, "agents": {}}, "'agents' not allowed"),
         ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),
+        ({**S3, "volcano": {"extender": {"enabled": True}}}, "needs volcano.enabled"),
+        ({**S3, "volcano": {"enabled": True, "extender": {"httpTimeout": "0.5"}}}, "/volcano/extender/httpTimeout"),
+        ({**S3, "volcano": {"enabled": True, "extender": {"port": 8081}}}, "8081 is taken"),
     ],
 )
 async def test_values_that_cannot_be_meant_are_refused(helm: Binaries, told: dict[str, Any], said: str) -> None:
