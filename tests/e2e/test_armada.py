@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from armada_client.typings import EventType
 
@@ -13,6 +14,8 @@ from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_name
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+
+pytestmark = pytest.mark.any_shape
 
 
 @pytest_asyncio.fixture(loop_scope="session")
