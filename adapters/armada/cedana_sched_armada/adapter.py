@@ -183,6 +183,7 @@ class ArmadaAdapter:
 
     def _concluded(self, case: Case, outcome: Outcome) -> None:
         """Say on the pods what has become of their jobs."""
+        self._preemptions.over(case.uid)
         for member in case.members:
             successor = outcome.successors.get(member.job)
             if successor is not None:

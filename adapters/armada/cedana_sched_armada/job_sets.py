@@ -142,7 +142,9 @@ class JobSets:
 
     async def _follow(self, job_set: JobSet) -> None:
         log.info("job set is followed", queue=job_set.queue, job_set=job_set.name)
-        self._ledger.streams.setdefault(job_set, self._beginning(job_set))
+        if job_set not in self._ledger.streams:
+            self._ledger.streams[job_set] = self._beginning(job_set)
+            self._ledger.changed()  # who comes after us goes on with it, whatever is gone by then
         what = f"events of job set {job_set}"
         while True:  # each time anything was heard, the pauses between attempts begin anew
             await until_done(

@@ -163,12 +163,11 @@ class Ledger:
 
     def concerns(self, job_set: JobSet) -> bool:
         """Whether anything of it is open."""
-        open_here = (one.job_set for one in (*self.cases.values(), *self.awaited.values()))
-        return job_set in open_here
+        return job_set in self.job_sets()
 
     def job_sets(self) -> set[JobSet]:
         """All of which anything is open."""
-        return {one.job_set for one in (*self.cases.values(), *self.awaited.values())}
+        return {one.job_set for one in self.cases.values()} | {one.job_set for one in self.awaited.values()}
 
     def case_of(self, job: str) -> Case | None:
         """The open preemption that this job is part of."""

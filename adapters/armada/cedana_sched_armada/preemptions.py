@@ -80,6 +80,8 @@ class Preemptions:
         self._clock = clock
         self._effects = effects
         self._told: set[str] = set()
+        self._released: set[str] = set()
+        """Uids of pods that were let go."""
         self._asked: set[str] = set()
         """Jobs whose cancellation was asked for by their id, until they are cancelled."""
         self._successors: dict[str, str] = {}
@@ -113,6 +115,8 @@ class Preemptions:
 
     def changed(self, before: Pod | None, now: Pod | None) -> None:
         """A mirror's sink: a victim that is deleted has a deadline from then on, which `until` tells."""
+        if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
+            self._released.discard(before.metadata.uid)
         job = job_of(now) if now is not None else None
         if now is None or job is None:
             return
@@ -142,6 +146,10 @@ class Preemptions:
         pods = (pod for member in case.members for pod in self._pods.of(member.job) if pod.metadata.uid in victims)
         ends = (_seconds(pod.metadata.deletion_timestamp) for pod in pods)  # the grace period is in it already
         return min([case.not_after, *(end for end in ends if end is not None)])
+
+    def over(self, uid: str) -> None:
+        """Nothing more is to be told of it."""
+        self._told.discard(uid)
 
     def pending(self) -> tuple[Preempted, ...]:
         """Signals of all that is open."""
@@ -189,8 +197,8 @@ class Preemptions:
         else:
             self._effects.conclude(case.uid)
         for member in case.members:
-            for pod in () if member.runs else self._pods.of(member.job):
-                self._effects.let_go(pod)
+            if not member.runs:
+                self._let_go(member.job)
 
     def _pods_with(self, job: str) -> tuple[tuple[Pod, ...], Gang | None]:
         """A job's pods here, or those of its whole gang."""
@@ -228,7 +236,8 @@ class Preemptions:
 
     def _let_go(self, job: str) -> None:
         for pod in self._pods.of(job):
-            if not pod.finished:
+            if not pod.finished and pod.metadata.uid not in self._released:
+                self._released.add(pod.metadata.uid)
                 self._effects.let_go(pod)
 
     def _submitted(self, job_set: JobSet, heard: Heard) -> None:

@@ -192,7 +192,7 @@ class Resubmissions:
     async def _submit(self, case: Case, back: _Return, there: Mapping[str, str]) -> dict[str, str]:
         ids = {member.job: member.id for member in back.members}
         items = {
-            job: successor_of(kept, ids.get(job) or id_of(kept), back.number, back.gang)
+            job: successor_of(kept, ids.get(job), back.number, back.gang)
             for job, kept in back.jobs.items()
             if job not in there
         }

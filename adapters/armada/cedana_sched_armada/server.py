@@ -28,7 +28,7 @@ READ_SECONDS = 120.0
 """For reading what a stream has; a stream that is watched has no end."""
 DETAILS_AT_ONCE = 100
 """Servers refuse to look up more than their `queryApi.maxQueryItems`, 500 by default."""
-_OPTIONS = (
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.keepalive_time_ms", 30_000),  # servers allow one in 10 s; their own is one in 120 s
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_receive_message_length", 64 << 20),
@@ -40,9 +40,9 @@ class ArmadaServer:
 
     def __init__(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._events = EventStub(channel)
-        self._submit = SubmitStub(channel)
-        self._jobs = JobsStub(channel)
+        self._events = EventStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+        self._submit = SubmitStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+        self._jobs = JobsStub(channel)  # type: ignore[no-untyped-call]  # generated without types
 
     @classmethod
     @asynccontextmanager

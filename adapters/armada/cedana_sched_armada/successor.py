@@ -77,12 +77,12 @@ def number_of(job: Job) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def successor_of(job: Job, identifier: str, number: int, gang: NewGang | None) -> JobSubmitRequestItem:
+def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | None) -> JobSubmitRequestItem:
     """What to submit in the place of a preempted job.
 
     Args:
         job: as Armada has kept it.
-        identifier: under which its snapshots are found.
+        identifier: under which its snapshots are found; None where nobody protects it.
         number: which resubmission in a row it is, from 1.
         gang: the one that its gang comes back as, if it is in one.
     """
@@ -104,7 +104,8 @@ def successor_of(job: Job, identifier: str, number: int, gang: NewGang | None) -
     for spec in (item.pod_spec, *item.pod_specs):
         _without_repetition(spec)
     annotations = item.annotations
-    annotations[names.ID] = identifier
+    if identifier is not None:
+        annotations[names.ID] = identifier
     annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_of(job), str(number)
     if EXTERNAL_URI not in annotations:
         annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_of(job)}"

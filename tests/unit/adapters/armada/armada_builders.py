@@ -82,19 +82,22 @@ class KeptSnapshots:
 
 
 class KeptNotes:
-    """A ConfigMap's worth of text. `failures` writes are refused first."""
+    """A ConfigMap's worth of text. A write says that it has `entered`, and waits at the `gate`, where there is one."""
 
     def __init__(self) -> None:
         self.text: bytes | None = None
-        self.writes = 0
+        self.entered = asyncio.Event()
+        self.gate: asyncio.Event | None = None
 
     async def read(self) -> bytes | None:
         return self.text
 
     async def write(self, notes: bytes) -> None:
+        self.entered.set()
+        if self.gate is not None:
+            await self.gate.wait()
         await asyncio.sleep(0)
         self.text = notes
-        self.writes += 1
 
 
 class HeardEvents(EventRecorder):

@@ -73,9 +73,9 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
     async def serving(self, credentials: grpc.ServerCredentials | None = None, port: int = 0) -> AsyncIterator[str]:
         """Its address inside the block."""
         server = grpc.aio.server()
-        submit_pb2_grpc.add_SubmitServicer_to_server(self, server)
-        event_pb2_grpc.add_EventServicer_to_server(self, server)
-        job_pb2_grpc.add_JobsServicer_to_server(self, server)
+        submit_pb2_grpc.add_SubmitServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
+        event_pb2_grpc.add_EventServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
+        job_pb2_grpc.add_JobsServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
         address = f"localhost:{port}"
         port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         await server.start()
@@ -144,6 +144,10 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         """Every watch breaks."""
         self._cut += 1
         self._wake()
+
+    def last_id(self, queue: str, job_set: str) -> str:
+        """Where a stream stands that has told everything."""
+        return self._streams[queue, job_set][-1].id
 
     def successors_of(self, job: str) -> list[str]:
         """Jobs that were made in its place, cancelled ones aside."""
@@ -269,11 +273,17 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
     def _say(self, made: Made, *events: tuple[str, dict[str, Any]]) -> None:
         messages = []
         for name, fields in events:
-            kind = event_pb2.EventMessage.DESCRIPTOR.fields_by_name[name].message_type._concrete_class
-            event = kind(job_id=made.job.id, job_set_id=made.job_set, queue=made.queue, **fields)
+            message = event_pb2.EventMessage()
+            event = getattr(message, name)
             now = self._clock()
             event.created.seconds, event.created.nanos = int(now), int(now % 1 * 1e9)
-            messages.append(event_pb2.EventMessage(**{name: event}))
+            event.job_id, event.job_set_id, event.queue = made.job.id, made.job_set, made.queue
+            for field, value in fields.items():
+                if isinstance(value, str):
+                    setattr(event, field, value)
+                else:
+                    getattr(event, field).CopyFrom(value)
+            messages.append(message)
         key = (made.queue, made.job_set)
         if self.ingesting:
             self._see(key, messages)

@@ -1,0 +1,169 @@
+"""What survives the coordinator, and which job sets it follows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Verdict
+from cedana_sched_armada.events import JobSet
+from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, until
+
+
+def _followed(coordinator: Coordinator) -> list[str]:
+    job_sets = coordinator.adapter._job_sets
+    return [one.name for one in job_sets.followed] if job_sets is not None else []
+
+
+def _position(coordinator: Coordinator) -> str:
+    return coordinator.adapter._ledger.streams[JobSet(QUEUE, JOB_SET)]
+
+
+async def test_what_is_pending_is_told_again_with_the_same_uid(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        told = await coordinator.signal()
+    world.now += 5
+    world.delete(job)  # and its pod is gone meanwhile
+    async with world.coordinator() as coordinator:
+        assert await coordinator.signal() == told
+        await coordinator.release(told)
+    async with world.coordinator() as coordinator:
+        await coordinator.adapter._ready.wait()
+        assert coordinator.reports.empty(), "it is over"
+    assert len(world.armada.successors_of(job)) == 1
+
+
+async def test_nobody_is_told_before_it_is_noted(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.notes.gate = asyncio.Event()
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        await world.notes.entered.wait()
+        await asyncio.sleep(0.01)
+        assert coordinator.reports.empty()
+        world.notes.gate.set()
+        await coordinator.signal()
+
+
+async def test_a_preemption_while_nobody_listened_is_made_good(world: World) -> None:
+    """Its pod was not saved; there is an earlier snapshot of the one job, and none of the other."""
+    saved, unsaved, foreign = world.submit(variable="md-run-7"), world.submit(), world.submit("other")
+    for job in (saved, unsaved):
+        world.start(job)
+    world.start(foreign, protected=False)
+    world.snapshots.add("md-run-7")
+    async with world.coordinator() as coordinator:
+        await until(lambda: bool(world.armada.watching))
+        await coordinator.adapter._ledger.written()
+    world.now += 60
+    world.armada.preempt(saved, unsaved, foreign)
+    for job in (saved, unsaved):
+        world.delete(job)
+    world.now += 60
+    async with world.coordinator() as coordinator:
+        await until(lambda: len(world.armada.successors_of(saved)) == 1)
+        assert coordinator.reports.empty()
+    (successor,) = world.armada.successors_of(saved)
+    assert world.armada.jobs[successor].job.annotations[names.ID] == "md-run-7"
+    assert world.armada.successors_of(unsaved) == []
+    assert world.armada.successors_of(foreign) == []
+
+
+async def test_a_successor_that_is_preempted_before_it_has_a_pod_comes_back_too(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.snapshots.add(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        await coordinator.release(await coordinator.signal())
+    world.delete(job)
+    (successor,) = world.armada.successors_of(job)
+    async with world.coordinator() as coordinator:
+        assert _followed(coordinator) in ([], [JOB_SET])
+        world.armada.lease(successor)
+        world.armada.preempt(successor)
+        await until(lambda: len(world.armada.successors_of(successor)) == 1)
+        assert coordinator.reports.empty()
+    (second,) = world.armada.successors_of(successor)
+    assert world.armada.jobs[second].job.annotations[names.ID] == job
+    assert Identity(NAMESPACE, job) in {one.identity for one in world.snapshots.known}
+
+
+async def test_a_successor_in_another_cluster_is_its_coordinators(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.snapshots.add(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        await coordinator.release(await coordinator.signal())
+        world.delete(job)
+        (successor,) = world.armada.successors_of(job)
+        await until(lambda: _followed(coordinator) == [JOB_SET])
+        world.armada.run(successor)
+        await until(lambda: _followed(coordinator) == [])
+        world.armada.preempt(successor)
+        other = world.submit()
+        world.start(other)
+        world.armada.preempt(other)
+        assert (await coordinator.signal()).uid.startswith(other)
+    assert world.armada.successors_of(successor) == []
+
+
+async def test_a_stream_ends_with_the_last_that_it_is_followed_for(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        await until(lambda: _followed(coordinator) == [JOB_SET])
+        world.armada.succeed(job)
+        world.change(job, phase="Succeeded")
+        await until(lambda: _position(coordinator) == world.armada.last_id(QUEUE, JOB_SET))
+        assert _followed(coordinator) == [JOB_SET], "as long as there is a pod"
+        world.delete(job)
+        assert _followed(coordinator) == []
+
+        again = world.submit()
+        world.start(again)
+        world.armada.preempt(again)
+        assert (await coordinator.signal()).uid.startswith(again)
+
+
+async def test_a_case_keeps_its_stream_until_it_is_over(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        signal = await coordinator.signal()
+        world.delete(job)
+        assert _followed(coordinator) == [JOB_SET]
+        await coordinator.release(signal, Verdict.LET_GO)
+        assert _followed(coordinator) == []
+
+
+async def test_who_may_not_watch_is_told_which_permission_is_missing(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.armada.denied.add("watch")
+    async with world.coordinator() as coordinator:
+        await until(lambda: bool(world.events.told))
+        world.armada.denied.clear()
+        world.armada.preempt(job)
+        await coordinator.signal()
+    told = world.events.told[0]
+    assert (told.reason, told.warning) == ("ArmadaDenied", True)
+    assert told.involved["name"] == f"armada-{job}-0"
+    assert f"verb watch on queue {QUEUE}, or watch_all_events" in told.message
+
+
+async def test_an_armada_that_is_not_there_is_waited_for(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.armada.faults["watch"] = ["before"] * 2
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        await coordinator.signal()
+    assert world.armada.calls.count("watch") == 3
