@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter import pods as protected_pods
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
 from cedana_sched.adapter.contract import HoldsEvictions
-from cedana_sched.kube.errors import AbsentError
+from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
@@ -161,7 +160,7 @@ class ArmadaAdapter:
 
     def let_go(self, pod: Pod) -> None:
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._chores.start(f"letting go of pod {name} {pod.metadata.uid}", lambda: self._let_go(pod))
+        self._chores.start(f"letting go of pod {name} {pod.metadata.uid}", lambda: let_go(self._cluster.api, pod))
 
     def surplus(self, job_set: JobSet, job: str) -> None:
         log.error("two jobs in one place; the later one is cancelled", job=job, job_set=str(job_set))
@@ -171,12 +170,6 @@ class ArmadaAdapter:
     async def _conclude(self, uid: str) -> None:
         if self._resubmissions is not None:
             await self._resubmissions.conclude(uid, {})
-
-    async def _let_go(self, pod: Pod) -> None:
-        try:
-            await protected_pods.let_go(self._cluster.api, pod)
-        except AbsentError:
-            return
 
     def _hear(self, job_set: JobSet, heard: Heard, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
         self._preemptions.hear(job_set, heard, missed=missed)

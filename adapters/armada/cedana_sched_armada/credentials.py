@@ -57,8 +57,7 @@ class Basic:
 
     async def metadata(self) -> Metadata:
         password = _secret("armada.auth.basic.passwordFile", self._settings.password_file)
-        pair = f"{self._settings.username}:{password}".encode()
-        return (("authorization", f"basic {base64.b64encode(pair).decode()}"),)
+        return (("authorization", f"basic {_pair(self._settings.username, password)}"),)
 
     def rejected(self) -> None: ...
 
@@ -113,8 +112,8 @@ class ClientCredentials:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 async with session.get(about) as answer:
                     provider = msgspec.json.decode(await _body(answer), type=_Provider)
-                auth = aiohttp.BasicAuth(settings.client_id, secret)
-                async with session.post(provider.token_endpoint, data=form, auth=auth) as answer:
+                headers = {"Authorization": f"Basic {_pair(settings.client_id, secret)}"}
+                async with session.post(provider.token_endpoint, data=form, headers=headers) as answer:
                     return msgspec.json.decode(await _body(answer), type=_Token)
         except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
             message = f"no token of {settings.provider_url}: {error!r}"
@@ -152,6 +151,10 @@ def channel_credentials(settings: TlsSettings) -> grpc.ChannelCredentials:
         private_key=_pem("armada.tls.key", settings.key),
         certificate_chain=_pem("armada.tls.certificate", settings.certificate),
     )
+
+
+def _pair(name: str, secret: str) -> str:
+    return base64.b64encode(f"{name}:{secret}".encode()).decode()
 
 
 def _pem(field: str, path: Path | None) -> bytes | None:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cedana_sched.adapter import pods as protected_pods
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Pod
+from cedana_sched_armada import adapter
 from tests.unit.adapters.armada.armada_builders import World
 
 
@@ -19,6 +19,6 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     async def let_go(_: Api, pod: Pod) -> None:
         made.let_go.append(pod.metadata.uid)
 
-    monkeypatch.setattr(protected_pods, "let_go", let_go, raising=False)
+    monkeypatch.setattr(adapter, "let_go", let_go)
     async with made.armada.serving() as made.address:
         yield made
