@@ -11,6 +11,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.findings import Finding
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 
@@ -96,5 +97,22 @@ class Withdrawing(Protocol):
 
         Raises:
             ApiError: the API server refused.
+        """
+        ...
+
+
+@runtime_checkable
+class Diagnosing(Protocol):
+    """An adapter that can say whether its scheduler is set up for what we do."""
+
+    @classmethod
+    async def diagnose(cls, api: Api) -> list[Finding]:
+        """What a person with these rights can see, in the order in which an admin would mend it.
+
+        Returns:
+            One finding where the scheduler is not there.
+
+        Raises:
+            ApiError: the API server refused, or did not answer.
         """
         ...

@@ -22,4 +22,4 @@ class PermissionRefusedError(CedanaSchedError):
 
 
 class DoctorError(CedanaSchedError):
-    """Something that the product needs is missing on this machine."""
+    """Something that the product needs is missing on this machine, or in the cluster."""

@@ -29,7 +29,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.REFUSED: "refused by the job's present phase, by keys or by permissions",
     ExitCode.TIMED_OUT: "the wait timed out; the operation goes on",
     ExitCode.INCOMPATIBLE: "the snapshot cannot continue on this machine",
-    ExitCode.UNREACHABLE: "engine or store unreachable; the same command may work later",
+    ExitCode.UNREACHABLE: "engine, store or API server unreachable; the same command may work later",
     ExitCode.INTERRUPTED: "interrupted by the user",
 }
 
@@ -45,6 +45,7 @@ _BY_ERROR: tuple[tuple[type[errors.CedanaSchedError], ExitCode], ...] = (
 
 # Errors of packages that are only imported when they are needed, by class name.
 _BY_NAME: dict[str, ExitCode] = {
+    "ApiUnavailableError": ExitCode.UNREACHABLE,
     "EngineRefusedError": ExitCode.REFUSED,
     "EngineUnreachableError": ExitCode.UNREACHABLE,
     "PermissionRefusedError": ExitCode.REFUSED,

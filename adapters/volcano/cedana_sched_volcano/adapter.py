@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing
 from cedana_sched.adapter.evictions import MarkedEvictions, Report
+from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.findings import Finding
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.gangs import Gangs
 from cedana_sched_volcano.objects import POD_GROUPS, SCHEDULER_NAME, PodGroup
 
@@ -40,6 +43,11 @@ class VolcanoAdapter:
     def connect(cls, cluster: ClusterAccess) -> Self:
         """Make it; nothing is asked of the API server yet."""
         return cls(cluster)
+
+    @classmethod
+    async def diagnose(cls, api: Api) -> list[Finding]:
+        """See `Diagnosing`."""
+        return await look(api)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""
@@ -73,5 +81,5 @@ def _is_volcanos(pod: Pod) -> bool:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: VolcanoAdapter) -> ClusterAdapter:
-        return adapter
+    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing]:
+        return adapter, adapter

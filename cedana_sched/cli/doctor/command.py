@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +13,7 @@ from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.cli.errors import DoctorError
 from cedana_sched.cli.output import Table
 from cedana_sched.cli.storage import Place
+from cedana_sched.model.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -22,14 +25,25 @@ def doctor(
     *,
     place: Place,
     prepare: Annotated[bool, typer.Option("--prepare", help="Make what can be made: CRIU from packages.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Look at the schedulers of a Kubernetes cluster, not at this machine.")
+    ] = False,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", help="How the cluster is reached.", show_default="as for kubectl")
+    ] = None,
 ) -> None:
-    """Say what this machine can do. Exit code 1 when something that is needed is missing."""
-    found = examine(session, place, prepare=prepare)
+    """Say what this machine or a cluster can do. Exit code 1 when something that is needed is missing."""
+    if kubeconfig is not None and not cluster:
+        raise UsageError(
+            "--kubeconfig", str(kubeconfig), "says how a cluster is reached", remedy="write --cluster as well"
+        )
+    found = _examine_cluster(kubeconfig) if cluster else examine(session, place, prepare=prepare)
     session.output.data(found, lambda: _table(found))
     failed = [finding for finding in found if finding.level is Level.FAIL]
     if failed:
         checks = ", ".join(dict.fromkeys(finding.check for finding in failed))
-        raise DoctorError(f"this machine cannot run jobs that survive preemption: {checks}", remedy="see above")
+        where = "the cluster" if cluster else "this machine"
+        raise DoctorError(f"{where} cannot run jobs that survive preemption: {checks}", remedy="see above")
 
 
 def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
@@ -47,6 +61,15 @@ def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
         *checked("store", lambda: services.store(place, session)),
         *checked("engine", lambda: services.engine(session)),
     ]
+
+
+def _examine_cluster(kubeconfig: Path | None) -> list[Finding]:
+    try:
+        from cedana_sched.cli.doctor.cluster import examine as look
+    except ImportError as error:
+        remedy = "install what clusters need: pip install 'cedana-sched[cluster]'"
+        raise UsageError("--cluster", "", f"is not part of this installation: {error}", remedy=remedy) from error
+    return asyncio.run(look(kubeconfig))
 
 
 def _table(found: list[Finding]) -> Table:

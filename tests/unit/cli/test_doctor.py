@@ -1,11 +1,18 @@
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from cedana_sched.adapter import registry
 from cedana_sched.cli.doctor import command, devices, machine
 from cedana_sched.cli.doctor.findings import Finding, Level, checked
+from cedana_sched.cli.exit_codes import ExitCode
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import CedanaSchedError
 
 from .conftest import Cli
@@ -101,3 +108,50 @@ def test_a_running_engine_is_named(engine: FakeEngine, cli: Cli, tmp_path: Path)
     found = {finding["check"]: finding["says"] for finding in json.loads(cli("doctor", "-o", "json").stdout)}
     assert found["engine"].startswith("version 0.1.0 runs as process 4711")
     assert {"kernel", "capabilities", "namespaces", "cgroups", "criu", "gpu", "disk"} <= set(found)
+
+
+class _Diagnosing:
+    """As much of an adapter as the doctor asks."""
+
+    def __init__(self, answer: Finding | CedanaSchedError) -> None:
+        async def diagnose(_: object) -> list[Finding]:
+            if isinstance(answer, CedanaSchedError):
+                raise answer
+            return [answer]
+
+        self.adapter = type("Adapter", (), {"diagnose": staticmethod(diagnose)})
+
+
+@pytest.fixture
+def adapters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Adapters that are installed; the cluster is none."""
+
+    @asynccontextmanager
+    async def opened(kubeconfig: str | None) -> AsyncIterator[str | None]:
+        yield kubeconfig
+
+    there: dict[str, Any] = {"kueue": type("Adapter", (), {})}
+    monkeypatch.setattr(registry, "installed", lambda: there)
+    monkeypatch.setattr(registry, "load", lambda name: there[name])
+    monkeypatch.setattr(Api, "open", opened)
+    return there
+
+
+def test_adapters_say_what_they_find_in_a_cluster(cli: Cli, adapters: dict[str, Any]) -> None:
+    adapters["volcano"] = _Diagnosing(Finding("volcano holds", Level.FAIL, "none", "install")).adapter
+    adapters["armada"] = _Diagnosing(CedanaSchedError("you may not look", remedy="ask")).adapter
+    result = cli("doctor", "--cluster", "--kubeconfig", "/dev/null", "-o", "json")
+    assert [one["level"] for one in json.loads(result.stdout)] == ["warn", "fail"]
+    assert "the cluster cannot run" in json.loads(result.stderr)["message"]
+    assert result.exit_code == 1
+
+
+def test_a_cluster_that_does_not_answer_is_no_finding(cli: Cli, adapters: dict[str, Any]) -> None:
+    adapters["volcano"] = _Diagnosing(ApiUnavailableError("nobody there")).adapter
+    assert cli("doctor", "--cluster").exit_code == ExitCode.UNREACHABLE
+
+
+def test_a_kubeconfig_is_for_clusters(cli: Cli) -> None:
+    result = cli("doctor", "--kubeconfig", "/dev/null")
+    assert result.exit_code == ExitCode.USAGE
+    assert "write --cluster as well" in result.stderr

@@ -19,13 +19,14 @@ CONFIG_MAP: Final = "volcano-scheduler-configmap"
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """What of ours is there. `extender_url` is None where no extender was installed."""
+    """What of ours is there."""
 
     status_hold: bool
     """A webhook of ours is asked before the scheduler writes a pod's `DisruptionTarget`."""
     pre_stop: bool = True
     """Protected pods get a preStop that waits for their checkpoint."""
-    extender_url: str | None = None
+    extender_urls: tuple[str, ...] = ()
+    """All by which our extender is reached, the one to write first; empty where none was installed."""
 
 
 def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installation: Installation) -> list[Finding]:
@@ -52,7 +53,7 @@ def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installat
         found += preemption.plugins(configuration)
         found += preemption.queues(configuration, queues)
         held = installation.status_hold
-        found += extender.findings(configuration, otherwise_held=held, url=installation.extender_url)
+        found += extender.findings(configuration, otherwise_held=held, urls=installation.extender_urls)
         found += _ways(configuration, installation)
     return found
 
@@ -76,6 +77,6 @@ def _ways(configuration: SchedulerConfiguration, installation: Installation) -> 
         yield Finding(
             WAYS, Level.WARN, f"{says}: a victim is doomed by then, whatever becomes of its checkpoint", remedy
         )
-    if installation.extender_url is not None and configuration.plugin(EXTENDER) is None:
+    if installation.extender_urls and configuration.plugin(EXTENDER) is None:
         says = "our extender runs, and Volcano does not ask it: its configuration lacks the plugin"
-        yield Finding(WAYS, Level.WARN, says, f"add it, last in the only tier, at {installation.extender_url}")
+        yield Finding(WAYS, Level.WARN, says, f"add it, last in the only tier, at {installation.extender_urls[0]}")

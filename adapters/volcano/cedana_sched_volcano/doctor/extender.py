@@ -25,18 +25,20 @@ def holds(configuration: SchedulerConfiguration, way: Way) -> bool:
     return not list(_bypassed(configuration, way))
 
 
-def findings(configuration: SchedulerConfiguration, *, otherwise_held: bool, url: str | None) -> Iterator[Finding]:
+def findings(
+    configuration: SchedulerConfiguration, *, otherwise_held: bool, urls: tuple[str, ...]
+) -> Iterator[Finding]:
     """What is wrong with the extender, where there is one.
 
     Args:
         configuration: the scheduler's.
         otherwise_held: evictions that get past it are held in another way.
-        url: where our extender is reached; None where that is not known.
+        urls: where our extender is reached; empty where that is not known.
     """
     extender = configuration.plugin(EXTENDER)
     if extender is None:
         return
-    yield from _arguments(extender, url)
+    yield from _arguments(extender, urls)
     level = Level.WARN if otherwise_held else Level.FAIL
     for way in (way for way in VERBS if way in configuration.actions):
         problems = list(_bypassed(configuration, way))
@@ -84,10 +86,10 @@ def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple
         yield f"plugins behind it ({later}) begin anew where nobody is left, against its word", _ONE_TIER
 
 
-def _arguments(extender: Plugin, url: str | None) -> Iterator[Finding]:
+def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
     prefix = extender.text("extender.urlPrefix")
-    if url is not None and prefix and prefix.rstrip("/") != url.rstrip("/"):
-        yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is {prefix}", f"ours is reached at {url}")
+    if urls and prefix and prefix.rstrip("/") not in urls:
+        yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is {prefix}", f"ours is reached at {urls[0]}")
     if prefix.startswith("https:"):
         says = "extender.urlPrefix is https, and the plugin trusts only the authorities of its own image"
         yield Finding(CHECK, Level.WARN, says, "use http inside the cluster")

@@ -66,7 +66,8 @@ def found(
     extender_url: str | None = URL,
 ) -> list[Finding]:
     data = {"volcano-scheduler.conf": text, "notes.txt": "x"}
-    return examine(data, queues, Installation(status_hold, pre_stop, extender_url))
+    urls = () if extender_url is None else (extender_url,)
+    return examine(data, queues, Installation(status_hold, pre_stop, urls))
 
 
 def bad(findings: list[Finding]) -> list[str]:

@@ -1,0 +1,90 @@
+"""Looks at a cluster with a person's own rights: Volcano's configuration and Queues, and what of ours is there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SERVICES, VALIDATING_WEBHOOKS, Resource
+from cedana_sched.model.findings import Finding, Level
+from cedana_sched_volcano.doctor.examine import CHECK, CONFIG_MAP, Installation, examine
+from cedana_sched_volcano.objects import QUEUES
+
+OURS: Final = {"labelSelector": "app.kubernetes.io/part-of=cedana-sched"}
+STATUS_HOLD: Final = "statuses.sched.cedana.ai"
+PRE_STOP: Final = "pods.sched.cedana.ai"
+"""Names of our webhooks in the chart."""
+COMPONENT: Final = "app.kubernetes.io/component"
+EXTENDER: Final = "volcano-extender"
+
+
+class _ConfigMap(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: dict[str, str] = {}
+
+
+class _Webhook(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Webhooks(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    webhooks: tuple[_Webhook, ...] = ()
+
+
+class _Port(msgspec.Struct, frozen=True):
+    port: int
+    name: str = ""
+
+
+class _ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
+    ports: tuple[_Port, ...] = ()
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+
+
+class _Service(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _ServiceSpec
+
+
+async def look(api: Api) -> list[Finding]:
+    """Findings about each Volcano of a cluster.
+
+    Raises:
+        ApiError: the API server refused, or did not answer.
+    """
+    try:
+        queues, _ = await api.list_all(QUEUES, into=dict[str, Any])
+    except AbsentError:
+        return [Finding(CHECK, Level.OK, "Volcano is not installed")]
+    installation = await _installation(api)
+    named = {"fieldSelector": f"metadata.name={CONFIG_MAP}"}
+    found, _ = await api.list_all(CONFIG_MAPS, None, named, into=_ConfigMap)
+    if not found:
+        says = f"no ConfigMap is called {CONFIG_MAP}: Volcano is not there, or was installed under another name"
+        return [Finding(CHECK, Level.WARN, says, "look at its scheduler's configuration yourself")]
+    return [finding for one in found for finding in examine(one.data, list[Object](queues), installation)]
+
+
+async def _installation(api: Api) -> Installation:
+    holds = await _webhooks(api, VALIDATING_WEBHOOKS)
+    pods = await _webhooks(api, MUTATING_WEBHOOKS)
+    services, _ = await api.list_all(SERVICES, None, OURS, into=_Service)
+    urls = [url for one in services if one.metadata.labels.get(COMPONENT) == EXTENDER for url in _urls(one)]
+    return Installation(STATUS_HOLD in holds, PRE_STOP in pods, tuple(urls))
+
+
+async def _webhooks(api: Api, resource: Resource) -> set[str]:
+    configurations, _ = await api.list_all(resource, None, OURS, into=_Webhooks)
+    return {webhook.name for one in configurations for webhook in one.webhooks}
+
+
+def _urls(service: _Service) -> list[str]:
+    """All by which it is reached, as Kubernetes' DNS has them."""
+    name = f"{service.metadata.name}.{service.metadata.namespace}"
+    hosts = [f"{name}.svc", name, f"{name}.svc.cluster.local", service.spec.cluster_ip]
+    return [f"http://{host}:{port.port}" for port in service.spec.ports if port.name == "extender" for host in hosts]

@@ -1,0 +1,37 @@
+"""What the adapters find in a cluster, with the rights of the person who asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cedana_sched.adapter import registry
+from cedana_sched.adapter.cluster import Diagnosing
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.model.errors import CedanaSchedError
+
+
+async def examine(kubeconfig: Path | None) -> list[Finding]:
+    """Findings of every adapter that can look.
+
+    Raises:
+        UsageError: the kubeconfig cannot be used.
+        ApiUnavailableError: the API server does not answer.
+    """
+    found: list[Finding] = []
+    async with Api.open(None if kubeconfig is None else str(kubeconfig)) as api:
+        for name in sorted(registry.installed()):
+            found += await _of(name, api)
+    return found
+
+
+async def _of(name: str, api: Api) -> list[Finding]:
+    """An adapter that cannot be loaded, or a person who may not look, is a finding itself."""
+    try:
+        adapter = registry.load(name)
+        return await adapter.diagnose(api) if issubclass(adapter, Diagnosing) else []
+    except ApiUnavailableError:
+        raise
+    except CedanaSchedError as error:
+        return [Finding(name, Level.WARN, error.message, error.remedy)]
