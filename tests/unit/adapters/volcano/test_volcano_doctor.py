@@ -10,7 +10,8 @@ from cedana_sched.model.findings import Finding, Level
 from cedana_sched_volcano.doctor import scheduler
 from cedana_sched_volcano.doctor.examine import Installation, examine
 
-URL = "http://cedana-sched-volcano-extender.cedana-system:8713"
+HOST = "cedana-sched-volcano-extender.cedana-system"
+URL = f"http://{HOST}:8713"
 
 STOCK = """
 actions: "enqueue, allocate, backfill"

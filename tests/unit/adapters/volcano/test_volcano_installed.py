@@ -14,7 +14,7 @@ from cedana_sched.model.findings import Finding, Level
 from cedana_sched_volcano.doctor.examine import CONFIG_MAP
 from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.objects import QUEUES
-from tests.unit.adapters.volcano.test_volcano_doctor import ONE_TIER, bad
+from tests.unit.adapters.volcano.test_volcano_doctor import ONE_TIER, URL, bad
 
 QUEUE = {"metadata": {"name": "ml"}, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
 SERVICE = {
@@ -74,8 +74,10 @@ async def test_what_is_set_up_well_needs_nothing() -> None:
 
 
 async def test_an_extender_elsewhere_is_not_ours() -> None:
-    (said,) = bad(await Cluster(ONE_TIER.replace("cedana-system:8713", "elsewhere:8713")).findings())
-    assert said.startswith("warn extender.urlPrefix is http://cedana-sched-volcano-extender.elsewhere:8713")
+    elsewhere = URL.replace("cedana-system", "elsewhere")
+    assert bad(await Cluster(ONE_TIER.replace(URL, elsewhere)).findings()) == [
+        f"warn extender.urlPrefix is {elsewhere}"
+    ]
     assert bad(await Cluster(extender=False).findings()) == []
 
 
