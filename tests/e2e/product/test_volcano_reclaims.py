@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.model.objects.names import API_VERSION
+from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.client import Object
 from tests.cluster.cluster import Cluster
@@ -32,9 +33,9 @@ async def product(volcano_that_reclaims: None, installed: Product) -> Product:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def volcano_that_reclaims(volcano: None, cluster: Cluster, steps: Steps) -> None:
+async def volcano_that_reclaims(cluster: Cluster, steps: Steps) -> None:
     """Volcano with the actions that preempt."""
-    await Volcano(RECLAIMS).install(cluster, cluster.binaries, steps)
+    await install(cluster, [Volcano(RECLAIMS)], steps)
 
 
 async def test_reclaimed_pods_continue_where_they_stopped(
