@@ -91,16 +91,6 @@ class ArmadaAdapter:
         await self._cluster.pods.synced.wait()
         await until_done("notes of the Armada adapter", self._ledger.load)
         async with ArmadaServer.open(self._settings) as server:
-            self._resubmissions = Resubmissions(
-                server,
-                self._ledger,
-                self._settings,
-                self._cluster.snapshots,
-                told=self._concluded,
-                surplus=self.surplus,
-                clock=self._clock,
-                sleep=self._sleep,
-            )
             self._job_sets = JobSets(
                 server,
                 self._cluster.pods,
@@ -109,6 +99,16 @@ class ArmadaAdapter:
                 hear=self._hear,
                 failed=self._not_followed,
                 clock=self._clock,
+            )
+            self._resubmissions = Resubmissions(
+                server,
+                self._ledger,
+                self._settings,
+                self._cluster.snapshots,
+                catch_up=self._job_sets.catch_up,
+                told=self._concluded,
+                clock=self._clock,
+                sleep=self._sleep,
             )
             self._server = server
             self._preemptions.resume()

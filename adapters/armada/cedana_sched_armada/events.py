@@ -92,6 +92,14 @@ def id_at(seconds: float) -> str:
     return f"{max(int(seconds * 1000), 0)}:0:0:1"
 
 
+def position(identifier: str) -> tuple[int, ...]:
+    """Ids in the order of their events; the beginning for what is none."""
+    try:
+        return tuple(map(int, identifier.split(":")[:3]))
+    except ValueError:
+        return ()
+
+
 def submitted_at(job: str) -> float:
     """When a job was submitted, in seconds since the epoch: job ids are ULIDs. 0 where this one is none."""
     milliseconds = 0

@@ -1,11 +1,10 @@
-"""What a job set's stream has said already: what was submitted, and what became of a preemption meanwhile."""
+"""What Armada still knows of jobs: what was submitted, and who was preempted together."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import aclosing
 
-import msgspec
 from armada_client.armada.submit_pb2 import Job
 
 from cedana_sched_armada.errors import ArmadaError
@@ -13,49 +12,17 @@ from cedana_sched_armada.events import JobSet, Kind, id_at, submitted_at
 from cedana_sched_armada.jobs import Gang, gang_id
 from cedana_sched_armada.ledger import Case
 from cedana_sched_armada.server import ArmadaServer
-from cedana_sched_armada.successor import predecessor
 
 EARLIER_SECONDS = 60.0
 """Armada's servers and its event store may disagree about the time by this much."""
 
 
-class Since(msgspec.Struct):
-    """What has happened since a preemption, as far as Armada shows it by now."""
-
-    successors: dict[str, str] = {}
-    """By the preempted job: the one that was submitted in its place."""
-    surplus: list[str] = []
-    """Jobs that were submitted in a place that was taken."""
-    preempted: set[str] = set()
-    started: set[str] = set()
-    """Jobs that run, or are over."""
-    cancelled: str = ""
-    """Why nothing comes back."""
-
-
-async def since(server: ArmadaServer, case: Case) -> Since:
-    """Read on from the preemption to what Armada shows now."""
-    found = Since(preempted={case.job})
-    asked: set[str] = set()
-    ours = {member.job for member in case.members}
+async def preempted_since(server: ArmadaServer, case: Case) -> set[str]:
+    """Jobs that were preempted with it, or after it."""
+    found = {case.job}
     async for heard in server.events(case.job_set, case.since, watch=False):
-        match heard.kind:
-            case Kind.SUBMITTED if heard.submitted is not None:
-                followed = predecessor(heard.submitted.client_id)
-                if followed is not None and found.successors.setdefault(followed, heard.job) != heard.job:
-                    found.surplus.append(heard.job)
-            case Kind.PREEMPTED:
-                found.preempted.add(heard.job)
-            case Kind.CANCEL_ASKED:
-                asked.add(heard.job)
-                if heard.job in ours:
-                    found.cancelled = "the job was cancelled"
-            case Kind.CANCELLED if heard.job not in asked:
-                found.cancelled = found.cancelled or "the job set was cancelled"
-            case _:
-                pass
-        if heard.kind in {Kind.RUNNING, Kind.OVER, Kind.CANCELLED, Kind.PREEMPTED}:
-            found.started.add(heard.job)
+        if heard.kind is Kind.PREEMPTED:
+            found.add(heard.job)
     return found
 
 

@@ -16,8 +16,8 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import CedanaSchedError
-from cedana_sched_armada.errors import ArmadaError
-from cedana_sched_armada.events import Heard, JobSet, Kind, id_at
+from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
+from cedana_sched_armada.events import Heard, JobSet, Kind, id_at, position
 from cedana_sched_armada.jobs import job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
 from cedana_sched_armada.retrying import until_done
@@ -31,6 +31,8 @@ LINGER_SECONDS = 600.0
 """Events of a job whose pod is gone may come this late."""
 LONGEST_PAUSE_SECONDS = 5.0
 """A deletion waits about 15 s for the word that says what it is."""
+SHORTEST_SECONDS = 60.0
+"""A watch that is over before is not over by our own deadline."""
 _LAST = {Kind.PREEMPTED, Kind.CANCELLED, Kind.OVER}
 
 
@@ -110,6 +112,16 @@ class JobSets:
             self._linger(job_set, job)
         self.review(job_set)
 
+    async def catch_up(self, job_set: JobSet) -> None:
+        """Take in all that Armada shows by now, however its stream is.
+
+        Raises:
+            ArmadaError: it cannot be read now.
+        """
+        since = self._ledger.streams.get(job_set) or self._beginning(job_set)
+        async for heard in self._server.events(job_set, since, watch=False):
+            self._take_in(job_set, heard)
+
     def review(self, job_set: JobSet) -> None:
         """Begin or end following it."""
         if self._group is None:
@@ -156,18 +168,23 @@ class JobSets:
 
     async def _listen(self, job_set: JobSet) -> None:
         """Until the stream breaks; without having heard anything that is a failure."""
-        problem = ArmadaError("its stream ended", remedy="it is asked for again")
         begun_at = self._ledger.streams[job_set]
+        begun = self._clock()
         try:
             async for heard in self._server.events(job_set, begun_at, watch=True):
                 self._take_in(job_set, heard)
         except ArmadaError as error:
-            problem = error
-        if self._ledger.streams[job_set] == begun_at:
-            raise problem
-        log.info("stream resumes", queue=job_set.queue, job_set=job_set.name, problem=problem.message)
+            if self._ledger.streams.get(job_set) == begun_at:
+                raise
+            log.info("stream resumes", queue=job_set.queue, job_set=job_set.name, problem=error.message)
+            return
+        if self._clock() - begun < SHORTEST_SECONDS:
+            raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are asked for again")
 
     def _take_in(self, job_set: JobSet, heard: Heard) -> None:
+        """Each event once, whoever has read it."""
+        if position(heard.id) <= position(self._ledger.streams.get(job_set, "")):
+            return
         while_away = job_set in self._resumed and heard.at < self._began_at
         missed = while_away or heard.job in self._unended.get(job_set, {})
         self._hear(job_set, heard, missed)

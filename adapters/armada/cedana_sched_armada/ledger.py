@@ -60,12 +60,20 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     preemptor: str = ""
     gang: Gang | None = None
+    others: tuple[str, ...] = ()
+    """Jobs of the gang that are not ours, and come back with it."""
+    successors: dict[str, str] = {}
+    """By old job: what Armada has shown in its place."""
     finished: tuple[str, ...] = ()
     """Pods (by uid) whose work was done before they could be saved."""
     cancelled: str = ""
     """Why nothing comes back."""
     submitting_since: float | None = None
     """A submission was begun then, and its outcome is not known."""
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return (*(member.job for member in self.members), *self.others)
 
     @property
     def held(self) -> bool:
@@ -131,8 +139,8 @@ class Ledger:
     def drop(self, uid: str) -> None:
         """It is over."""
         case = self.cases.pop(uid, None)
-        for member in case.members if case is not None else ():
-            self._uid_of.pop(member.job, None)
+        for job in case.jobs if case is not None else ():
+            self._uid_of.pop(job, None)
         self.changed()
 
     def forget(self, job_set: JobSet) -> None:
@@ -184,8 +192,8 @@ class Ledger:
 
     def _keep(self, case: Case) -> None:
         self.cases[case.uid] = case
-        for member in case.members:
-            self._uid_of[member.job] = case.uid
+        for job in case.jobs:
+            self._uid_of[job] = case.uid
 
     async def _write(self) -> None:
         self._stale.clear()

@@ -23,9 +23,9 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
 from cedana_sched_armada.events import Heard, JobSet, Kind
 from cedana_sched_armada.jobs import Gang, gang_of, job_of, run_of
-from cedana_sched_armada.ledger import Case, Ledger, Member
+from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.settings import ArmadaSettings
-from cedana_sched_armada.successor import predecessor
+from cedana_sched_armada.successor import id_of, predecessor
 
 log = structlog.get_logger(__name__)
 
@@ -151,9 +151,14 @@ class Preemptions:
         """Nothing more is to be told of it."""
         self._told.discard(uid)
 
-    def pending(self) -> tuple[Preempted, ...]:
-        """Signals of all that is open."""
-        return tuple(Preempted(self._signal(case)) for case in self._ledger.cases.values() if case.uid in self._told)
+    def pending(self) -> tuple[ArmadaReport, ...]:
+        """All that is open and was told."""
+        return tuple(one for case in self._ledger.cases.values() if case.uid in self._told for one in self._tale(case))
+
+    def _tale(self, case: Case) -> Iterable[ArmadaReport]:
+        yield Preempted(self._signal(case))
+        if case.cancelled:
+            yield PreemptionCancelled(case.uid, case.cancelled)
 
     def resume(self) -> None:
         """What an earlier coordinator has noted counts as told, or is concluded."""
@@ -193,7 +198,8 @@ class Preemptions:
     def _noted(self, case: Case) -> None:
         if case.held:
             self._told.add(case.uid)
-            self._effects.report(Preempted(self._signal(case)))
+            for report in self._tale(case):
+                self._effects.report(report)
         else:
             self._effects.conclude(case.uid)
         for member in case.members:
@@ -241,13 +247,24 @@ class Preemptions:
                 self._effects.let_go(pod)
 
     def _submitted(self, job_set: JobSet, heard: Heard) -> None:
-        client = heard.submitted.client_id if heard.submitted is not None else ""
-        if predecessor(client) is None:
+        """A job in the place of a preempted one; a second one in the same place is too many."""
+        made = heard.submitted
+        followed = predecessor(made.client_id) if made is not None else None
+        if made is None or followed is None:
             return
-        known = self._successors.setdefault(client, heard.job)
-        if known != heard.job:
-            self._successors[client] = min(known, heard.job)  # ULIDs: the first one was submitted first
-            self._effects.surplus(job_set, max(known, heard.job))
+        case = self._ledger.case_of(followed)
+        noted = case.successors.get(followed, heard.job) if case is not None else heard.job
+        first = self._successors.setdefault(made.client_id, noted)
+        if first != heard.job:
+            self._effects.surplus(job_set, heard.job)
+            return
+        if case is None or followed in case.successors:
+            return
+        member = next((one for one in case.members if one.job == followed), None)
+        if member is not None:
+            identifier = member.id or id_of(made)
+            self._ledger.awaited[heard.job] = Awaited(job_set, made.namespace, identifier, member.index)
+        self._ledger.put(replace(case, successors={**case.successors, followed: heard.job}))
 
     def _signal(self, case: Case) -> Signal:
         return Signal(

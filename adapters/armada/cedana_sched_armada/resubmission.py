@@ -9,6 +9,7 @@ until the job set's stream must show it, and read that.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
@@ -20,7 +21,7 @@ from cedana_sched.adapter.cluster import Snapshots
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada.errors import ArmadaError
 from cedana_sched_armada.events import JobSet
-from cedana_sched_armada.history import Since, gang_members, since, submissions
+from cedana_sched_armada.history import gang_members, preempted_since, submissions
 from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.server import ArmadaServer
@@ -58,8 +59,8 @@ class Resubmissions:
         ledger: what is open.
         settings: limits and pauses.
         snapshots: what can be continued.
+        catch_up: has all taken in that Armada shows of a job set by now.
         told: hears how each preemption has ended.
-        surplus: has a job cancelled, for another one takes the same place.
         clock: seconds since the epoch.
         sleep: for so many seconds.
     """
@@ -70,8 +71,8 @@ class Resubmissions:
         ledger: Ledger,
         settings: ArmadaSettings,
         snapshots: Snapshots,
+        catch_up: Callable[[JobSet], Awaitable[None]],
         told: Callable[[Case, Outcome], None],
-        surplus: Callable[[JobSet, str], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -79,11 +80,11 @@ class Resubmissions:
         self._ledger = ledger
         self._settings = settings
         self._snapshots = snapshots
+        self._catch_up = catch_up
         self._told = told
-        self._surplus = surplus
         self._clock = clock
         self._sleep = sleep
-        self._one_at_a_time = asyncio.Lock()
+        self._locks: defaultdict[JobSet, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def conclude(self, uid: str, verdicts: Mapping[str, Verdict]) -> None:
         """End it: submit what comes back, and forget it. Called again, it does what is left to do.
@@ -107,7 +108,7 @@ class Resubmissions:
         self._told(case, outcome)
 
     async def _bring_back(self, case: Case, verdicts: Mapping[str, Verdict]) -> Mapping[str, str]:
-        self._check_called_off(case.uid)
+        self._check_called_off(case)
         working = tuple(member for member in case.members if not member.pod_uid or member.pod_uid not in case.finished)
         if not working:
             raise _NoReturnError("it has finished its work")
@@ -115,22 +116,27 @@ class Resubmissions:
             self._check_saved(working, verdicts)
         back = await self._prepare(case, working, verdicts)
         await self._wait(case, back.number)
-        async with self._one_at_a_time:  # Armada does not see that two submissions under way are the same
-            happened = await since(self._server, case)
-            for job in happened.surplus:
-                self._surplus(case.job_set, job)
-            successors = {job: happened.successors[job] for job in back.jobs if job in happened.successors}
+        async with self._locks[case.job_set]:  # Armada does not see that two submissions under way are the same
+            await self._catch_up(case.job_set)
+            seen = self._current(case).successors
+            successors = {job: seen[job] for job in back.jobs if job in seen}
             if len(successors) < len(back.jobs):
-                if happened.cancelled:
-                    raise _NoReturnError(happened.cancelled)
+                self._check_called_off(case)
                 successors |= await self._submit(case, back, successors)
-        self._await(case, back, successors, happened)
+        shown = self._current(case).successors
+        for member in back.members:
+            if member.job not in shown:  # from now on its preemption is ours to end, until it has a pod
+                awaited = Awaited(case.job_set, member.namespace, member.id, member.index)
+                self._ledger.awaited[successors[member.job]] = awaited
         return successors
 
-    def _check_called_off(self, uid: str) -> None:
-        case = self._ledger.cases.get(uid)
-        if case is not None and case.cancelled:
-            raise _NoReturnError(case.cancelled)
+    def _current(self, case: Case) -> Case:
+        """As it is by now: events change it."""
+        return self._ledger.cases.get(case.uid, case)
+
+    def _check_called_off(self, case: Case) -> None:
+        if why := self._current(case).cancelled:
+            raise _NoReturnError(why)
 
     def _check_saved(self, members: Iterable[Member], verdicts: Mapping[str, Verdict]) -> None:
         """A job comes back when there is something to continue from; a gang when there is for each of its members."""
@@ -169,7 +175,8 @@ class Resubmissions:
         if len(ours) >= cardinality:
             return {}
         others = await gang_members(self._server, case.job_set, gang, first.id, cardinality) - ours
-        preempted = (await since(self._server, case)).preempted & others
+        preempted = await preempted_since(self._server, case) & others
+        self._ledger.put(replace(self._current(case), others=tuple(sorted(preempted))))
         log.warning("gang members begin anew", gang=gang.id, preemption=case.uid, jobs=sorted(preempted))
         return await submissions(self._server, case.job_set, preempted) if preempted else {}
 
@@ -196,28 +203,19 @@ class Resubmissions:
             for job, kept in back.jobs.items()
             if job not in there
         }
-        self._note(case.uid, submitting_since=self._clock())
+        self._note_attempt(case, self._clock())
         await self._ledger.written()
-        self._check_called_off(case.uid)
+        self._check_called_off(case)
         try:
             made = await self._server.submit(case.job_set, list(items.values()))
         except ArmadaError as error:
             if not error.undecided:
-                self._note(case.uid, submitting_since=None)
+                self._note_attempt(case, None)
             raise
         return dict(zip(items, made, strict=True))
 
-    def _note(self, uid: str, *, submitting_since: float | None) -> None:
-        case = self._ledger.cases.get(uid)  # which may have been called off meanwhile
-        if case is not None:
-            self._ledger.put(replace(case, submitting_since=submitting_since))
-
-    def _await(self, case: Case, back: _Return, successors: Mapping[str, str], happened: Since) -> None:
-        """Their preemption is ours to end until they have a pod."""
-        for member in back.members:
-            job = successors[member.job]
-            if job not in happened.started:
-                self._ledger.awaited[job] = Awaited(case.job_set, member.namespace, member.id, member.index)
+    def _note_attempt(self, case: Case, since: float | None) -> None:
+        self._ledger.put(replace(self._current(case), submitting_since=since))
 
 
 def _identified(member: Member, job: Job) -> Member:

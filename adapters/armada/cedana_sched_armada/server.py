@@ -25,7 +25,9 @@ from cedana_sched_armada.settings import ArmadaSettings
 
 CALL_SECONDS = 30.0
 READ_SECONDS = 120.0
-"""For reading what a stream has; a stream that is watched has no end."""
+"""For reading what a stream has."""
+WATCH_SECONDS = 900.0
+"""A stream that is watched has no end, and does not say that its server is still well."""
 DETAILS_AT_ONCE = 100
 """Servers refuse to look up more than their `queryApi.maxQueryItems`, 500 by default."""
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
@@ -63,12 +65,12 @@ class ArmadaServer:
             yield cls(channel, credentials_of(settings.auth))
 
     async def events(self, job_set: JobSet, since: str, *, watch: bool) -> AsyncGenerator[Heard, None]:
-        """What happened to the jobs of a job set after the event `since`; with `watch` also what happens, for ever.
+        """What happened to the jobs of a job set after the event `since`; with `watch` also what happens, for a while.
 
         A job set that is not there has no events yet.
         """
         request = JobSetRequest(id=job_set.name, queue=job_set.queue, from_message_id=since, watch=watch)
-        timeout = None if watch else READ_SECONDS
+        timeout = WATCH_SECONDS if watch else READ_SECONDS
         stream = self._events.GetJobSetEvents(request, metadata=await self._metadata(), timeout=timeout)
         try:
             async for told in stream:
@@ -76,6 +78,8 @@ class ArmadaServer:
                 if heard is not None:
                     yield heard
         except grpc.RpcError as error:
+            if watch and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return
             needs = f"verb watch on queue {job_set.queue}, or watch_all_events"
             raise self._said(f"events of job set {job_set}", error, needs) from error
         finally:

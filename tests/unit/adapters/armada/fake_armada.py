@@ -57,6 +57,8 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         self.faults: dict[str, list[str]] = defaultdict(list)
         """By call: `before`, `published` or `after`; each fails one call there, as UNAVAILABLE."""
         self.ingesting = True
+        self.stalled = False
+        """Watches tell nothing; what is read is not affected."""
         self.database = True
         """Whether lookout's database knows what jobs are."""
         self.calls: list[str] = []
@@ -140,6 +142,11 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         for key, messages in unseen:
             self._see(key, messages)
 
+    def go_on(self) -> None:
+        """Watches that were stalled tell what they have."""
+        self.stalled = False
+        self._wake()
+
     def cut_streams(self) -> None:
         """Every watch breaks."""
         self._cut += 1
@@ -208,15 +215,13 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
             self.watching.append((*key, request.from_message_id))
         while True:
             for message in tuple(self._streams[key]):
-                if _position(message.id) > after:
+                if _position(message.id) > after and not (request.watch and self.stalled):
                     after = _position(message.id)
                     yield message
             if not request.watch:
                 return
-            news = self._news
-            while cut == self._cut and not any(_position(one.id) > after for one in self._streams[key]):
-                await news.wait()
-                news = self._news
+            while cut == self._cut and (self.stalled or self._told(key, after)):
+                await self._news.wait()
             if cut != self._cut:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "[GetJobSetEvents] error reading events: EOF")
 
@@ -296,6 +301,9 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
             name = f"{int(self._clock() * 1000)}:{self._batches}:{part}:{int(part == len(messages) - 1)}"
             self._streams[key].append(event_pb2.EventStreamMessage(id=name, message=message))
         self._wake()
+
+    def _told(self, key: tuple[str, str], after: tuple[int, int, int]) -> bool:
+        return all(_position(one.id) <= after for one in self._streams[key])
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()

@@ -57,9 +57,8 @@ async def test_a_preemption_while_nobody_listened_is_made_good(world: World) -> 
         world.start(job)
     world.start(foreign, protected=False)
     world.snapshots.add("md-run-7")
-    async with world.coordinator() as coordinator:
-        await until(lambda: bool(world.armada.watching))
-        await coordinator.adapter._ledger.written()
+    async with world.coordinator():
+        await until(lambda: world.notes.text is not None)
     world.now += 60
     world.armada.preempt(saved, unsaved, foreign)
     for job in (saved, unsaved):

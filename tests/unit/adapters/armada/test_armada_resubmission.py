@@ -267,6 +267,23 @@ async def test_another_job_that_is_cancelled_by_its_id_changes_nothing(world: Wo
     assert len(world.armada.successors_of(job)) == 1
 
 
+async def test_events_that_are_read_twice_count_once(world: World) -> None:
+    """A cancellation by id, read with a release, is not taken for one of the job set when the stream tells it late."""
+    jobs = [world.submit() for _ in range(4)]
+    pods = [world.start(job) for job in jobs]
+    async with world.coordinator() as coordinator:
+        first = await _preempted(world, coordinator, jobs[0])
+        second = await _preempted(world, coordinator, jobs[1])
+        world.armada.stalled = True
+        world.armada.cancel(jobs[2])
+        await coordinator.release(first)
+        world.armada.go_on()
+        world.armada.return_lease(jobs[3])
+        await until(lambda: pods[3] in world.let_go)  # the stream has told it, and what came before
+        await coordinator.release(second)
+    assert [len(world.armada.successors_of(job)) for job in jobs] == [1, 1, 0, 0]
+
+
 async def test_again_and_again_comes_back_later_and_at_last_not_at_all(world: World) -> None:
     world.settings["limits"] = {"resubmissions": 3, "firstPauseSeconds": 10, "longestPauseSeconds": 15}
     job = world.submit()
