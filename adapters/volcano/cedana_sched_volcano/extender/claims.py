@@ -18,6 +18,7 @@ Pure but for the clock that it is given. Called by `answering`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -78,6 +79,8 @@ class _Claim(msgspec.Struct):
     """Whether all of them may go."""
     short: bool
     """Whether all pods of the place together may not make enough room; see `BARREN_ROUNDS`."""
+    uses: Mapping[str, float]
+    """What it needs of what is free on the node beside its pods."""
 
 
 class _Asking(msgspec.Struct):
@@ -91,6 +94,10 @@ class _Asking(msgspec.Struct):
     vain: dict[Place, int] = {}
     claim: _Claim | None = None
     at: float = 0.0
+    began: float = 0.0
+    """Its round."""
+    began_before: float = 0.0
+    """The round before."""
 
 
 class _Job(msgspec.Struct):
@@ -110,6 +117,16 @@ class _Job(msgspec.Struct):
     def broken(self) -> frozenset[str]:
         """Jobs that lose a member to it."""
         return frozenset(name for one in self.tasks.values() if one.claim is not None for name in one.claim.jobs)
+
+    def left(self, free: Mapping[str, float], asking: _Asking, node: str) -> Mapping[str, float]:
+        """What its other tasks, as far as they still ask, leave of what is free on a node: a gang gets it only once."""
+        left = dict(free)
+        others = [one for one in self.tasks.values() if one is not asking and one.at >= asking.began_before]
+        for claim in (one.claim for one in others):
+            if claim is not None and claim.place.node == node:
+                for name, amount in claim.uses.items():
+                    left[name] = left.get(name, 0.0) - amount
+        return left
 
 
 class Claims:
@@ -167,6 +184,8 @@ class Claims:
     ) -> Decision:
         """Answer a call about a place where somebody is protected."""
         going = frozenset(one.uid for one in candidates if one.may_go)
+        if free is not None:
+            free = job.left(free, asking, place.node)
         ordered = self._ordered(preemptor, job, asking.claim, candidates)
         chosen = enough(ordered, preemptor.need, free)
         short = chosen is None
@@ -179,13 +198,11 @@ class Claims:
             asking.seen[place] = math.inf
         offered = all(one.may_go for one in chosen)
         protected = tuple(one.uid for one in chosen if one.standing is not None)
-        jobs = frozenset(one.job for one in chosen)
-        claim = _Claim(place, tuple(one.uid for one in chosen), jobs, offered, short) if protected else None
-        self._claim(preemptor, asking, claim)
+        self._claim(preemptor, asking, _claim_of(chosen, place, preemptor, short=short) if protected else None)
         if offered and not job.waits and self._is_in_vain(asking, place, len(candidates)):
             self._give_up(preemptor, job, asking, chosen)
             return Decision("given-up", going)
-        if claim is None:
+        if not protected:
             return Decision("not-needed", going)
         allowed = frozenset(one.uid for one in chosen if one.may_go)
         return Decision("offered" if offered else "held", allowed, protected)
@@ -194,6 +211,7 @@ class Claims:
         if place not in asking.seen:
             asking.seen[place] = 0.0
             return
+        asking.began, asking.began_before = asking.at, asking.began
         if asking.claim is not None and asking.claim.place not in asking.seen:
             self._claim(preemptor, asking, None)  # the scheduler does not think of that place any more
         asking.vain = {one: rounds for one, rounds in asking.vain.items() if one in asking.seen}
@@ -265,3 +283,17 @@ class Claims:
                     del job.tasks[uid]
             if not job.tasks:
                 del self._jobs[name]
+
+
+def _claim_of(chosen: Sequence[Candidate], place: Place, preemptor: Preemptor, *, short: bool) -> _Claim:
+    made = Counter[str]()
+    for one in chosen:
+        made.update(one.amounts)
+    return _Claim(
+        place,
+        tuple(one.uid for one in chosen),
+        frozenset(one.job for one in chosen),
+        all(one.may_go for one in chosen),
+        short,
+        {name: amount - made[name] for name, amount in preemptor.need.items() if amount > made[name]},
+    )

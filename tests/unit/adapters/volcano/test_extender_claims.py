@@ -273,3 +273,13 @@ def test_whatever_happens_nothing_unsaved_goes_and_what_is_possible_happens(
             return
         world.save(*wanted)
     assert not possible
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_free_is_free_for_one_member_of_a_gang_only(seed: int) -> None:
+    world, ml = World(seed=seed), Preemptor("ml", [4.0, 4.0], least=2)
+    for number in range(8):
+        world.run(f"pod-{number}", "one", cpu=1.0)
+    world.volcano.idle["one"] = 2.0
+    world.holder.room["one"] = {"cpu": 2000.0}
+    assert world.until(lambda evicted, _: len(evicted) == 6, ml) < 5
