@@ -29,11 +29,12 @@ from cedana_sched_armada.events import Heard, JobSet
 from cedana_sched_armada.job_sets import JobSets
 from cedana_sched_armada.jobs import gang_of, job_of, job_set_of
 from cedana_sched_armada.ledger import Case, Ledger
-from cedana_sched_armada.preemptions import ADAPTER, ArmadaReport, Preemptions
+from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
 from cedana_sched_armada.resubmission import Outcome, Resubmissions
 from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
+from cedana_sched_armada.signals import ADAPTER
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,6 @@ from Armada's word for it until the job was submitted again, or left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Protocol
 
 import structlog
@@ -15,21 +14,17 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.pods import find_identity
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
-from cedana_sched.model.identity import Identity
-from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
 from cedana_sched_armada.events import Heard, JobSet, Kind
-from cedana_sched_armada.jobs import Gang, gang_of, job_of, run_of
+from cedana_sched_armada.jobs import Gang, gang_of, job_of
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.settings import ArmadaSettings
+from cedana_sched_armada.signals import member_of, seconds, signal_of
 from cedana_sched_armada.successor import id_of, predecessor
 
 log = structlog.get_logger(__name__)
 
-ADAPTER = "armada"
 ArmadaReport = Preempted | PreemptionCancelled
 
 
@@ -135,7 +130,7 @@ class Preemptions:
     def _remind(self, case: Case) -> None:
         """Have the coordinator ask anew how long it is held."""
         if case.uid in self._told:
-            self._effects.report(Preempted(self._signal(case)))
+            self._effects.report(Preempted(signal_of(case, self._policies)))
 
     def until(self, uid: str) -> float | None:
         """When the first victim is killed at the latest; None where nothing is known of it any more."""
@@ -144,7 +139,7 @@ class Preemptions:
             return None
         victims = {member.pod_uid for member in case.members if member.runs}
         pods = (pod for member in case.members for pod in self._pods.of(member.job) if pod.metadata.uid in victims)
-        ends = (_seconds(pod.metadata.deletion_timestamp) for pod in pods)  # the grace period is in it already
+        ends = (seconds(pod.metadata.deletion_timestamp) for pod in pods)  # the grace period is in it already
         return min([case.not_after, *(end for end in ends if end is not None)])
 
     def over(self, uid: str) -> None:
@@ -156,7 +151,7 @@ class Preemptions:
         return tuple(one for case in self._ledger.cases.values() if case.uid in self._told for one in self._tale(case))
 
     def _tale(self, case: Case) -> Iterable[ArmadaReport]:
-        yield Preempted(self._signal(case))
+        yield Preempted(signal_of(case, self._policies))
         if case.cancelled:
             yield PreemptionCancelled(case.uid, case.cancelled)
 
@@ -170,7 +165,7 @@ class Preemptions:
             return
         pods, gang = self._pods_with(heard.job)
         left = [pod for pod in pods if pod.status.phase != "Succeeded"]
-        members = [member for member in map(_member, left) if member is not None]
+        members = [member for member in map(member_of, left) if member is not None]
         awaited = self._ledger.awaited.pop(heard.job, None)
         if not pods and awaited is not None:
             members = [Member(heard.job, heard.run, awaited.namespace, awaited.id, awaited.index)]
@@ -265,51 +260,3 @@ class Preemptions:
             identifier = member.id or id_of(made)
             self._ledger.awaited[heard.job] = Awaited(job_set, made.namespace, identifier, member.index)
         self._ledger.put(replace(case, successors={**case.successors, followed: heard.job}))
-
-    def _signal(self, case: Case) -> Signal:
-        return Signal(
-            uid=case.uid,
-            adapter=ADAPTER,
-            victims=tuple(self._victims(case)),
-            reason=case.reason,
-            observed_at=case.observed_at,
-            preemptor=case.preemptor or None,
-            not_after=case.not_after,
-            together=case.preemptor or None,
-        )
-
-    def _victims(self, case: Case) -> Iterable[Victim]:
-        for member in case.members:
-            if member.runs:
-                yield Victim(
-                    workload=WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node),
-                    identity=Identity(member.namespace, member.id, member.index),
-                    policy=self._policies.named(member.policy),
-                    gang=case.gang.id if case.gang is not None else None,
-                    started_at=member.started_at,
-                )
-
-
-def _member(pod: Pod) -> Member | None:
-    identity = find_identity(pod)
-    metadata = pod.metadata
-    if identity is None:
-        log.warning("pod is not saved: its identity cannot be read", namespace=metadata.namespace, pod=metadata.name)
-        return None
-    return Member(
-        job=job_of(pod) or "",
-        run=run_of(pod),
-        namespace=identity.namespace,
-        id=identity.id,
-        index=identity.index,
-        pod=metadata.name,
-        pod_uid=metadata.uid,
-        node=pod.spec.node_name,
-        policy=metadata.annotations.get(names.POLICY),
-        started_at=_seconds(pod.status.start_time),
-        runs=pod.status.phase == "Running",
-    )
-
-
-def _seconds(time: str | None) -> float | None:
-    return datetime.fromisoformat(time).timestamp() if time else None

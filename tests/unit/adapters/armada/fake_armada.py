@@ -124,8 +124,15 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
 
     def cancel(self, job: str) -> None:
         """By its id."""
+        self.ask_to_cancel(job)
+        self.carry_out_cancellation(job)
+
+    def ask_to_cancel(self, job: str) -> None:
+        self._say(self.jobs[job], ("cancelling", {"requestor": "anna"}))
+
+    def carry_out_cancellation(self, job: str) -> None:
+        """By the scheduler, in its next cycle; a job that is over stays as it is."""
         made = self.jobs[job]
-        self._say(made, ("cancelling", {"requestor": "anna"}))
         if made.state not in _OVER:
             made.state = submit_pb2.CANCELLED
             self._say(made, ("cancelled", {"requestor": "anna"}))

@@ -274,8 +274,10 @@ async def test_events_that_are_read_twice_count_once(world: World) -> None:
     async with world.coordinator() as coordinator:
         first = await _preempted(world, coordinator, jobs[0])
         second = await _preempted(world, coordinator, jobs[1])
+        world.armada.ask_to_cancel(jobs[2])
+        await until(lambda: pods[2] in world.let_go)
         world.armada.stalled = True
-        world.armada.cancel(jobs[2])
+        world.armada.carry_out_cancellation(jobs[2])
         await coordinator.release(first)
         world.armada.go_on()
         world.armada.return_lease(jobs[3])

@@ -1,0 +1,73 @@
+"""Preemptions in the coordinator's words: pods as members of a case, and a case as a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import structlog
+
+from cedana_sched.adapter.cluster import Policies
+from cedana_sched.adapter.pods import find_identity
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched_armada.jobs import job_of, run_of
+from cedana_sched_armada.ledger import Case, Member
+
+log = structlog.get_logger(__name__)
+
+ADAPTER = "armada"
+
+
+def signal_of(case: Case, policies: Policies) -> Signal:
+    """The same whenever it is told."""
+    return Signal(
+        uid=case.uid,
+        adapter=ADAPTER,
+        victims=tuple(_victims(case, policies)),
+        reason=case.reason,
+        observed_at=case.observed_at,
+        preemptor=case.preemptor or None,
+        not_after=case.not_after,
+        together=case.preemptor or None,
+    )
+
+
+def _victims(case: Case, policies: Policies) -> Iterable[Victim]:
+    for member in case.members:
+        if member.runs:
+            yield Victim(
+                workload=WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node),
+                identity=Identity(member.namespace, member.id, member.index),
+                policy=policies.named(member.policy),
+                gang=case.gang.id if case.gang is not None else None,
+                started_at=member.started_at,
+            )
+
+
+def member_of(pod: Pod) -> Member | None:
+    """None where somebody else wrote what our webhook writes."""
+    identity = find_identity(pod)
+    metadata = pod.metadata
+    if identity is None:
+        log.warning("pod is not saved: its identity cannot be read", namespace=metadata.namespace, pod=metadata.name)
+        return None
+    return Member(
+        job=job_of(pod) or "",
+        run=run_of(pod),
+        namespace=identity.namespace,
+        id=identity.id,
+        index=identity.index,
+        pod=metadata.name,
+        pod_uid=metadata.uid,
+        node=pod.spec.node_name,
+        policy=metadata.annotations.get(names.POLICY),
+        started_at=seconds(pod.status.start_time),
+        runs=pod.status.phase == "Running",
+    )
+
+
+def seconds(time: str | None) -> float | None:
+    return datetime.fromisoformat(time).timestamp() if time else None
