@@ -1,0 +1,174 @@
+"""A stage for adapters on Kubernetes whose scheduler is a fake: its pods, policies and holds, and what is shared."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.conformance.fake_api import FakeApi
+from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, beside, loop_turns
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS, PREEMPTION_HOLDS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import Release, Signal, WorkloadRef
+from cedana_sched.model.records import HoldStep
+
+NODE = "node-1"
+HOLD_SECONDS = 600
+
+
+class ClusterStage(Stage):
+    """The pods' cluster: `api` holds it. A subclass adds the scheduler, and names its adapter."""
+
+    adapter_class: ClassVar[type[ClusterAdapter]]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """The adapter's part of the configuration."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.numbers = itertools.count(1)
+        self._policies: dict[str, CheckpointPolicy] = {}
+        self._notes: bytes | None = None
+
+    @asynccontextmanager
+    async def adapter(self) -> AsyncIterator[ClusterAdapter]:
+        pods = Mirror(Watch(self.api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        events = EventRecorder(self.api, "conformance")
+        access = ClusterAccess(self.api, events, pods, self, self, "cedana-sched", self, self.settings)
+        adapter = self.adapter_class.connect(access)
+        async with beside(pods.run(), adapter.run()):
+            await pods.synced.wait()
+            await self.settle()
+            yield adapter
+
+    async def settle(self) -> None:
+        await loop_turns()
+
+    async def repeat(self) -> None:
+        self.api.repeat()
+
+    @asynccontextmanager
+    async def unreachable(self) -> AsyncIterator[None]:
+        self.api.down = True
+        try:
+            yield
+        finally:
+            self.api.down = False
+
+    async def is_evicted(self, victim: RunningWorkload) -> bool:
+        return self.pod_of(victim) is None
+
+    async def evicted(self, victim: RunningWorkload) -> None:
+        await self.api.until(lambda: self.pod_of(victim) is None)
+
+    # -- what the coordinator does beside the contract
+
+    async def holding(self, signal: Signal) -> None:
+        namespace, name = _place(signal)
+        if self.api.stored(PREEMPTION_HOLDS, name, namespace) is not None:
+            return
+        now = datetime.now(tz=UTC)
+        spec = {
+            "uid": signal.uid,
+            "adapter": signal.adapter,
+            "reason": signal.reason,
+            "createdAt": _micro_time(now),
+            "held": {"uid": signal.held.uid} if signal.held else None,
+            "pods": [victim.workload.uid for victim in signal.victims],
+        }
+        status = {"step": HoldStep.HOLDING, "deadline": _micro_time(now + timedelta(seconds=HOLD_SECONDS))}
+        self.api.put(PREEMPTION_HOLDS, {"metadata": _metadata(name, namespace), "spec": spec, "status": status})
+
+    async def released(self, release: Release) -> None:
+        victims = [{"podUid": uid, "verdict": verdict} for uid, verdict in release.verdicts.items()]
+        status = {"step": HoldStep.RELEASING, "victims": victims}
+        for hold in self.holds():
+            if hold["spec"]["uid"] == release.signal_uid:
+                metadata = hold["metadata"]
+                self.api.merge(PREEMPTION_HOLDS, metadata["name"], metadata["namespace"], {"status": status})
+
+    def holds(self) -> tuple[Object, ...]:
+        """The PreemptionHolds that the webhooks read. `spec.pods`: uids of the victims, which they know otherwise."""
+        return self.api.all_of(PREEMPTION_HOLDS)
+
+    # -- pods
+
+    def put_pod(
+        self,
+        name: str,
+        *,
+        protected: bool = True,
+        index: int = 0,
+        deadline_seconds: float = 600.0,
+        annotations: Mapping[str, str] | None = None,
+        owner: Object | None = None,
+        scheduler: str = "default-scheduler",
+        namespace: str = "bio",
+    ) -> RunningWorkload:
+        """A running pod, as the pod webhook leaves it. Its id is the name without what follows the last `-`."""
+        uid = f"pod-{next(self.numbers)}"
+        metadata = {**_metadata(name, namespace), "uid": uid, "annotations": dict(annotations or {})}
+        identity = None
+        if protected:
+            identity = Identity(namespace, name.rpartition("-")[0] or name, index)
+            policy = f"deadline-{deadline_seconds:g}"
+            self._policies[policy] = CheckpointPolicy(deadline_seconds=deadline_seconds)
+            metadata["labels"] = {names.PROTECTED: "true"}
+            metadata["annotations"] |= {names.ID: identity.id, names.INDEX: str(index), names.POLICY: policy}
+        if owner is not None:
+            metadata["ownerReferences"] = [owner]
+        spec = {"nodeName": NODE, "schedulerName": scheduler}
+        status = {"phase": "Running", "startTime": "2026-01-01T12:00:00Z"}
+        self.api.put(PODS, {"metadata": metadata, "spec": spec, "status": status})
+        return RunningWorkload(WorkloadRef(uid, namespace, name, NODE), identity)
+
+    def pod_of(self, workload: RunningWorkload) -> Object | None:
+        """The pod, as long as it is there: another one may have its name."""
+        pod = self.api.stored(PODS, workload.workload.name, workload.workload.namespace)
+        return pod if pod is not None and pod["metadata"]["uid"] == workload.uid else None
+
+    def change_pod(self, workload: RunningWorkload, patch: Object) -> None:
+        """Merge a patch into it, if it is there."""
+        if self.pod_of(workload) is not None:
+            self.api.merge(PODS, workload.workload.name, workload.workload.namespace, patch)
+
+    def remove_pod(self, workload: RunningWorkload) -> None:
+        """Delete it, if it is there."""
+        if self.pod_of(workload) is not None:
+            self.api.remove(PODS, workload.workload.name, workload.workload.namespace)
+
+    # -- what the coordinator shares: `Policies`, `Snapshots`, `Notes`
+
+    def named(self, name: str | None) -> CheckpointPolicy:
+        return self._policies.get(name or "", CheckpointPolicy())
+
+    def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:  # noqa: ARG002 - nothing is saved
+        return ()
+
+    async def read(self) -> bytes | None:
+        return self._notes
+
+    async def write(self, notes: bytes) -> None:
+        self._notes = notes
+
+
+def _place(signal: Signal) -> tuple[str, str]:
+    return signal.victims[0].workload.namespace, hold_name(signal.uid)
+
+
+def _metadata(name: str, namespace: str) -> Object:
+    return {"name": name, "namespace": namespace}
+
+
+def _micro_time(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds")

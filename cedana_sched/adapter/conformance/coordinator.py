@@ -1,0 +1,186 @@
+"""As much of a coordinator as an adapter can tell from the real one: it listens, holds and releases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from cedana_sched.adapter.conformance.findings import NonConformanceError, expect
+from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage
+from cedana_sched.adapter.contract import (
+    Adapter,
+    Ended,
+    HoldsEvictions,
+    Preempted,
+    PreemptionCancelled,
+    Report,
+    Starting,
+)
+from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.preemption import Release, Signal, Verdict
+
+T = TypeVar("T")
+
+
+class Coordinator:
+    """Reads one adapter's reports, and remembers all of them in `heard`. Every signal is held as soon as it comes."""
+
+    def __init__(self, stage: Stage, adapter: Adapter) -> None:
+        self.stage = stage
+        self.adapter = adapter
+        self.heard: list[Report] = []
+        self._failure: Exception | None = None
+        self._news = asyncio.Event()
+
+    # -- listening
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Read the reports meanwhile."""
+        reading = asyncio.create_task(self._read(), name="reports")
+        try:
+            yield
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        self._complain()
+
+    async def signal_of(self, victim: RunningWorkload, *, other_than: Collection[str] = ()) -> Signal:
+        """The preemption of this workload, once it is told and held; `other_than`: uids of earlier ones."""
+
+        def matches(report: Report) -> Signal | None:
+            if not isinstance(report, Preempted) or report.signal.uid in other_than:
+                return None
+            return report.signal if victim.uid in victims_of(report.signal) else None
+
+        return await self._told(matches, f"no preemption of {victim} was reported")
+
+    async def cancellation_of(self, signal: Signal) -> PreemptionCancelled:
+        """That it was taken back."""
+
+        def matches(report: Report) -> PreemptionCancelled | None:
+            is_it = isinstance(report, PreemptionCancelled) and report.signal_uid == signal.uid
+            return cast("PreemptionCancelled", report) if is_it else None
+
+        return await self._told(matches, f"preemption {signal.uid} was taken back, and no PreemptionCancelled says so")
+
+    async def start_of(self, workload: RunningWorkload) -> Starting:
+        """That it got its place."""
+
+        def matches(report: Report) -> Starting | None:
+            return report if isinstance(report, Starting) and report.workload.uid == workload.uid else None
+
+        return await self._told(matches, f"{workload} got its place, and no Starting says so")
+
+    async def end_of(self, workload: RunningWorkload) -> Ended:
+        """That it is gone."""
+
+        def matches(report: Report) -> Ended | None:
+            return report if isinstance(report, Ended) and report.workload_uid == workload.uid else None
+
+        return await self._told(matches, f"{workload} has ended, and no Ended says so")
+
+    def preemptions(self, since: int = 0) -> set[str]:
+        """Uids of the signals heard; `since`: after so many reports."""
+        return {report.signal.uid for report in self.heard[since:] if isinstance(report, Preempted)}
+
+    def cancellations(self) -> set[str]:
+        """Uids of the signals that were taken back."""
+        return {report.signal_uid for report in self.heard if isinstance(report, PreemptionCancelled)}
+
+    # -- acting
+
+    async def release(self, signal: Signal, verdict: Verdict) -> Release:
+        """Decide, and tell the adapter until it returns."""
+        victims = victims_of(signal)
+        release = Release(signal.uid, dict.fromkeys(victims, verdict), dict.fromkeys(victims, "the test says so"))
+        await self.stage.released(release)
+        await self.tell(release)
+        return release
+
+    async def tell(self, release: Release) -> None:
+        """Call the adapter's `release` until it returns once, as the contract says."""
+
+        async def until_told() -> None:
+            while True:
+                try:
+                    await self.adapter.release(release)
+                except RetryableError:
+                    await self.stage.settle()
+                else:
+                    return
+
+        await self.within(until_told(), f"release of {release.signal_uid} did not return")
+
+    async def evicted(self, victim: RunningWorkload) -> None:
+        """Wait until the scheduler has ended it."""
+        await self.within(self.stage.evicted(victim), f"{victim} was released and not evicted")
+
+    async def still_runs(self, victim: RunningWorkload, although: str) -> None:
+        """Make sure that nothing evicts it."""
+        await self.stage.settle()
+        expect(not await self.stage.is_evicted(victim), f"{victim} was evicted, although {although}")
+
+    async def within(self, work: Coroutine[Any, Any, T], otherwise: str) -> T:
+        """Wait as long as the stage has patience."""
+        seconds = self.stage.patience_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            self._complain()
+            raise NonConformanceError(f"{otherwise} within {seconds:g} s") from None
+
+    async def _told(self, matches: Callable[[Report], T | None], otherwise: str) -> T:
+        async def look() -> T:
+            seen = 0
+            while True:
+                for report in self.heard[seen:]:
+                    if (found := matches(report)) is not None:
+                        return found
+                seen = len(self.heard)
+                self._complain()
+                self._news.clear()
+                await self._news.wait()
+
+        return await self.within(look(), otherwise)
+
+    async def _read(self) -> None:
+        try:
+            async with aclosing(self.adapter.reports()) as reports:  # type: ignore[type-var]  # a generator, by custom
+                async for report in reports:
+                    await self._take(report)
+                    self._news.set()
+            self._failure = NonConformanceError("reports() ended; it goes on until its reader goes away")
+        except Exception as error:  # noqa: BLE001 - whatever an adapter raises is a finding
+            self._failure = error
+        self._news.set()
+
+    async def _take(self, report: Report) -> None:
+        if isinstance(report, Preempted):
+            if isinstance(self.adapter, HoldsEvictions):
+                await self.adapter.hold(report.signal)
+            await self.stage.holding(report.signal)
+        self.heard.append(report)
+
+    def _complain(self) -> None:
+        if isinstance(self._failure, NonConformanceError):
+            raise self._failure
+        if self._failure is not None:
+            raise NonConformanceError(f"the adapter broke off: {self._failure!r}") from self._failure
+
+
+@asynccontextmanager
+async def coordinating(stage: Stage) -> AsyncIterator[Coordinator]:
+    """A coordinator with a new adapter of this stage; entered again, both were restarted."""
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.listening():
+            yield coordinator
+
+
+def victims_of(signal: Signal) -> tuple[str, ...]:
+    """Uids of the workloads."""
+    return tuple(victim.workload.uid for victim in signal.victims)

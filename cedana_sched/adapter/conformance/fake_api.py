@@ -1,0 +1,215 @@
+"""An API server in memory, for fake schedulers on Kubernetes: what adapters ask of `kube.client.Api`, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.resources import Resource
+
+T = TypeVar("T")
+Key = tuple[str, str, str]
+
+
+class FakeApi(Api):
+    """Objects, versions, watches. `down`: nobody reaches it; watches that are open stay so."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self._objects: dict[Key, Object] = {}
+        self._versions = itertools.count(1)
+        self._watchers: dict[str, list[asyncio.Queue[Object]]] = {}
+        self._sinks: list[Callable[[], None]] = []
+        self._changed = asyncio.Event()
+
+    # -- as the cluster's other inhabitants use it
+
+    def put(self, resource: Resource, body: Object) -> Object:
+        """Create or replace an object; its uid stays while it is there."""
+        metadata = body["metadata"]
+        key = _key(resource, metadata["name"], metadata.get("namespace"))
+        version = str(next(self._versions))
+        before = self._objects.get(key)
+        uid = metadata.get("uid") or (before["metadata"]["uid"] if before else f"uid-{version}")
+        stored = {**copy.deepcopy(body), "metadata": {**metadata, "uid": uid, "resourceVersion": version}}
+        self._objects[key] = stored
+        self._tell(resource, "ADDED" if before is None else "MODIFIED", stored)
+        return stored
+
+    def merge(self, resource: Resource, name: str, namespace: str | None, patch: Object) -> Object:
+        """Merge a patch (RFC 7386) into an object."""
+        stored = copy.deepcopy(self._stored(resource, name, namespace))
+        _merge(stored, copy.deepcopy(patch))
+        return self.put(resource, stored)
+
+    def remove(self, resource: Resource, name: str, namespace: str | None = None) -> None:
+        """Delete an object, if it is there."""
+        if (gone := self._objects.pop(_key(resource, name, namespace), None)) is not None:
+            self._tell(resource, "DELETED", gone)
+
+    def stored(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
+        """An object as it is."""
+        return self._objects.get(_key(resource, name, namespace))
+
+    def all_of(self, resource: Resource) -> tuple[Object, ...]:
+        """All objects of a kind, in the order in which they were created."""
+        return tuple(body for (plural, _, _), body in self._objects.items() if plural == resource.plural)
+
+    def repeat(self) -> None:
+        """Tell every watch again what there is."""
+        for (plural, _, _), body in tuple(self._objects.items()):
+            for queue in self._watchers.get(plural, []):
+                queue.put_nowait({"type": "MODIFIED", "object": body})
+
+    def subscribe(self, sink: Callable[[], None]) -> None:
+        """`sink` is called soon after every change."""
+        self._sinks.append(sink)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something is so; looked at after every change."""
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # -- as a client sees it
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T:
+        self._reach()
+        return msgspec.convert(self._stored(resource, name, namespace), into)
+
+    async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
+        self._reach()
+        if _key(resource, body["metadata"]["name"], body["metadata"].get("namespace")) in self._objects:
+            raise AlreadyExistsError(f"{resource.kind} {body['metadata']['name']} exists", status=409)
+        return msgspec.convert(self.put(resource, body), into)
+
+    async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
+        self._reach()
+        _check(self._stored(resource, body["metadata"]["name"], body["metadata"].get("namespace")), body)
+        return msgspec.convert(self.put(resource, body), into)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        patch: Object | list[Object],
+        *,
+        subresource: str | None = None,  # noqa: ARG002 - an object is whole here
+    ) -> None:
+        self._reach()
+        if isinstance(patch, list):
+            raise NotImplementedError("JSON patches")
+        _check(self._stored(resource, name, namespace), patch)
+        self.merge(resource, name, namespace, patch)
+
+    async def apply(
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        manager: str = "",  # noqa: ARG002 - nobody else owns a field here
+        subresource: str | None = None,  # noqa: ARG002 - an object is whole here
+    ) -> None:
+        self._reach()
+        metadata = body["metadata"]
+        if self.stored(resource, metadata["name"], metadata.get("namespace")) is None:
+            self.put(resource, body)
+        else:
+            self.merge(resource, metadata["name"], metadata.get("namespace"), body)
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
+    ) -> None:
+        self._reach()
+        found = self.stored(resource, name, namespace)
+        if found is None:
+            return
+        if uid is not None:
+            _check(found, {"metadata": {"uid": uid}})
+        self.remove(resource, name, namespace)
+
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
+    ) -> tuple[tuple[T, ...], str]:
+        self._reach()
+        found = [body for body in self.all_of(resource) if _is_selected(body, namespace, query or {})]
+        return tuple(msgspec.convert(body, into) for body in found), "0"
+
+    async def stream(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        *,
+        silent_seconds: float,  # noqa: ARG002 - it is never cut
+    ) -> AsyncGenerator[bytes, None]:
+        queue: asyncio.Queue[Object] = asyncio.Queue()
+        watchers = self._watchers.setdefault(resource.plural, [])
+        watchers.append(queue)
+        try:
+            while True:
+                event = await queue.get()
+                if _is_selected(event["object"], namespace, query):
+                    yield msgspec.json.encode(event)
+        finally:
+            watchers.remove(queue)
+
+    def _reach(self) -> None:
+        if self.down:
+            raise ApiUnavailableError("no answer", remedy="it is tried again")
+
+    def _stored(self, resource: Resource, name: str, namespace: str | None) -> Object:
+        found = self.stored(resource, name, namespace)
+        if found is None:
+            raise AbsentError(f"no {resource.kind} {namespace}/{name}", status=404)
+        return found
+
+    def _tell(self, resource: Resource, kind: str, body: Object) -> None:
+        for queue in self._watchers.get(resource.plural, []):
+            queue.put_nowait({"type": kind, "object": body})
+        self._changed.set()
+        for sink in self._sinks:
+            asyncio.get_running_loop().call_soon(sink)
+
+
+def _key(resource: Resource, name: str, namespace: str | None) -> Key:
+    return resource.plural, namespace or "", name
+
+
+def _check(stored: Object, written: Object) -> None:
+    """The preconditions that a write carries."""
+    for field in ("uid", "resourceVersion"):
+        wanted = written["metadata"].get(field)
+        if wanted is not None and wanted != stored["metadata"][field]:
+            raise ConflictError(f"{field} is {stored['metadata'][field]}, not {wanted}", status=409, reason="Conflict")
+
+
+def _is_selected(body: Object, namespace: str | None, query: Mapping[str, str]) -> bool:
+    metadata = body["metadata"]
+    labels = [pair.partition("=") for pair in query.get("labelSelector", "").split(",") if pair]
+    wanted = query.get("fieldSelector", "")
+    return (
+        namespace in {None, metadata.get("namespace")}
+        and wanted in {"", f"metadata.name={metadata['name']}"}
+        and all((metadata.get("labels") or {}).get(name) == value for name, _, value in labels)
+    )
+
+
+def _merge(target: dict[str, Any], patch: dict[str, Any]) -> None:
+    for name, value in patch.items():
+        if value is None:
+            target.pop(name, None)
+        elif isinstance(value, dict):
+            into = target.get(name)
+            target[name] = into if isinstance(into, dict) else {}
+            _merge(target[name], value)
+        else:
+            target[name] = value

@@ -1,0 +1,134 @@
+"""How an eviction waits, and how it ends: by a release, by the scheduler's own deadline, or by nobody's word."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.conformance.coordinator import coordinating
+from cedana_sched.adapter.conformance.findings import NonConformanceError, expect, needs
+from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.adapter.contract import HoldsEvictions
+from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.preemption import Release, Verdict
+
+
+class Holds:
+    """Hold, release, deadline."""
+
+    async def test_an_eviction_waits_for_its_release(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            await coordinator.signal_of(victim)
+            if Power.HOLD in stage.lacks:
+                why = f"{Power.HOLD}: declared to be lacking, and yet"
+                expect(not isinstance(coordinator.adapter, HoldsEvictions), f"{why} the adapter has `hold`")
+                await coordinator.within(stage.evicted(victim), f"{why} {victim} was not evicted")
+                return
+            await coordinator.still_runs(victim, although="it was held")
+
+    async def test_a_hold_that_is_placed_twice_is_one(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            if isinstance(coordinator.adapter, HoldsEvictions):
+                until = await coordinator.adapter.hold(signal)
+                limits = f"hold lasts until {until}, before the preemption was seen ({signal.observed_at})"
+                expect(until is None or until > signal.observed_at, limits)
+            await stage.holding(signal)
+            await coordinator.still_runs(victim, although="it was held")
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+
+    async def test_a_victim_that_is_committed_is_evicted(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+            await stage.settle()
+            taken_back = coordinator.cancellations()
+            expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
+
+    async def test_past_its_deadline_a_victim_is_evicted_without_a_snapshot(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await coordinator.release(signal, Verdict.LET_GO)
+            await coordinator.evicted(victim)
+
+    async def test_a_victim_that_is_to_be_kept_runs_on(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await coordinator.release(signal, Verdict.KEEP_RUNNING)
+            if Power.KEEPING in stage.lacks:  # then it is as if it were let go
+                await coordinator.evicted(victim)
+            else:
+                await coordinator.still_runs(victim, although="the verdict was to keep it running")
+
+    async def test_a_release_that_is_said_again_is_harmless(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            release = await coordinator.release(signal, Verdict.LET_GO)
+            await coordinator.tell(release)
+            await coordinator.evicted(victim)
+            await coordinator.tell(release)
+            await stage.settle()
+            told = coordinator.preemptions()
+            expect(told == {signal.uid}, f"after its release the preemption was told again, as {told}")
+
+    async def test_a_release_of_what_nobody_knows_lets_nobody_go(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await coordinator.tell(Release("forgotten", {"nobody": Verdict.COMMITTED}))
+            await coordinator.still_runs(victim, although="it was another preemption that was released")
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+
+    async def test_a_scheduler_that_cannot_be_told_is_told_later(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            release = Release(signal.uid, {victim.uid: Verdict.COMMITTED})
+            await stage.released(release)
+            done = False
+            async with stage.unreachable():
+                try:
+                    await coordinator.within(
+                        coordinator.adapter.release(release), "release hangs: raise RetryableError"
+                    )
+                    done = True  # it needs no word, then
+                except RetryableError:
+                    pass
+                except NonConformanceError:
+                    raise
+                except Exception as error:
+                    message = f"release raised {error!r}; what may succeed later is a RetryableError"
+                    raise NonConformanceError(message) from error
+            if not done:
+                await coordinator.tell(release)
+            await coordinator.evicted(victim)
+
+    async def test_the_schedulers_own_deadline_is_told(self, stage: Stage) -> None:
+        needs(Power.DEADLINE, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            killed_at = await stage.preempt_by(victim)
+            signal = await coordinator.signal_of(victim)
+            limits = [signal.not_after]
+            if isinstance(coordinator.adapter, HoldsEvictions):
+                limits.append(await coordinator.adapter.hold(signal))
+            known = min((limit for limit in limits if limit is not None), default=None)
+            if known is None or known > killed_at:
+                message = f"it is killed at {killed_at}, and neither `not_after` nor `hold` says so: {known}"
+                raise NonConformanceError(message)

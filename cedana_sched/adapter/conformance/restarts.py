@@ -1,0 +1,71 @@
+"""Adapters are killed at any instant, and readers of reports come back: nothing is lost, nothing begins anew."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.conformance.coordinator import Coordinator, coordinating, victims_of
+from cedana_sched.adapter.conformance.findings import expect, needs
+from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.model.preemption import Verdict
+
+
+class Restarts:
+    """Restart."""
+
+    async def test_what_is_pending_is_told_again_after_a_restart(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            before = await coordinator.signal_of(victim)
+        async with coordinating(stage) as coordinator:
+            after = await coordinator.signal_of(victim)
+            expect(after.uid == before.uid, f"after a restart {before.uid} is called {after.uid}")
+            expect(set(victims_of(after)) == set(victims_of(before)), "after a restart it has other victims")
+            await coordinator.still_runs(victim, although="its adapter was away for a moment only")
+
+    async def test_what_is_pending_is_told_again_to_a_reader_that_comes_back(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with stage.adapter() as adapter:
+            first, second = Coordinator(stage, adapter), Coordinator(stage, adapter)
+            async with first.listening():
+                (victim,) = await stage.start()
+                await stage.preempt(victim)
+                before = await first.signal_of(victim)
+            async with second.listening():
+                after = await second.signal_of(victim)
+            expect(after.uid == before.uid, f"to a reader that comes back {before.uid} is called {after.uid}")
+
+    async def test_what_happened_while_nobody_listened_is_told(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage):
+            (victim,) = await stage.start()
+            await stage.settle()
+        await stage.preempt(victim)
+        async with coordinating(stage) as coordinator:
+            signal = await coordinator.signal_of(victim)
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+
+    async def test_a_release_may_come_before_the_reports_are_read(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+        async with stage.adapter() as adapter:
+            coordinator = Coordinator(stage, adapter)
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+
+    async def test_what_is_over_is_not_told_after_a_restart(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+            await stage.settle()
+        async with coordinating(stage) as coordinator:
+            await stage.settle()
+            told = coordinator.preemptions()
+            expect(not told, f"{signal.uid} is released and over, and after a restart was told: {told}")

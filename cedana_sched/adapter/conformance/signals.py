@@ -1,0 +1,96 @@
+"""What an adapter tells of a preemption: of whom, once, and as early as the scheduler decides."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.conformance.coordinator import coordinating, victims_of
+from cedana_sched.adapter.conformance.findings import expect, needs
+from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.model.preemption import After, Verdict
+
+
+class Signals:
+    """Signals, identity, who is not opted in, duplicate and late news."""
+
+    async def test_a_preemption_is_told(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            adapter = type(coordinator.adapter)
+            expect(signal.adapter == adapter.name, f"the signal names {signal.adapter!r}, the adapter {adapter.name!r}")
+            expect(victims_of(signal) == (victim.uid,), f"its victims are {victims_of(signal)}, not {victim.uid} alone")
+            expect(bool(signal.uid and signal.reason), "a signal needs a uid and a reason, in the scheduler's words")
+            expect(signal.observed_at > 0, "`observed_at` is in seconds since the epoch")
+            expect(signal.after is After.STOP, "a preemption stops its victims: `after` is STOP")
+
+    async def test_the_victim_is_named_as_it_runs(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            (told,) = (await coordinator.signal_of(victim)).victims
+            expect(told.workload == victim.workload, f"told was {told.workload}, and what runs is {victim.workload}")
+
+    async def test_the_victim_has_its_own_identity(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            (told,) = (await coordinator.signal_of(victim)).victims
+            expect(told.identity == victim.identity, f"told was {told.identity}, and it is {victim.identity}")
+
+    async def test_the_victim_has_its_own_policy(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start(deadline_seconds=123.0)
+            await stage.preempt(victim)
+            (told,) = (await coordinator.signal_of(victim)).victims
+            seconds = told.policy.deadline_seconds
+            expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
+
+    async def test_who_is_not_opted_in_is_evicted_as_ever(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (stranger,) = await stage.start(protected=False)
+            await stage.preempt(stranger)
+            await coordinator.within(stage.evicted(stranger), f"{stranger} is not opted in and was not evicted")
+            await stage.settle()
+            told = coordinator.preemptions()
+            expect(not told, f"{stranger} is not opted in, and its preemption was told: {told}")
+
+    async def test_what_the_scheduler_says_twice_is_one_preemption(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await stage.repeat()
+            await stage.settle()
+            told = coordinator.preemptions()
+            expect(told == {signal.uid}, f"one preemption was told under several uids: {told}")
+            expect(not coordinator.cancellations(), "a preemption was taken back because its news came twice")
+
+    async def test_late_news_of_what_is_over_begin_nothing(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await coordinator.release(signal, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+            await stage.repeat()
+            await stage.settle()
+            told = coordinator.preemptions() - {signal.uid}
+            expect(not told, f"the preemption {signal.uid} is over, and was told again as {told}")
+            taken_back = coordinator.cancellations()
+            expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
+
+    async def test_who_comes_back_is_the_same_and_is_preempted_anew(self, stage: Stage) -> None:
+        needs(Power.RETURN, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            first = await coordinator.signal_of(victim)
+            await coordinator.release(first, Verdict.COMMITTED)
+            await coordinator.evicted(victim)
+            again = await coordinator.within(stage.returned(victim), f"{victim} was evicted and did not come back")
+            expect(again.uid != victim.uid, f"two runs of a workload have one uid, {victim.uid}")
+            await stage.preempt(again)
+            second = await coordinator.signal_of(again)
+            expect(second.uid != first.uid, f"two preemptions have one uid, {first.uid}")
+            identities = (first.victims[0].identity, second.victims[0].identity)
+            expect(identities[0] == identities[1], f"it came back as somebody else: {identities[0]}, {identities[1]}")

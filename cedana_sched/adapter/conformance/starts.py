@@ -1,0 +1,58 @@
+"""Starts and ends, told by adapters whose workloads are no pods; for pods the coordinator hears of them itself."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.conformance.coordinator import coordinating
+from cedana_sched.adapter.conformance.findings import expect, needs
+from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.adapter.contract import Ended, Starting
+
+
+class Starts:
+    """Starting and Ended."""
+
+    async def test_a_start_is_told_with_its_identity(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (running,) = await stage.start(deadline_seconds=123.0)
+            if Power.STARTS in stage.lacks:
+                await stage.settle()
+                told = [report for report in coordinator.heard if isinstance(report, Starting | Ended)]
+                expect(not told, f"{Power.STARTS}: declared to be lacking, and told was {told}")
+                return
+            start = await coordinator.start_of(running)
+            expect(start.workload == running.workload, f"told was {start.workload}, and it is {running.workload}")
+            expect(start.identity == running.identity, f"told was {start.identity}, and it is {running.identity}")
+            seconds = start.policy.deadline_seconds
+            expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
+
+    async def test_a_start_that_waits_is_told_again_after_a_restart(self, stage: Stage) -> None:
+        needs(Power.STARTS, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            waiting = await stage.place()
+            await coordinator.start_of(waiting)
+        async with coordinating(stage) as coordinator:
+            await coordinator.start_of(waiting)
+
+    async def test_an_end_is_told(self, stage: Stage) -> None:
+        needs(Power.STARTS, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (running,) = await stage.start()
+            await stage.finish(running)
+            ended = await coordinator.end_of(running)
+            expect(bool(ended.why), "`why` is for people, and empty")
+
+    async def test_an_end_while_nobody_listened_is_told(self, stage: Stage) -> None:
+        needs(Power.STARTS, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (running,) = await stage.start()
+            await coordinator.start_of(running)
+        await stage.finish(running)
+        async with coordinating(stage) as coordinator:
+            await coordinator.end_of(running)
+
+    async def test_who_is_not_opted_in_starts_and_ends_untold(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (stranger,) = await stage.start(protected=False)
+            await stage.finish(stranger)
+            await stage.settle()
+            expect(not coordinator.heard, f"{stranger} is not opted in, and this was told: {coordinator.heard}")

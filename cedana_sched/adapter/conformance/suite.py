@@ -1,0 +1,28 @@
+"""The class that an adapter's author subclasses."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter import registry
+from cedana_sched.adapter.conformance.cancellations import Cancellations
+from cedana_sched.adapter.conformance.findings import expect
+from cedana_sched.adapter.conformance.gangs import Gangs
+from cedana_sched.adapter.conformance.holds import Holds
+from cedana_sched.adapter.conformance.restarts import Restarts
+from cedana_sched.adapter.conformance.signals import Signals
+from cedana_sched.adapter.conformance.stage import Stage
+from cedana_sched.adapter.conformance.starts import Starts
+from cedana_sched.adapter.contract import Adapter
+
+
+class AdapterConformance(Signals, Holds, Cancellations, Restarts, Gangs, Starts):
+    """All that every adapter must do. The subclass has a fixture `stage`, and is collected because it is `Test...`.
+
+    Without `asyncio_mode = "auto"` in pytest's configuration the subclass is marked with `pytest.mark.asyncio`.
+    """
+
+    async def test_it_is_found_by_its_name(self, stage: Stage) -> None:
+        async with stage.adapter() as adapter:
+            expect(isinstance(adapter, Adapter), "it lacks a member of `Adapter` in cedana_sched/adapter/contract.py")
+            found = registry.load(type(adapter).name)
+            name = type(adapter).name
+            expect(found is type(adapter), f"the entry point {name!r} is {found.__qualname__}, which is not under test")

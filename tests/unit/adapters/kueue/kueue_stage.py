@@ -1,0 +1,122 @@
+"""Kueue as the conformance suite plays it: Jobs and Workloads in memory, suspended as Kueue and our webhook would.
+
+Kueue asks for the suspension when it has decided, and again whenever the Job or the Workload changes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar
+
+import msgspec
+
+from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import JOBS
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.adapter import KueueAdapter
+from cedana_sched_kueue.objects import WORKLOADS
+from cedana_sched_webhooks.holds.jobs import Eviction, decide
+from cedana_sched_webhooks.objects import PreemptionHold
+
+NAMESPACE = "bio"
+
+
+class KueueStage(ClusterStage):
+    """Each job is a Job with its Workload; `preempt` evicts the Workload."""
+
+    adapter_class: ClassVar = KueueAdapter
+    lacks: ClassVar = {
+        Power.KEEPING: "Kueue cannot be asked for another victim",
+        Power.DEADLINE: "Kueue waits as long as its suspension of the Job is refused",
+        Power.STARTS: "its workloads are pods",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._jobs: dict[str, tuple[RunningWorkload, ...]] = {}
+        """Pods of each Job by its name, with those that are gone."""
+        self.api.subscribe(self._suspend_what_is_evicted)
+
+    async def start(
+        self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
+    ) -> tuple[RunningWorkload, ...]:
+        name = f"md{next(self.numbers)}"
+        variables = [{"name": "CEDANA_CHECKPOINT", "value": name}] if protected else []
+        template = {"spec": {"containers": [{"name": "main", "env": variables}]}}
+        self.api.put(JOBS, {"metadata": _metadata(name), "spec": {"suspend": False, "template": template}})
+        owner = self._owner(name)
+        self.api.put(WORKLOADS, {"metadata": {**_metadata(name), "ownerReferences": [owner]}})
+        self._set(name, QuotaReserved=True, Admitted=True, Evicted=False)
+        self._jobs[name] = tuple(
+            self.put_pod(f"{name}-{i}", index=i, owner=owner, protected=protected, deadline_seconds=deadline_seconds)
+            for i in range(members)
+        )
+        await self.settle()
+        return self._jobs[name]
+
+    async def preempt(self, victim: RunningWorkload) -> None:
+        self._set(_job_of(victim), Evicted=True, Preempted=True)
+
+    async def take_back(self, victim: RunningWorkload) -> None:
+        self._set(_job_of(victim), Evicted=False, Preempted=False)
+
+    async def finish(self, victim: RunningWorkload) -> None:
+        self.change_pod(victim, {"status": {"phase": "Succeeded"}})
+        complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+        self.api.merge(JOBS, _job_of(victim), NAMESPACE, {"status": complete})
+        self._set(_job_of(victim), Finished=True)
+
+    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+        name = _job_of(victim)
+        self._set(name, Evicted=False, Preempted=False, Admitted=True)
+        self.api.merge(JOBS, name, NAMESPACE, {"spec": {"suspend": False}})
+        self._jobs[name] = (self.put_pod(f"{name}-0", owner=self._owner(name)),)
+        await self.settle()
+        return self._jobs[name][0]
+
+    def _set(self, name: str, **conditions: bool) -> None:
+        """Conditions of a Workload; each call is a second later than the one before."""
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(self.numbers))
+        workload = self.api.stored(WORKLOADS, name, NAMESPACE) or {}
+        held = {one["type"]: one for one in workload.get("status", {}).get("conditions", ())}
+        for kind, is_true in conditions.items():
+            status = {"type": kind, "status": str(is_true), "reason": "InClusterQueue" if is_true else "QuotaReserved"}
+            held[kind] = {**status, "lastTransitionTime": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        self.api.merge(WORKLOADS, name, NAMESPACE, {"status": {"conditions": list(held.values())}})
+
+    def _suspend_what_is_evicted(self) -> None:
+        for job in self.api.all_of(JOBS):
+            name = job["metadata"]["name"]
+            workload = self.api.stored(WORKLOADS, name, NAMESPACE) or {}
+            true = {one["type"] for one in workload.get("status", {}).get("conditions", ()) if one["status"] == "True"}
+            wanted = "Evicted" in true and "Finished" not in true and not job["spec"]["suspend"]
+            if wanted and self._may_be_suspended(job):
+                change = {"metadata": {"annotations": {names.RELEASED: None}}, "spec": {"suspend": True}}
+                self.api.merge(JOBS, name, NAMESPACE, change)
+                for pod in self._jobs[name]:
+                    self.remove_pod(pod)
+
+    def _may_be_suspended(self, job: Object) -> bool:
+        """Our webhook's answer, which is asked for Jobs with protected pods only."""
+        if not any(pod.identity for pod in self._jobs[job["metadata"]["name"]]):
+            return True
+        uid, annotations = job["metadata"]["uid"], job["metadata"].get("annotations") or {}
+        holds = tuple(msgspec.convert(one, PreemptionHold) for one in self.holds() if one["spec"]["held"]["uid"] == uid)
+        eviction = Eviction(uid, annotations.get(names.RELEASED), started_at=None)
+        return decide(eviction, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
+
+    def _owner(self, name: str) -> Object:
+        job = self.api.stored(JOBS, name, NAMESPACE)
+        assert job is not None
+        uid = job["metadata"]["uid"]
+        return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "controller": True}
+
+
+def _metadata(name: str) -> Object:
+    return {"name": name, "namespace": NAMESPACE}
+
+
+def _job_of(pod: RunningWorkload) -> str:
+    return pod.workload.name.rpartition("-")[0]
