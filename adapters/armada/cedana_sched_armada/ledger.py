@@ -116,15 +116,16 @@ class Ledger:
         """By id of a job: the open preemption that it is part of."""
 
     async def load(self) -> None:
-        """Read what an earlier coordinator has left.
+        """Read what an earlier coordinator, or an earlier run of this one, has left; it replaces what is here.
 
         Raises:
             RetryableError: it cannot be read now.
         """
         written = await self._notes.read()
-        if not written:
-            return
-        state = msgspec.json.decode(zlib.decompress(written), type=_State)
+        state = msgspec.json.decode(zlib.decompress(written), type=_State) if written else _State()
+        self._waiting.clear()  # what was not written is heard again
+        self._uid_of.clear()
+        self.cases.clear()
         self.streams = dict(state.streams)
         for case in state.cases:
             self._keep(case)

@@ -187,16 +187,16 @@ class World:
         """One that lives as long as the block."""
         coordinator = Coordinator(self.adapter())
         coordinator.running = asyncio.create_task(coordinator.adapter.run())
-        tasks = [coordinator.running, asyncio.create_task(coordinator.read())]
+        reading = asyncio.create_task(coordinator.read())
         try:
             yield coordinator
-            for task in tasks:
+            for task in (coordinator.running, reading):
                 if task.done():
                     task.result()
         finally:
-            for task in tasks:
+            for task in (coordinator.running, reading):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(coordinator.running, reading, return_exceptions=True)
 
     def submit(self, job_set: str = JOB_SET, **written: Any) -> str:
         (job,) = self.armada.submit(QUEUE, job_set, item(**written))

@@ -37,6 +37,24 @@ async def test_what_is_pending_is_told_again_with_the_same_uid(world: World) -> 
     assert len(world.armada.successors_of(job)) == 1
 
 
+async def test_an_adapter_that_is_run_again_goes_on(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    for one in (job, other):
+        world.start(one)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        told = await coordinator.signal()
+        assert coordinator.running is not None
+        coordinator.running.cancel()
+        await asyncio.wait({coordinator.running})
+        coordinator.running = asyncio.create_task(coordinator.adapter.run())
+        world.armada.preempt(other)
+        assert await coordinator.signal() == told
+        assert (await coordinator.signal()).uid.startswith(other)
+        await coordinator.release(told)
+    assert len(world.armada.successors_of(job)) == 1
+
+
 async def test_nobody_is_told_before_it_is_noted(world: World) -> None:
     job = world.submit()
     world.start(job)
