@@ -2,6 +2,7 @@ import pytest
 
 from cedana_sched.cli.errors import DoctorError, JobFailedError, PermissionRefusedError, WaitTimedOutError
 from cedana_sched.cli.exit_codes import _BY_NAME, MEANINGS, ExitCode, exit_code_of
+from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.local.client import EngineRefusedError, EngineUnreachableError
 from cedana_sched.model import errors
 
@@ -40,5 +41,5 @@ def test_every_code_has_a_meaning() -> None:
 
 
 def test_names_that_stand_for_lazily_imported_errors_exist() -> None:
-    known = {EngineRefusedError, EngineUnreachableError, PermissionRefusedError, WaitTimedOutError}
+    known = {ApiUnavailableError, EngineRefusedError, EngineUnreachableError, PermissionRefusedError, WaitTimedOutError}
     assert set(_BY_NAME) == {kind.__name__ for kind in known}
