@@ -104,15 +104,21 @@ class Coordinator:
         """Call the adapter's `release` until it returns once, as the contract says."""
 
         async def until_told() -> None:
-            while True:
-                try:
-                    await self.adapter.release(release)
-                except RetryableError:
-                    await self.stage.settle()
-                else:
-                    return
+            while not await self.try_to_tell(release):
+                await self.stage.settle()
 
         await self.within(until_told(), f"release of {release.signal_uid} did not return")
+
+    async def try_to_tell(self, release: Release) -> bool:
+        """Call the adapter's `release` once: whether the scheduler was told; if not, it can be later."""
+        try:
+            await self.adapter.release(release)
+        except RetryableError:
+            return False
+        except Exception as error:
+            message = f"release raised {error!r}; what may succeed later is a RetryableError"
+            raise NonConformanceError(message) from error
+        return True
 
     async def evicted(self, victim: RunningWorkload) -> None:
         """Wait until the scheduler has ended it."""

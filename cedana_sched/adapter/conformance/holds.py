@@ -6,7 +6,6 @@ from cedana_sched.adapter.conformance.coordinator import coordinating
 from cedana_sched.adapter.conformance.findings import NonConformanceError, expect, needs
 from cedana_sched.adapter.conformance.stage import Power, Stage
 from cedana_sched.adapter.contract import HoldsEvictions
-from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.preemption import Release, Verdict
 
 
@@ -101,21 +100,9 @@ class Holds:
             signal = await coordinator.signal_of(victim)
             release = Release(signal.uid, {victim.uid: Verdict.COMMITTED})
             await stage.released(release)
-            done = False
             async with stage.unreachable():
-                try:
-                    await coordinator.within(
-                        coordinator.adapter.release(release), "release hangs: raise RetryableError"
-                    )
-                    done = True  # it needs no word, then
-                except RetryableError:
-                    pass
-                except NonConformanceError:
-                    raise
-                except Exception as error:
-                    message = f"release raised {error!r}; what may succeed later is a RetryableError"
-                    raise NonConformanceError(message) from error
-            if not done:
+                done = await coordinator.within(coordinator.try_to_tell(release), "release did not return")
+            if not done:  # else it needs no word
                 await coordinator.tell(release)
             await coordinator.evicted(victim)
 
