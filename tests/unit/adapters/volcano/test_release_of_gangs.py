@@ -30,7 +30,7 @@ class Cluster:
         self.adapter = VolcanoAdapter(ClusterAccess(cast("Any", self), nothing, self.pods, self, nothing, "-", nothing))
         group = PodGroup(Metadata(name="md", namespace="bio", uid="group"), PodGroupSpec(min_member=3))
         self.adapter._groups._put(group)
-        self.pods._replace([self._pod(index) for index in range(3)])
+        self.pods._replace(tuple(self._pod(index) for index in range(3)))
         for pod in self.pods:
             self.adapter._evictions._heard(None, pod)
 
