@@ -1,24 +1,30 @@
-"""Volcano reclaims what one queue has borrowed, with its own tiers: nothing of the work is lost."""
+"""Volcano takes back what one queue has borrowed, with its own tiers: nothing of the work is lost."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import API_VERSION
+from cedana_sched.model.objects.names import API_VERSION, PROTECT
+from cedana_sched_volcano.jobs import HARMLESS
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
-from tests.cluster.api.client import Object
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import has_condition, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
-from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.fixtures.namespace import Namespace, container, job
 from tests.cluster.steps import Steps
+from tests.e2e.product import parts
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
-from tests.e2e.product.installation import Product
-from tests.e2e.product.volcano_queues import RECLAIMS, SCHEDULER, completed, groups, vcjob
+from tests.e2e.product.installation import WEBHOOKS, Product
+from tests.e2e.product.rendering import NAMESPACE
+from tests.e2e.product.volcano_queues import HALF_A_NODE, RECLAIMS, SCHEDULER, completed, groups, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
 
@@ -44,21 +50,118 @@ async def test_reclaimed_pods_continue_where_they_stopped(
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
         await begun(bio, *range(4))
-        await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
-        await completed(namespace, "train")
+        await _reclaim(namespace, toolbox)
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
-        moved = [index for index in range(4) if len(bio.pods[index]) == 2]
+        moved = _moved(bio)
         assert len(moved) == 2, "as many as ml needs, and no more"
-        checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
-        assert sorted(one["spec"]["identity"]["index"] for one in checkpoints if _is_good(one)) == moved
+        assert await _saved(namespace) == moved
         assert _refused(audit, namespace), "held at the write of the pod's status"
 
 
-def _is_good(checkpoint: Object) -> bool:
-    return bool(checkpoint["status"]["phase"] == "Ready")
+async def test_a_gang_goes_and_comes_back_as_one(namespace: Namespace, toolbox: str, product: Product) -> None:
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, at_least=4, env=ASKED))
+        await begun(bio, *range(4))
+        await _reclaim(namespace, toolbox)
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+
+        assert [bio.lines(index) for index in range(4)] == [ALL] * 4
+        assert _moved(bio) == await _saved(namespace) == [0, 1, 2, 3]
+
+
+async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
+    namespace: Namespace, toolbox: str, product: Product
+) -> None:
+    async with groups(namespace, annotations={PROTECT: "true"}), Following.of(namespace, "md") as bio:
+        main = container(toolbox, *counting(), resources={"requests": {"cpu": HALF_A_NODE}})
+        body = job("md", main, schedulerName="volcano", fields={"backoffLimit": 0, **INDEXED})
+        queue = {"scheduling.volcano.sh/queue-name": f"{namespace.name}-bio"}
+        body["spec"]["template"]["metadata"]["annotations"] = queue
+        await namespace.apply(body)
+        await begun(bio, *range(4))
+        await _reclaim(namespace, toolbox)
+        await namespace.wait("batch/v1", "Job", "md", has_condition("Complete"), within=180)
+        await asyncio.wait_for(bio.read(), 60)
+
+        assert [bio.lines(index) for index in range(4)] == [ALL] * 4
+        assert _moved(bio) == await _saved(namespace)
+
+
+INDEXED = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+
+
+async def test_deadly_policies_are_rewritten_on_request(namespace: Namespace, toolbox: str, product: Product) -> None:
+    deadly = [{"event": "PodFailed", "action": "TerminateJob"}, {"event": "PodEvicted", "action": "AbortJob"}]
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        body = vcjob(
+            "md",
+            "bio",
+            namespace,
+            toolbox,
+            *counting(),
+            pods=4,
+            env=ASKED,
+            annotations={HARMLESS: "true"},
+            policies=deadly,
+        )
+        await namespace.apply(body)
+        await begun(bio, *range(4))
+        await _reclaim(namespace, toolbox)
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+        assert [bio.lines(index) for index in range(4)] == [ALL] * 4
+        assert len(_moved(bio)) == 2
+
+
+async def test_without_webhooks_the_prestop_saves_them(
+    namespace: Namespace, toolbox: str, product: Product, api: Api, audit: Audit
+) -> None:
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
+        await begun(bio, *range(4))
+        async with _no_webhooks(api):
+            await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
+            await completed(namespace, "train")
+            assert not _refused(audit, namespace)
+            saved = await _saved(namespace)
+            assert len(saved) == 2
+
+
+@asynccontextmanager
+async def _no_webhooks(api: Api) -> AsyncIterator[None]:
+    async def scaled(replicas: int) -> None:
+        await api.patch("apps/v1", "Deployment", WEBHOOKS, {"spec": {"replicas": replicas}}, NAMESPACE)
+
+    def is_down(body: Object) -> bool:
+        return not body["status"].get("replicas")
+
+    await scaled(0)
+    try:
+        await wait_for(api, "apps/v1", "Deployment", WEBHOOKS, is_down, namespace=NAMESPACE)
+        yield
+    finally:
+        await scaled(2)
+        await parts.whole(api)
+
+
+async def _reclaim(namespace: Namespace, image: str) -> None:
+    """ml takes back its half, and is done."""
+    await namespace.apply(vcjob("train", "ml", namespace, image, "true", pods=2, at_least=2))
+    await completed(namespace, "train")
+
+
+def _moved(following: Following) -> list[int]:
+    """Who ran in two pods."""
+    return [index for index in range(4) if len(following.pods[index]) == 2]
+
+
+async def _saved(namespace: Namespace) -> list[int]:
+    checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
+    return sorted(one["spec"]["identity"]["index"] for one in checkpoints if one["status"]["phase"] == "Ready")
 
 
 def _refused(audit: Audit, namespace: Namespace) -> list[Write]:

@@ -35,12 +35,14 @@ reclaims."""
 
 
 @asynccontextmanager
-async def groups(namespace: Namespace, weights: Mapping[str, int] | None = None) -> AsyncIterator[None]:
-    """A Queue per group; names are behind the namespace's."""
-    names = weights or {"bio": 1, "ml": 1}
-    for name, weight in names.items():
-        spec = {"weight": weight, "reclaimable": True}
-        metadata = {"name": f"{namespace.name}-{name}"}
+async def groups(
+    namespace: Namespace, *names: str, annotations: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
+    """A Queue per group (bio and ml), all of equal weight; names are behind the namespace's."""
+    names = names or ("bio", "ml")
+    for name in names:
+        spec = {"weight": 1, "reclaimable": True}
+        metadata = {"name": f"{namespace.name}-{name}", "annotations": dict(annotations or {})}
         await namespace.api.apply({"apiVersion": SCHEDULING, "kind": "Queue", "metadata": metadata, "spec": spec})
         await namespace.wait(SCHEDULING, "Queue", metadata["name"], _is_open)
     try:
@@ -63,22 +65,23 @@ def vcjob(
     pods: int,
     at_least: int = 1,
     env: Mapping[str, str] | None = None,
-    spec: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
 ) -> Object:
-    """A Volcano job of one task `sim`."""
+    """A Volcano job of one task `sim`; `spec` is laid over its own."""
     variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
     main = container(image, *command, resources={"requests": {"cpu": HALF_A_NODE}}, env=variables)
     template = {"metadata": {"labels": {"job-name": name}}, "spec": pod(name, main)["spec"]}
     return {
         "apiVersion": BATCH,
         "kind": "Job",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
         "spec": {
             "schedulerName": "volcano",
             "minAvailable": at_least,
             "queue": f"{namespace.name}-{queue}",
             "tasks": [{"name": "sim", "replicas": pods, "template": template}],
-            **(spec or {}),
+            **spec,
         },
     }
 
