@@ -95,8 +95,13 @@ $(BIN)/uv:
 
 .PHONY: lock
 lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
-	@for kind in runtime cluster dev; do \
-	    case $$kind in runtime) extras= ;; cluster) extras="--extra cluster --extra kueue --extra volcano" ;; dev) extras=--all-extras ;; esac; \
+	@for kind in runtime cluster control dev; do \
+	    case $$kind in \
+	        runtime) extras= ;; \
+	        cluster) extras="--extra cluster" ;; \
+	        control) extras="--extra armada --extra kueue --extra volcano" ;; \
+	        dev) extras=--all-extras ;; \
+	    esac; \
 	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-annotate $$extras -o requirements/$$kind.txt; \
 	done

@@ -6,7 +6,7 @@ The keys are the fields below in camelCase; `webhooks/README.md` lists them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -71,6 +71,8 @@ class Configuration(ComponentConfiguration):
     asking: Asking = Asking()
     adapters: tuple[str, ...] = ()
     """Schedulers that have admission calls of their own, by the names of their adapters."""
+    adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """By name of the adapter, which says itself what may stand there."""
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""

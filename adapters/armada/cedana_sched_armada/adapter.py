@@ -114,6 +114,8 @@ class ArmadaAdapter:
             self._server = server
             self._preemptions.resume()
             self._cluster.pods.subscribe(self._preemptions.changed)
+            for pod in self._cluster.pods:  # what has become of it while nobody listened
+                self._preemptions.changed(pod, pod)
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._ledger.run(), name="notes of the Armada adapter")

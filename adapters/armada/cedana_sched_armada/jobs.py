@@ -1,7 +1,4 @@
-"""Where Armada's jobs are in pods: which job and job set a pod belongs to, and its gang.
-
-The executor writes these (Armada's internal/executor/domain); a pod is called `armada-<job id>-<pod number>`.
-"""
+"""Where Armada's jobs are in pods: which job and job set a pod belongs to, and its gang."""
 
 from __future__ import annotations
 
@@ -10,11 +7,7 @@ import msgspec
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.objects.names import GROUP
 from cedana_sched_armada.events import JobSet
-
-JOB_LABEL = "armada_job_id"
-RUN_LABEL = "armada_job_run_id"
-QUEUE_LABEL = "armada_queue_id"
-JOB_SET_ANNOTATION = "armada_jobset_id"
+from cedana_sched_armada.marks import JOB_LABEL, JOB_SET_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 GANG = "armadaproject.io/gangId"
 CARDINALITY = "armadaproject.io/gangCardinality"
@@ -44,8 +37,12 @@ def run_of(pod: Pod) -> str:
     return pod.metadata.labels.get(RUN_LABEL, "")
 
 
+def queue_of(pod: Pod) -> str:
+    return pod.metadata.labels.get(QUEUE_LABEL, "")
+
+
 def job_set_of(pod: Pod) -> JobSet | None:
-    queue, name = pod.metadata.labels.get(QUEUE_LABEL), pod.metadata.annotations.get(JOB_SET_ANNOTATION)
+    queue, name = queue_of(pod), pod.metadata.annotations.get(JOB_SET_ANNOTATION)
     return JobSet(queue, name) if queue and name and job_of(pod) else None
 
 

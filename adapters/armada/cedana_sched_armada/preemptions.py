@@ -17,7 +17,7 @@ from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched_armada.events import Heard, JobSet, Kind
-from cedana_sched_armada.jobs import Gang, gang_of, job_of
+from cedana_sched_armada.jobs import Gang, gang_of, job_of, queue_of
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.signals import member_of, seconds, signal_of
@@ -114,6 +114,10 @@ class Preemptions:
             self._released.discard(before.metadata.uid)
         job = job_of(now) if now is not None else None
         if now is None or job is None:
+            return
+        if not self._settings.opts_in(queue_of(now)):
+            if now.metadata.deletion_timestamp is not None:  # it asks before its end, and its events are not followed
+                self._let_pod_go(now)
             return
         self.arrived(job)
         case = self._ledger.case_of(job)
@@ -237,9 +241,12 @@ class Preemptions:
 
     def _let_go(self, job: str) -> None:
         for pod in self._pods.of(job):
-            if not pod.finished and pod.metadata.uid not in self._released:
-                self._released.add(pod.metadata.uid)
-                self._effects.let_go(pod)
+            self._let_pod_go(pod)
+
+    def _let_pod_go(self, pod: Pod) -> None:
+        if not pod.finished and pod.metadata.uid not in self._released:
+            self._released.add(pod.metadata.uid)
+            self._effects.let_go(pod)
 
     def _submitted(self, job_set: JobSet, heard: Heard) -> None:
         """A job in the place of a preempted one; a second one in the same place is too many."""

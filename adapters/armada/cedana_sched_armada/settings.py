@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -124,15 +124,38 @@ class ArmadaSettings(Written):
         """
         if section is None:
             raise UsageError(SECTION, None, "is missing", remedy="say at least where Armada is: armada.url")
-        try:
-            return cls.model_validate(section)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join((SECTION, *map(str, first["loc"])))
-            value = first["input"] if isinstance(first["input"], str | int | float | bool) else "(shown in the file)"
-            remedy = first["msg"].removeprefix("Value error, ")
-            raise UsageError(field, value, "cannot be used", remedy=remedy) from error
+        return _checked(cls, section)
 
     def opts_in(self, queue: str) -> bool:
         """Whether jobs of this queue are ours to save."""
         return self.queues is None or queue in self.queues
+
+
+class QueueSettings(Written):
+    """The same section of the webhooks' file."""
+
+    queues: frozenset[str] = frozenset()
+    """All of whose jobs are protected, also where nobody names an id."""
+
+    @classmethod
+    def read(cls, section: Mapping[str, Any]) -> Self:
+        """Check it.
+
+        Raises:
+            UsageError: naming the field, its value and the remedy.
+        """
+        return _checked(cls, section)
+
+
+Section = TypeVar("Section", bound=Written)
+
+
+def _checked(kind: type[Section], section: Mapping[str, Any]) -> Section:
+    try:
+        return kind.model_validate(section)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join((SECTION, *map(str, first["loc"])))
+        value = first["input"] if isinstance(first["input"], str | int | float | bool) else "(shown in the file)"
+        remedy = first["msg"].removeprefix("Value error, ")
+        raise UsageError(field, value, "cannot be used", remedy=remedy) from error

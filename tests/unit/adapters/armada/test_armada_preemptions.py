@@ -113,6 +113,19 @@ async def test_a_victim_that_does_not_run_is_let_go_at_once(world: World) -> Non
     assert world.events.told[0].reason == "NotResubmitted"
 
 
+async def test_a_deleted_pod_of_a_queue_that_is_not_ours_is_let_go_at_once(world: World) -> None:
+    world.settings["queues"] = ["ml"]
+    job = world.submit()
+    pod = world.start(job)
+    async with world.coordinator() as coordinator:
+        world.change(job, deletion_timestamp=rfc3339(world.now + 90))
+        await until(lambda: world.let_go == [pod])
+        assert coordinator.reports.empty()
+    async with world.coordinator():
+        await until(lambda: world.let_go == [pod, pod])
+    assert set(world.armada.calls) == set()
+
+
 async def test_a_broken_stream_goes_on_where_it_stood(world: World) -> None:
     job, other = world.submit(), world.submit()
     world.start(job)

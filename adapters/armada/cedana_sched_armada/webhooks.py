@@ -1,0 +1,49 @@
+"""What Armada adds to the webhooks: queues that protect their pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final, Self
+
+from cedana_sched.kube.client import Api
+from cedana_sched_armada.queues import QueueOptIn
+from cedana_sched_armada.settings import SECTION, QueueSettings
+from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.schedulers import Handler, SchedulerWebhooks
+
+PODS: Final = "/armada/pods"
+
+
+class ArmadaWebhooks:
+    """Implements `SchedulerWebhooks`."""
+
+    name: ClassVar[str] = "armada"
+
+    def __init__(self, opt_in: QueueOptIn) -> None:
+        self._opt_in = opt_in
+
+    @classmethod
+    def connect(cls, api: Api, configuration: Configuration) -> Self:
+        """See `SchedulerWebhooks`; who is in which queue, its pods say.
+
+        Raises:
+            UsageError: the section `armada` of the adapters' settings is wrong.
+        """
+        del api
+        settings = QueueSettings.read(configuration.adapter_settings.get(SECTION, {}))
+        return cls(QueueOptIn(settings.queues, configuration.excluded_namespaces))
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """See `SchedulerWebhooks`."""
+        return {PODS: self._opt_in.answer}
+
+    async def run(self) -> None:
+        """See `SchedulerWebhooks`: there is nothing to keep."""
+        await asyncio.Event().wait()
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(webhooks: ArmadaWebhooks) -> SchedulerWebhooks:
+        return webhooks
