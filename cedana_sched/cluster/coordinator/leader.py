@@ -119,11 +119,12 @@ class Leader:
                     ("removal", self._removal.run()),
                     ("purge", self._purge.run()),
                     ("events", self._events.run()),
-                    *((f"adapter {name}", self._kept(name)) for name in self._adapters),
                 )
             ]
-            await self.pods.synced.wait()
-            await self._policies.synced.wait()
+            # who asks them before would hear that there is nothing: no pod, no snapshot to continue from
+            for synced in (self.pods.synced, self._policies.synced, self._checkpoints.synced):
+                await synced.wait()
+            background += [group.create_task(self._kept(name), name=f"adapter {name}") for name in self._adapters]
             try:
                 async with self.coordinator:
                     yield self.coordinator
