@@ -179,3 +179,61 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- if .Values.volcano.enabled }}{{ $users = concat $users .Values.volcano.users }}{{ end -}}
 {{- toJson $users -}}
 {{- end }}
+
+{{/* Where the secrets are mounted that the coordinator shows to Armada. */}}
+{{- define "cedana.armadaFolder" -}}
+/etc/cedana-sched-armada
+{{- end -}}
+
+{{/* Armada and who we are there, as the adapter reads it. */}}
+{{- define "cedana.armadaSettings" -}}
+{{- $values := .Values.armada -}}
+{{- $folder := include "cedana.armadaFolder" . -}}
+{{- $settings := pick $values "url" "holdSeconds" "settleSeconds" "limits" -}}
+{{- with $values.queues }}{{ $_ := set $settings "queues" . }}{{ end -}}
+{{- if $values.tls.enabled -}}
+{{- $tls := dict -}}
+{{- with $values.tls.serverName }}{{ $_ := set $tls "serverName" . }}{{ end -}}
+{{- if $values.tls.existingSecret -}}
+{{- range $which, $key := $values.tls.secretKeys }}{{ if $key }}{{ $_ := set $tls $which (printf "%s/tls/%s" $folder $key) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- $_ := set $settings "tls" $tls -}}
+{{- end -}}
+{{- $secret := printf "%s/auth/%s" $folder $values.auth.secretKey -}}
+{{- if eq $values.auth.method "basic" -}}
+{{- $_ := set $settings "auth" (dict "basic" (merge (dict "passwordFile" $secret) $values.auth.basic)) -}}
+{{- else if eq $values.auth.method "token" -}}
+{{- $_ := set $settings "auth" (dict "token" (dict "file" $secret)) -}}
+{{- else if eq $values.auth.method "oidc" -}}
+{{- $_ := set $settings "auth" (dict "oidc" (merge (dict "clientSecretFile" $secret) $values.auth.oidc)) -}}
+{{- end -}}
+{{- toJson $settings -}}
+{{- end -}}
+
+{{/* Secrets that the adapters of a coordinator need: mounts, and their volumes. */}}
+{{- define "cedana.adapterMounts" -}}
+{{- if .Values.armada.enabled -}}
+{{- $folder := include "cedana.armadaFolder" . -}}
+{{- if and .Values.armada.tls.enabled .Values.armada.tls.existingSecret }}
+- {name: armada-tls, mountPath: {{ $folder }}/tls, readOnly: true}
+{{- end }}
+{{- if ne .Values.armada.auth.method "none" }}
+- {name: armada-auth, mountPath: {{ $folder }}/auth, readOnly: true}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "cedana.adapterVolumes" -}}
+{{- if .Values.armada.enabled -}}
+{{- if and .Values.armada.tls.enabled .Values.armada.tls.existingSecret }}
+- name: armada-tls
+  secret: {secretName: {{ .Values.armada.tls.existingSecret }}}
+{{- end }}
+{{- if ne .Values.armada.auth.method "none" }}
+- name: armada-auth
+  secret:
+    secretName: {{ .Values.armada.auth.existingSecret }}
+    items: [{key: {{ .Values.armada.auth.secretKey }}, path: {{ .Values.armada.auth.secretKey }}}]
+{{- end }}
+{{- end -}}
+{{- end }}

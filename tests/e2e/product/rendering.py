@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched_webhooks.configuration import Configuration as WebhooksConfiguration
 from tests.cluster.api.client import Object
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.images.catalog import REPOSITORY
@@ -17,6 +20,7 @@ from tests.cluster.images.catalog import REPOSITORY
 CHART = REPOSITORY / "manifests/chart"
 RELEASE = "cedana-sched"
 NAMESPACE = "cedana-system"
+WORKLOADS = ("Deployment", "DaemonSet", "Job")
 
 
 class ChartError(Exception):
@@ -66,3 +70,38 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
     """The one of a kind and name."""
     (found,) = (body for body in of_kind(objects, kind) if body["metadata"]["name"] == name)
     return found
+
+
+def pods_of(objects: list[Object]) -> Iterator[tuple[str, Object]]:
+    """The pods that controllers would make, by the controllers' names."""
+    for body in of_kind(objects, *WORKLOADS):
+        yield body["metadata"]["name"], body["spec"]["template"]["spec"]
+
+
+def rules_of(objects: list[Object], account: str) -> list[Object]:
+    """What a ServiceAccount of ours may do."""
+    bindings = of_kind(objects, "ClusterRoleBinding", "RoleBinding")
+    roles = [
+        named(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        for binding in bindings
+        if binding["subjects"][0]["name"] == account
+    ]
+    return list(itertools.chain.from_iterable(role["rules"] for role in roles))
+
+
+def hooks_of(objects: list[Object]) -> list[Object]:
+    """All webhooks, in their order."""
+    configurations = of_kind(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    return [hook for body in configurations for hook in body["webhooks"]]
+
+
+def coordinator_of(objects: list[Object]) -> CoordinatorConfiguration:
+    """What the coordinator would read."""
+    written = named(objects, "ConfigMap", "cedana-sched")["data"]["coordinator.json"]
+    return CoordinatorConfiguration.model_validate_json(written)
+
+
+def webhooks_of(objects: list[Object]) -> WebhooksConfiguration:
+    """What the webhooks would read."""
+    written = named(objects, "ConfigMap", "cedana-sched")["data"]["webhooks.json"]
+    return WebhooksConfiguration.model_validate_json(written)

@@ -12,16 +12,28 @@ import pytest
 import yaml
 from kubernetes_asyncio.client import ApiException
 
-from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
+from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.model.objects import names
+from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
-from cedana_sched_webhooks.configuration import Configuration as WebhooksConfiguration
 from cedana_sched_webhooks.main import JOBS, PODS, STATUSES, VALIDATE
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.images.catalog import REPOSITORY, find_images
-from tests.e2e.product.rendering import NAMESPACE, ChartError, lint, named, of_kind, render
+from tests.e2e.product.rendering import (
+    NAMESPACE,
+    ChartError,
+    coordinator_of,
+    hooks_of,
+    lint,
+    named,
+    of_kind,
+    pods_of,
+    render,
+    rules_of,
+    webhooks_of,
+)
 
 pytestmark = pytest.mark.any_shape
 
@@ -42,24 +54,12 @@ VOLCANO: dict[str, Any] = {
     "metrics": EVERYTHING["metrics"],
     "excludedNamespaces": ["monitoring"],
 }
+ARMADA: dict[str, Any] = {
+    **S3,
+    "armada": {"enabled": True, "url": "armada.example:50051", "queues": ["bio"]},
+    "excludedNamespaces": ["monitoring"],
+}
 EXTENDER = "cedana-sched-volcano-extender"
-WORKLOADS = ("Deployment", "DaemonSet", "Job")
-
-
-def pods_of(objects: list[Object]) -> Iterator[tuple[str, Object]]:
-    for body in of_kind(objects, *WORKLOADS):
-        yield body["metadata"]["name"], body["spec"]["template"]["spec"]
-
-
-def rules_of(objects: list[Object], account: str) -> list[Object]:
-    """What a ServiceAccount of ours may do."""
-    bindings = of_kind(objects, "ClusterRoleBinding", "RoleBinding")
-    roles = [
-        named(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
-        for binding in bindings
-        if binding["subjects"][0]["name"] == account
-    ]
-    return list(itertools.chain.from_iterable(role["rules"] for role in roles))
 
 
 @pytest.mark.parametrize("told", [S3, FOLDER, CLAIM, EVERYTHING], ids=["s3", "folder", "claim", "everything"])
@@ -67,9 +67,8 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     await lint(helm, told)
     objects = await render(helm, told)
     files = named(objects, "ConfigMap", "cedana-sched")["data"]
-    coordinator = CoordinatorConfiguration.model_validate_json(files["coordinator.json"])
+    coordinator, webhooks = coordinator_of(objects), webhooks_of(objects)
     agent = AgentConfiguration.model_validate_json(files["agent.json"])
-    webhooks = WebhooksConfiguration.model_validate_json(files["webhooks.json"])
     assert coordinator.namespace == agent.namespace == webhooks.namespace == NAMESPACE
     assert str(agent.storage) == ("s3://lab/prod" if "s3" in told["storage"] else "/data/snapshots")
     assert (coordinator.storage is None) is (told is FOLDER), "a folder of the nodes is not the coordinator's to see"
@@ -122,8 +121,8 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
     hooks = hooks_of(await render(helm, EVERYTHING))
     paths = {hook["clientConfig"]["service"]["path"] for hook in hooks}
     assert paths == {PODS, JOBS, f"{VALIDATE}checkpointpolicies", f"{VALIDATE}checkpointstorages"}
-    hooks += hooks_of(await render(helm, VOLCANO))
-    assert STATUSES in {hook["clientConfig"]["service"]["path"] for hook in hooks}
+    hooks += [*hooks_of(await render(helm, VOLCANO)), *hooks_of(await render(helm, ARMADA))]
+    assert {STATUSES, ARMADA_PODS} <= {hook["clientConfig"]["service"]["path"] for hook in hooks}
     for hook in hooks:
         assert hook["failurePolicy"] == "Ignore"
         assert hook["timeoutSeconds"] <= 5
@@ -132,11 +131,6 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
             (excluded,) = hook["namespaceSelector"]["matchExpressions"]
             assert {NAMESPACE, "kube-system", "monitoring"} <= set(excluded["values"])
             assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
-
-
-def hooks_of(objects: list[Object]) -> list[Object]:
-    configurations = of_kind(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-    return [hook for body in configurations for hook in body["webhooks"]]
 
 
 async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
@@ -170,7 +164,7 @@ async def said_of(api: Api, pod: Object) -> str:
 
 
 async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
-    objects = await render(helm, {**EVERYTHING, **VOLCANO})
+    objects = await render(helm, {**EVERYTHING, **VOLCANO, **ARMADA})
     for body in of_kind(objects, "ClusterRole", "Role"):
         for rule in body["rules"]:
             assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
