@@ -109,7 +109,12 @@ def _continuation(
     """A snapshot that a person asked for wins over the newest one."""
     if text := annotations.get(names.WANTED):
         return wanted(namespace, text, knowledge)
-    return (continuation_of if alone else continuation_among)(namespace, replica, knowledge)
+    if not alone:
+        return continuation_among(namespace, replica, knowledge)
+    known = continuation_of(namespace, replica, knowledge)
+    if known is None and annotations.get(names.CONTINUES) == "true":
+        return Continuation(replica, None)  # which one it is, its node sees in the store
+    return known
 
 
 def _forbids_host(namespace: str, knowledge: Knowledge) -> bool:

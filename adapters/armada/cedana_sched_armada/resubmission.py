@@ -26,7 +26,7 @@ from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
-from cedana_sched_armada.successor import NewGang, id_of, next_gang, number_of, successor_of
+from cedana_sched_armada.successor import NewGang, continues, id_of, next_gang, number_of, successor_of
 
 log = structlog.get_logger(__name__)
 
@@ -112,8 +112,6 @@ class Resubmissions:
         working = tuple(member for member in case.members if not member.pod_uid or member.pod_uid not in case.finished)
         if not working:
             raise _NoReturnError("it has finished its work")
-        if all(member.id for member in working):
-            self._check_saved(working, verdicts)
         back = await self._prepare(case, working, verdicts)
         await self._wait(case, back.number)
         async with self._locks[case.job_set]:  # Armada does not see that two submissions under way are the same
@@ -138,10 +136,10 @@ class Resubmissions:
         if why := self._current(case).cancelled:
             raise _NoReturnError(why)
 
-    def _check_saved(self, members: Iterable[Member], verdicts: Mapping[str, Verdict]) -> None:
+    def _check_saved(self, members: Iterable[Member], jobs: Mapping[str, Job], verdicts: Mapping[str, Verdict]) -> None:
         """A job comes back when there is something to continue from; a gang when there is for each of its members."""
         for member in members:
-            saved = verdicts.get(member.pod_uid) is Verdict.COMMITTED
+            saved = verdicts.get(member.pod_uid) is Verdict.COMMITTED or continues(jobs[member.job])
             if not saved and not self._has_snapshot(member):
                 raise _NoReturnError(f"there is no snapshot of {member.namespace}/{member.id}/{member.index}")
 
@@ -152,10 +150,9 @@ class Resubmissions:
     async def _prepare(self, case: Case, members: tuple[Member, ...], verdicts: Mapping[str, Verdict]) -> _Return:
         ids = {member.job for member in members}
         jobs = await submissions(self._server, case.job_set, ids)
-        unknown = tuple(member for member in members if not member.id)
-        if unknown:  # it was preempted while nobody listened: who it is, its submission says
-            members = tuple(_identified(member, jobs[member.job]) for member in members)
-            self._check_saved(members, verdicts)
+        # who was preempted while nobody listened, its submission says
+        members = tuple(_identified(member, jobs[member.job]) for member in members)
+        self._check_saved(members, jobs, verdicts)
         gang = None
         first = jobs[case.job] if case.job in jobs else jobs[min(jobs)]
         identifier = gang_id(dict(first.annotations))

@@ -71,6 +71,11 @@ def first_of(job: Job) -> str:
     return job.annotations.get(FIRST) or job.id
 
 
+def continues(job: Job) -> bool:
+    """Whether it goes on from a snapshot, which may have been taken in another cluster."""
+    return job.annotations.get(names.CONTINUES) == "true"
+
+
 def number_of(job: Job) -> int:
     """How many times in a row it was submitted by us."""
     number = job.annotations.get(NUMBER, "")
@@ -104,8 +109,9 @@ def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | 
     for spec in (item.pod_spec, *item.pod_specs):
         _without_repetition(spec)
     annotations = item.annotations
+    annotations.pop(names.WANTED, None)  # the newest one goes on from what that one was asked for
     if identifier is not None:
-        annotations[names.ID] = identifier
+        annotations[names.ID], annotations[names.CONTINUES] = identifier, "true"
     annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_of(job), str(number)
     if EXTERNAL_URI not in annotations:
         annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_of(job)}"

@@ -22,6 +22,9 @@ INDEX: Final = f"{GROUP}/index"
 """Annotation of a pod: the replica's number."""
 WANTED: Final = f"{GROUP}/snapshot"
 """Annotation of a pod or pod template: the very snapshot to continue from, as `id[/index]@generation`."""
+CONTINUES: Final = f"{GROUP}/continues"
+"""Annotation of a pod or pod template: `true` where whoever writes it knows that the store has a snapshot of it, which
+another cluster may have taken, so that no Checkpoint here tells of it."""
 PROTECT: Final = f"{GROUP}/protect"
 """Annotation of a scheduler's queue, where that is the place for it: `true` protects all pods of the queue; `POLICY`
 beside it names their CheckpointPolicy."""

@@ -175,6 +175,15 @@ def test_a_snapshot_in_flight_wins_and_gates() -> None:
     assert after["spec"]["schedulingGates"] == [{"name": "other"}, {"name": names.RESTORE_GATE}]
 
 
+def test_who_continues_what_another_cluster_has_saved_looks_for_it_in_the_store() -> None:
+    continues = {names.CONTINUES: "true"}
+    after = mutated(pod(annotations=continues), knowledge())
+    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert after["spec"]["schedulingGates"] == [{"name": names.RESTORE_GATE}], "the coordinator knows what is in flight"
+    here = mutated(pod(annotations=continues), knowledge(checkpoints=[checkpoint(7)]))
+    assert here["metadata"]["annotations"][names.RESTORES] == "sim/0@7"
+
+
 def test_a_pod_that_has_its_node_already_is_not_gated() -> None:
     known = knowledge(checkpoints=[checkpoint(None, step=CheckpointStep.FROZEN)])
     spec = mutated(pod(nodeName="node1"), known)["spec"]

@@ -27,7 +27,7 @@ async def _preempted(world: World, coordinator: Coordinator, job: str) -> Signal
 
 
 async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> None:
-    job = world.submit(labels={"app": "md", "mine": "x-{JobId}"}, annotations={"note": "hello"})
+    job = world.submit(labels={"app": "md", "mine": "x-{JobId}"}, annotations={"note": "hello", names.WANTED: "run@3"})
     world.start(job)
     async with world.coordinator() as coordinator:
         await coordinator.release(await _preempted(world, coordinator, job))
@@ -43,6 +43,7 @@ async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> Non
     assert dict(new.job.annotations) == {
         "note": "hello",
         names.ID: job,
+        names.CONTINUES: "true",
         PREVIOUS: job,
         FIRST: job,
         NUMBER: "1",
@@ -51,6 +52,14 @@ async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> Non
     (told,) = world.events.told
     assert (told.reason, told.warning) == ("Resubmitted", False)
     assert successor in told.message
+
+
+async def test_a_job_that_goes_on_from_another_clusters_snapshot_comes_back_without_one_of_ours(world: World) -> None:
+    job = world.submit(annotations={names.ID: "md", names.CONTINUES: "true"})
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        await coordinator.release(await _preempted(world, coordinator, job), Verdict.LET_GO)
+    assert len(world.armada.successors_of(job)) == 1
 
 
 async def test_a_job_is_the_same_after_many_returns(world: World) -> None:
