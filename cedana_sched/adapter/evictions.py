@@ -120,10 +120,12 @@ class MarkedEvictions:
         if any(pod.metadata.uid in committed and _is_running(pod) for pod in self._cluster.pods):
             self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))
 
-    def pods_of(self, signal_uid: str) -> tuple[Pod, ...]:
-        """The victims of a signal that are there still, as long as it is not over."""
+    def gang_of(self, signal_uid: str) -> tuple[Pod, ...]:
+        """Members of the gang that a signal is about, as far as they are there still; none where there is no gang."""
         signal = next((one for one in self._told.values() if one.uid == signal_uid), None)
-        return () if signal is None else tuple(self._victims(signal))
+        if signal is None or any(victim.gang is None for victim in signal.victims):
+            return ()
+        return tuple(self._victims(signal))
 
     def is_told(self, pod: Pod) -> bool:
         """Whether it is among the victims of what is not over."""
@@ -169,6 +171,8 @@ class MarkedEvictions:
         if not left:
             self._forget(uid)
             return
+        if len(left) < len(signal.victims) and all(victim.gang is not None for victim in signal.victims):
+            return  # it goes as a whole, once one of it goes
         now = self._now()
         seconds = [mark.seconds_left(now) for pod in left if (mark := read_mark(pod.metadata.annotations))]
         if (longest := max(seconds, default=0.0)) > 0:

@@ -25,7 +25,7 @@ from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import JobHold
-from cedana_sched_webhooks.holds.pods import Marker, PodHold
+from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, Marker, PodHold
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
@@ -53,10 +53,12 @@ def handlers(
 ) -> dict[str, Handler]:
     """Who answers, by path."""
     jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=_now)
+    persistent = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
+    statuses = PodHold(knowledge, configuration, marker, first_requests=persistent, now=_now)
     answers: dict[str, Handler] = {
         PODS: pods.PodAdmission(knowledge, configuration, siblings).answer,
         JOBS: _at_once(jobs.answer),
-        STATUSES: _at_once(PodHold(knowledge, configuration, marker, now=_now).answer),
+        STATUSES: _at_once(statuses.answer),
     }
     for plural, check in validation.CHECKS.items():
         answers[f"{VALIDATE}{plural}"] = _at_once(functools.partial(validation.answer, check=check))

@@ -19,7 +19,6 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.findings import Finding
-from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.gangs import Gangs
@@ -61,15 +60,15 @@ class VolcanoAdapter:
         return self._evictions.reports()
 
     async def release(self, release: Release) -> None:
-        """Let the scheduler go on; end those members of a gang that it has not asked for.
+        """Let the scheduler go on. A gang goes as a whole, whomever of it the scheduler would take.
 
         Raises:
             RetryableError: the API server could not be told.
         """
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
-        for pod in self._evictions.pods_of(release.signal_uid):
+        for pod in self._evictions.gang_of(release.signal_uid):
             metadata = pod.metadata
-            if metadata.uid in committed and read_mark(metadata.annotations) is None:
+            if metadata.uid in committed and metadata.deletion_timestamp is None:
                 await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                 log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
         self._evictions.released(release)

@@ -13,8 +13,8 @@ from cedana_sched.model.objects.names import API_VERSION, PROTECT
 from cedana_sched_volcano.jobs import HARMLESS
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
-from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import has_condition, wait_for
+from tests.cluster.api.client import Api
+from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
@@ -28,7 +28,17 @@ from tests.e2e.product.volcano_queues import HALF_A_NODE, RECLAIMS, SCHEDULER, c
 
 pytestmark = pytest.mark.shape("volcano")
 
+OF_WEBHOOKS = "app.kubernetes.io/component=webhooks"
 ASKED = {"CEDANA_CHECKPOINT": "md"}
+PREEMPTED = {"type": "DisruptionTarget", "status": "True"}
+INDEXED = {
+    "parallelism": 4,
+    "completions": 4,
+    "completionMode": "Indexed",
+    "backoffLimit": 0,
+    "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [PREEMPTED]}]},
+}
+"""Kubernetes counts an evicted pod of a Job as a failure unless it is told not to."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -78,7 +88,7 @@ async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
 ) -> None:
     async with groups(namespace, annotations={PROTECT: "true"}), Following.of(namespace, "md") as bio:
         main = container(toolbox, *counting(), resources={"requests": {"cpu": HALF_A_NODE}})
-        body = job("md", main, schedulerName="volcano", fields={"backoffLimit": 0, **INDEXED})
+        body = job("md", main, schedulerName="volcano", fields=INDEXED)
         queue = {"scheduling.volcano.sh/queue-name": f"{namespace.name}-bio"}
         body["spec"]["template"]["metadata"]["annotations"] = queue
         await namespace.apply(body)
@@ -89,9 +99,6 @@ async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         assert _moved(bio) == await _saved(namespace)
-
-
-INDEXED = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
 
 
 async def test_deadly_policies_are_rewritten_on_request(namespace: Namespace, toolbox: str, product: Product) -> None:
@@ -136,12 +143,9 @@ async def _no_webhooks(api: Api) -> AsyncIterator[None]:
     async def scaled(replicas: int) -> None:
         await api.patch("apps/v1", "Deployment", WEBHOOKS, {"spec": {"replicas": replicas}}, NAMESPACE)
 
-    def is_down(body: Object) -> bool:
-        return not body["status"].get("replicas")
-
     await scaled(0)
     try:
-        await wait_for(api, "apps/v1", "Deployment", WEBHOOKS, is_down, namespace=NAMESPACE)
+        await wait_for_all(api, "v1", "Pod", lambda pods: not pods, namespace=NAMESPACE, selector=OF_WEBHOOKS)
         yield
     finally:
         await scaled(2)
@@ -149,7 +153,7 @@ async def _no_webhooks(api: Api) -> AsyncIterator[None]:
 
 
 async def _reclaim(namespace: Namespace, image: str) -> None:
-    """ml takes back its half, and is done."""
+    """Let ml take back its half, until it is done."""
     await namespace.apply(vcjob("train", "ml", namespace, image, "true", pods=2, at_least=2))
     await completed(namespace, "train")
 

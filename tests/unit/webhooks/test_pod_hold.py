@@ -14,7 +14,8 @@ from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, re
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer, Request, UserInfo
-from cedana_sched_webhooks.holds.pods import PodHold
+from cedana_sched_webhooks.holds.first_requests import FirstRequests
+from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, PodHold
 from cedana_sched_webhooks.objects import (
     Checkpoint,
     CheckpointSpec,
@@ -84,13 +85,15 @@ class Desk:
     """A replica that knows these holds of the pod, and writes no marks but remembers whom it was to."""
 
     def __init__(self, *holds: PreemptionHold) -> None:
-        known = knowledge(holds=holds)
+        self.known = known = knowledge(holds=holds)
         for one in holds:
             spec = CheckpointSpec(IdentitySpec("md"), PodSpec("node1", POD_UID), one.spec.uid)
             known.note_checkpoint(None, Checkpoint(Metadata(name=one.spec.uid, namespace="lab"), spec))
         told = configuration(scheduler_users=frozenset({SCHEDULER}), excluded_namespaces=frozenset({"monitoring"}))
         self.marked: list[str] = []
-        self._hold = PodHold(known, told, self, now=lambda: NOW)
+        self.seconds = 1000.0
+        persistent = FirstRequests(lambda: self.seconds, longest_gap_seconds=LONGEST_GAP_SECONDS)
+        self._hold = PodHold(known, told, self, first_requests=persistent, now=lambda: NOW)
 
     def asked(self, pod: Metadata, by: str) -> None:
         self.marked.append(f"{pod.uid} by {by}")
@@ -187,6 +190,50 @@ def test_what_is_none_of_our_business_goes(fields: dict[str, Any]) -> None:
     desk = Desk(hold())
     assert desk.ask(eviction(**fields)) == Answer("not-ours")
     assert desk.marked == []
+
+
+def of_others(step: HoldStep = HoldStep.HOLDING, **fields: Any) -> Desk:
+    """A hold of another pod."""
+    desk = Desk()
+    desk.known.note_hold(None, hold(step, uid="of-others", **fields))
+    return desk
+
+
+@pytest.mark.parametrize("fields", [{}, {"step": HoldStep.RELEASED, "released": -2}], ids=["held", "just released"])
+def test_another_victim_in_place_of_those_that_are_being_saved_is_not_believed_at_once(fields: dict[str, Any]) -> None:
+    desk = of_others(**fields)
+    for waited in (0, 1, 1.9):
+        desk.seconds = 1000.0 + waited
+        refused(desk.ask(eviction()))
+    assert desk.marked == []
+    desk.seconds += 1.2
+    refused(desk.ask(eviction()))
+    assert desk.marked, "it is persistent"
+
+
+def test_a_wish_with_a_gap_is_another_one() -> None:
+    desk = of_others()
+    for waited in (0, 2.6, 5.2):
+        desk.seconds = 1000.0 + waited
+        refused(desk.ask(eviction()))
+    assert desk.marked == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"created": -0.5}, {"left": -1}, {"step": HoldStep.RELEASED, "released": -6}],
+    ids=["of the same cycle", "past its deadline", "over"],
+)
+def test_victims_of_one_decision_are_believed_at_once(fields: dict[str, Any]) -> None:
+    desk = of_others(**fields)
+    refused(desk.ask(eviction()))
+    assert desk.marked
+
+
+def test_who_is_marked_stays_so_whoever_else_is_saved() -> None:
+    desk = of_others()
+    refused(desk.ask(eviction(annotations=mark(since=-5, last=-1))))
+    assert desk.marked
 
 
 def test_a_mark_is_refreshed_while_it_is_asked_for_and_begins_anew_after_a_pause() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
@@ -14,23 +15,38 @@ class FirstRequests:
 
     Args:
         clock: seconds of a clock that never goes back.
+        most: keys that are remembered.
+        kept_seconds: after which a request counts as the first one again.
+        longest_gap_seconds: between two requests of a key; after a longer one it is the first again.
     """
 
-    def __init__(self, clock: Callable[[], float], *, most: int = MOST, kept_seconds: float = KEPT_SECONDS) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        most: int = MOST,
+        kept_seconds: float = KEPT_SECONDS,
+        longest_gap_seconds: float = math.inf,
+    ) -> None:
         self._clock = clock
         self._most = most
         self._kept_seconds = kept_seconds
+        self._longest_gap_seconds = longest_gap_seconds
         self._since: OrderedDict[Hashable, float] = OrderedDict()
+        self._last: dict[Hashable, float] = {}
 
     def waited(self, key: Hashable, *, remember: bool = True) -> float:
         """Seconds since the first request of this key, which is now when none is known."""
         now = self._clock()
         self._forget(now)
+        if now - self._last.get(key, now) > self._longest_gap_seconds:
+            del self._since[key]
         since = self._since.get(key, now)
         if remember:
             self._since.setdefault(key, since)
+            self._last[key] = now
             while len(self._since) > self._most:
-                self._since.popitem(last=False)
+                self._drop_oldest()
         return now - since
 
     def __len__(self) -> int:
@@ -38,4 +54,8 @@ class FirstRequests:
 
     def _forget(self, now: float) -> None:
         while self._since and now - next(iter(self._since.values())) > self._kept_seconds:
-            self._since.popitem(last=False)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        key, _ = self._since.popitem(last=False)
+        self._last.pop(key, None)

@@ -23,6 +23,7 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
 from cedana_sched_webhooks.configuration import Configuration
+from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import PreemptionHold
@@ -31,6 +32,12 @@ DISRUPTED: Final = "DisruptionTarget"
 RELEASE_LASTS: Final = timedelta(seconds=60)
 """An eviction that was released and has not come by then is another one when it comes."""
 RETRY_SECONDS: Final = 1
+CYCLE_SECONDS: Final = 0.7
+"""Evictions that begin within so long are of one decision. Schedulers decide once a second."""
+PERSISTENT_SECONDS: Final = 3.0
+"""Who is asked for after others, while these are being saved, is asked for so long before it is believed."""
+LONGEST_GAP_SECONDS: Final = 2.5
+"""Between two requests that are one wish; with two replicas, each of us may see every other one."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -94,11 +101,13 @@ class PodHold:
         configuration: Configuration,
         marker: Marker,
         *,
+        first_requests: FirstRequests,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
     ) -> None:
         self._knowledge = knowledge
         self._configuration = configuration
         self._marker = marker
+        self._first_requests = first_requests
         self._now = now
 
     def answer(self, request: Request) -> Answer:
@@ -111,10 +120,22 @@ class PodHold:
         decision = decide(pod.uid, mark, self._knowledge.holds_of_pod(pod.uid), self._now())
         if decision.refused is None:
             return Answer(decision.word)
-        if not request.dry_run:
+        if not request.dry_run and not self._is_a_whim(pod.uid, mark):
             self._marker.asked(pod, request.user_info.username)
         refusal = Refusal(429, "TooManyRequests", decision.refused, retry_after_seconds=RETRY_SECONDS)
         return Answer(decision.word, refusal=refusal)
+
+    def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None) -> bool:
+        """Whether it is another victim in place of those that are being saved for the same preemptor, most likely.
+
+        A scheduler that is refused chooses anew in each cycle, and not always the same; whom it would not take in the
+        end is not to be frozen.
+        """
+        now = self._now()
+        waited = self._first_requests.waited(pod_uid)
+        if mark is not None and mark.is_fresh(now):
+            return False
+        return waited < PERSISTENT_SECONDS and self._knowledge.saves_pods(now, timedelta(seconds=CYCLE_SECONDS))
 
     def _is_held(self, request: Request, before: Object, now: Object) -> bool:
         """Only schedulers' evictions of protected pods that run, and are not being deleted already."""
