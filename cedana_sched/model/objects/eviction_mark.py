@@ -13,9 +13,10 @@ import msgspec
 
 from cedana_sched.model.objects import names
 
-REFRESH_SECONDS = 5.0
-STALE_SECONDS = 20.0
-"""A scheduler that has not asked for so long has chosen otherwise. They ask about once a second."""
+REFRESH_SECONDS = 3.0
+STALE_SECONDS = 12.0
+"""A scheduler that has not asked for so long has chosen otherwise. They ask about once a second; kube-scheduler rests
+for up to 10 s after ten times."""
 
 
 class EvictionMark(msgspec.Struct, frozen=True):

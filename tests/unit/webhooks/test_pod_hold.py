@@ -239,13 +239,13 @@ def test_who_is_marked_stays_so_whoever_else_is_saved() -> None:
 def test_a_mark_is_refreshed_while_it_is_asked_for_and_begins_anew_after_a_pause() -> None:
     first = asked_now(None, SCHEDULER, NOW)
     assert first is not None
-    assert asked_now(first, SCHEDULER, NOW + timedelta(seconds=4)) is None
-    second = asked_now(first, SCHEDULER, NOW + timedelta(seconds=6))
+    assert asked_now(first, SCHEDULER, NOW + timedelta(seconds=2)) is None
+    second = asked_now(first, SCHEDULER, NOW + timedelta(seconds=4))
     assert second is not None
-    assert (second.since, second.last) == (first.since, at(6))
-    third = asked_now(second, SCHEDULER, NOW + timedelta(seconds=27))
+    assert (second.since, second.last) == (first.since, at(4))
+    third = asked_now(second, SCHEDULER, NOW + timedelta(seconds=17))
     assert third is not None
-    assert third.since == third.last == at(27)
+    assert third.since == third.last == at(17)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "x", '{"by": "a", "since": "b", "last": "c"}'])
