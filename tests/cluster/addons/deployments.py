@@ -12,7 +12,8 @@ from tests.cluster.api.waiting import WaitedInVainError, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 
-_HOPELESS = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError"}
+_HOPELESS = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
+"""`CreateContainerError` is not: it also says that the node's containerd was just being restarted."""
 _CRASHES = 3
 """Some controllers end once or twice before what they need is there."""
 
