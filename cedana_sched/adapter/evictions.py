@@ -82,6 +82,8 @@ class MarkedEvictions:
         """By uid of pods that are being deleted, and that nobody had told us of."""
         self._let_go: set[str] = set()
         """Uids of pods whose deletion follows from a release."""
+        self.synced = asyncio.Event()
+        """What is pending is known, and can be released."""
         self._readers: list[asyncio.Queue[Report]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unmarking = WorkQueue("removal of an eviction mark", self._unmark)
@@ -94,6 +96,7 @@ class MarkedEvictions:
         try:
             for pod in pods:
                 self._heard(None, pod)
+            self.synced.set()
             await self._unmarking.run()
         finally:
             pods.unsubscribe(self._heard)
@@ -113,23 +116,15 @@ class MarkedEvictions:
             self._readers.remove(queue)
 
     def released(self, release: Release) -> None:
-        """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared."""
+        """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared.
+
+        Not before `synced`.
+        """
         if any(signal.uid == release.signal_uid for signal in self._told.values()):
             return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
         if any(pod.metadata.uid in committed and _is_running(pod) for pod in self._cluster.pods):
             self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))
-
-    def gang_of(self, signal_uid: str) -> tuple[Pod, ...]:
-        """Members of the gang that a signal is about, as far as they are there still; none where there is no gang."""
-        signal = next((one for one in self._told.values() if one.uid == signal_uid), None)
-        if signal is None or any(victim.gang is None for victim in signal.victims):
-            return ()
-        return tuple(self._victims(signal))
-
-    def is_told(self, pod: Pod) -> bool:
-        """Whether it is among the victims of what is not over."""
-        return pod.metadata.uid in self._family_of_victim
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
         pod = now or before

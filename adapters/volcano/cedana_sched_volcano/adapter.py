@@ -34,6 +34,7 @@ class VolcanoAdapter:
 
     def __init__(self, cluster: ClusterAccess) -> None:
         self._api = cluster.api
+        self._pods = cluster.pods
         self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup))
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
@@ -65,13 +66,16 @@ class VolcanoAdapter:
         Raises:
             RetryableError: the API server could not be told.
         """
+        await self._evictions.synced.wait()
+        if len(release.verdicts) == 1:
+            self._evictions.released(release)
+            return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
-        for pod in self._evictions.gang_of(release.signal_uid):
+        for pod in self._pods:
             metadata = pod.metadata
             if metadata.uid in committed and metadata.deletion_timestamp is None:
                 await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                 log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
-        self._evictions.released(release)
 
 
 def _is_volcanos(pod: Pod) -> bool:

@@ -33,6 +33,7 @@ class Cluster:
         self.pods._replace(tuple(self._pod(index) for index in range(3)))
         for pod in self.pods:
             self.adapter._evictions._heard(None, pod)
+        self.adapter._evictions.synced.set()
 
     def named(self, name: str | None) -> CheckpointPolicy:
         return CheckpointPolicy()
