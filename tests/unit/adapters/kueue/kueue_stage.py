@@ -24,7 +24,7 @@ NAMESPACE = "bio"
 
 
 class KueueStage(ClusterStage):
-    """Each job is a Job with its Workload; `preempt` evicts the Workload."""
+    """Each job is a Job with its Workload; `preempt` evicts the Workload. The real Kueue takes no eviction back."""
 
     adapter_class: ClassVar = KueueAdapter
     lacks: ClassVar = {
