@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -69,18 +69,38 @@ class Jobs:
             grpc.aio.AioRpcError: Armada refused.
         """
         items = [
-            self.client.create_job_request_item(
-                pod_spec=_pod_spec({"priorityClassName": priority_class, **spec}),
-                namespace=self._namespace,
-                client_id=client_id,
-                labels=dict(labels or {}),
-                annotations=dict(annotations or {}),
-            )
+            self.item(spec, priority_class=priority_class, client_id=client_id, labels=labels, annotations=annotations)
             for spec in specs
         ]
+        return await self.submit_items(queue, job_set, *items)
+
+    def item(
+        self,
+        spec: Object,
+        *,
+        priority_class: str = "armada-preemptible",
+        client_id: str = "",
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> submit_pb2.JobSubmitRequestItem:
+        """One job of a submission of several that differ."""
+        return self.client.create_job_request_item(
+            pod_spec=_pod_spec({"priorityClassName": priority_class, **spec}),
+            namespace=self._namespace,
+            client_id=client_id,
+            labels=dict(labels or {}),
+            annotations=dict(annotations or {}),
+        )
+
+    async def submit_items(self, queue: str, job_set: str, *items: submit_pb2.JobSubmitRequestItem) -> list[str]:
+        """Submit these together, and return their ids.
+
+        Raises:
+            grpc.aio.AioRpcError: Armada refused.
+        """
         self._job_sets.add((queue, job_set))
         answer: submit_pb2.JobSubmitResponse = await self._submit(queue, job_set, items)
-        return [item.job_id for item in answer.job_response_items]
+        return [one.job_id for one in answer.job_response_items]
 
     @tenacity.retry(  # the server looks once a second which queues there are
         wait=tenacity.wait_fixed(0.2),
@@ -88,12 +108,12 @@ class Jobs:
         retry=tenacity.retry_if_exception_message(match="(?s).*could not find queue.*"),
         reraise=True,
     )
-    async def _submit(self, queue: str, job_set: str, items: list[submit_pb2.JobSubmitRequestItem]) -> Any:
-        return await self.client.submit_jobs(queue, job_set, items)
+    async def _submit(self, queue: str, job_set: str, items: Sequence[submit_pb2.JobSubmitRequestItem]) -> Any:
+        return await self.client.submit_jobs(queue, job_set, list(items))
 
-    async def events(self, queue: str, job_set: str) -> AsyncGenerator[Event, None]:
-        """Every event of a job set from its first on, without end."""
-        request = event_pb2.JobSetRequest(queue=queue, id=job_set, watch=True)
+    async def events(self, queue: str, job_set: str, *, watch: bool = True) -> AsyncGenerator[Event, None]:
+        """Every event of a job set from its first on: those that there are, or without end."""
+        request = event_pb2.JobSetRequest(queue=queue, id=job_set, watch=watch)
         stream = self.client.event_stub.GetJobSetEvents(request)
         try:
             async for message in stream:

@@ -1,0 +1,131 @@
+"""Simulations as jobs of Armada, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+
+from armada_client.armada.event_pb2 import JobSubmittedEvent
+from armada_client.armada.submit_pb2 import Job, JobSubmitRequestItem
+from armada_client.typings import EventType
+
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched_armada.jobs import CARDINALITY, FIRST, GANG, PREVIOUS
+from tests.cluster.api.client import Object
+from tests.cluster.armada.armada import Armada
+from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.e2e.product.following import Following
+
+SET = "md"
+"""The job set of all simulations."""
+_SMALL = "100m"
+
+
+class Group:
+    """A research group: a queue of Armada, with one job set of simulations.
+
+    Args:
+        jobs: of the test's namespace.
+        queue: its name.
+    """
+
+    def __init__(self, jobs: Jobs, queue: str) -> None:
+        self.jobs = jobs
+        self.queue = queue
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, armada: Armada, namespace: Namespace, name: str) -> AsyncIterator[Group]:
+        """One with a queue of its own; its jobs are cancelled at the end."""
+        async with Jobs.opened(armada.address, namespace.name) as jobs:
+            yield cls(jobs, await jobs.queue(f"{namespace.name}-{name}"))
+
+    async def submit(
+        self,
+        name: str,
+        image: str,
+        *command: str,
+        cpu: str = _SMALL,
+        env: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> str:
+        """Submit a simulation, and return its job; `Following` finds its pods by its name, which is its id as well."""
+        item = self.item(name, image, *command, cpu=cpu, env=env, annotations=annotations)
+        [job] = await self.jobs.submit_items(self.queue, SET, item)
+        return job
+
+    async def submit_gang(self, gang: str, image: str, *command: str, cpu: str, size: int = 2) -> list[str]:
+        """Submit simulations of which none runs without the others; they are called after the gang, with numbers."""
+        together = {GANG: gang, CARDINALITY: str(size)}
+        names = [f"{gang}-{number}" for number in range(size)]
+        items = [self.item(name, image, *command, cpu=cpu, annotations=together) for name in names]
+        return await self.jobs.submit_items(self.queue, SET, *items)
+
+    def item(
+        self,
+        name: str,
+        image: str,
+        *command: str,
+        cpu: str,
+        env: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> JobSubmitRequestItem:
+        """One simulation of a submission; without `env` it asks for protection under its name."""
+        spec = simulation(image, *command, cpu=cpu, env={CHECKPOINT_VARIABLE: name} if env is None else env)
+        return self.jobs.item(spec, labels={"job-name": name}, annotations=annotations)
+
+    async def preempt(self, job: str) -> None:
+        """Have Armada preempt it, as an admin does."""
+        await self.jobs.client.preempt_jobs(self.queue, SET, job)
+
+    async def successor(self, job: str, *, within: float = 120) -> Job:
+        """Wait for the job that takes its place, and return what was submitted."""
+        async with asyncio.timeout(within), aclosing(self.jobs.events(self.queue, SET)) as events:
+            async for event in events:
+                message = event.message
+                if isinstance(message, JobSubmittedEvent) and message.job.annotations.get(PREVIOUS) == job:
+                    return message.job
+        raise AssertionError("a stream of events that is watched never ends")
+
+    async def places_taken(self, first: str) -> list[str]:
+        """The jobs whose places were taken, of all that began with one; twice where two jobs took one's place."""
+        taken: list[str] = []
+        async with aclosing(self.jobs.events(self.queue, SET, watch=False)) as events:
+            async for event in events:
+                message = event.message
+                if isinstance(message, JobSubmittedEvent) and message.job.annotations.get(FIRST) == first:
+                    taken.append(message.job.annotations[PREVIOUS])
+        return taken
+
+    async def succeeded(self, *jobs: str) -> None:
+        """Wait until these jobs are done."""
+        await self.jobs.wait_for(self.queue, SET, dict.fromkeys(jobs, EventType.succeeded), within=180)
+
+
+def simulation(image: str, *command: str, cpu: str, env: Mapping[str, str]) -> Object:
+    """A pod's spec, with requests that are its limits: Armada takes no others."""
+    amounts = {"cpu": cpu, "memory": "512Mi"}
+    variables = [{"name": key, "value": value} for key, value in env.items()]
+    main = container(image, *command, resources={"requests": amounts, "limits": amounts}, env=variables)
+    spec: Object = pod("job", main)["spec"]
+    return spec
+
+
+async def half_a_node(namespace: Namespace) -> str:
+    """So much CPU that two pods fit a node, and three do not."""
+    nodes = await namespace.api.objects("v1", "Node")
+    return f"{min(int(node['status']['allocatable']['cpu']) for node in nodes) * 400}m"
+
+
+async def told(namespace: Namespace, job: str) -> dict[str, str]:
+    """What `kubectl describe` shows of us on a job's pod, by its word."""
+    found = await namespace.events(pod_name(job))
+    return {one["reason"]: one["message"] for one in found if one["source"].get("component") == "cedana-sched"}
+
+
+async def complete(following: Following) -> list[str]:
+    """All that a simulation has said, once its pods have ended."""
+    await asyncio.wait_for(following.read(), 60)
+    return following.lines(0)
