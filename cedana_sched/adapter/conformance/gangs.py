@@ -55,8 +55,23 @@ class Gangs:
             for member in members:
                 await coordinator.evicted(member)
 
-    async def test_a_gang_whose_release_was_decided_before_a_restart_goes_as_a_whole(self, stage: Stage) -> None:
+    async def test_a_gang_whose_scheduler_is_faster_than_its_adapter_goes_as_a_whole(self, stage: Stage) -> None:
         """Where a webhook reads the decision, some of the gang may be gone when the adapter hears of it."""
+        needs(Power.GANGS, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            members = await stage.start(members=2)
+            signal = await _preempted(stage, coordinator, members)
+            release = Release(signal.uid, dict.fromkeys(victims_of(signal), Verdict.COMMITTED))
+            await stage.released(release)
+            await stage.settle()
+            await coordinator.tell(release)
+            for member in members:
+                await coordinator.evicted(member)
+            await stage.settle()
+            taken_back = coordinator.cancellations()
+            expect(not taken_back, f"the eviction of a gang was told to be taken back: {taken_back}")
+
+    async def test_a_gang_whose_release_was_decided_before_a_restart_goes_as_a_whole(self, stage: Stage) -> None:
         needs(Power.GANGS, stage.lacks)
         needs(Power.HOLD, stage.lacks)
         async with coordinating(stage) as coordinator:

@@ -56,4 +56,4 @@ async def test_who_follows_the_page_has_an_adapter_that_keeps_the_contract(tmp_p
     assert said.split() == ["toy_adapter"]
 
     said = await run(*TEST.split(), "-p", "no:cacheprovider", cwd=project, path=(site, ROOT))
-    assert "35 passed, 3 skipped" in said, said
+    assert "36 passed, 3 skipped" in said, said

@@ -106,6 +106,7 @@ class EndsTheFirstOfAGang(Broken):
         "a_gang_waits_and_goes_as_a_whole",
         "a_gang_goes_as_a_whole_after_a_restart",
         "a_gang_whose_release_was_decided_before_a_restart_goes_as_a_whole",
+        "a_gang_whose_scheduler_is_faster_than_its_adapter_goes_as_a_whole",
     )
     says = "job1-1 .*not evicted"
 
