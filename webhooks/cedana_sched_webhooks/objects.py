@@ -90,6 +90,12 @@ class HoldStatus(_Read, frozen=True):
     def verdict_on(self, pod_uid: str) -> Verdict | None:
         return next((victim.verdict for victim in self.victims if victim.pod_uid == pod_uid), None)
 
+    @property
+    def taken_back(self) -> bool:
+        """Whether the eviction was given up, or its victims ended: it says nothing of the next one."""
+        verdicts = {victim.verdict for victim in self.victims}
+        return self.step is not HoldStep.HOLDING and verdicts == {Verdict.NOT_NEEDED}
+
 
 class PreemptionHold(_Read, frozen=True):
     metadata: Metadata

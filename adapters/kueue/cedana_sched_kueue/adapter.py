@@ -23,7 +23,7 @@ from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
-from cedana_sched.model.preemption import Release
+from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_kueue.abandoned import holds_that_stand
 from cedana_sched_kueue.admission_checks import AdmissionChecks
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
@@ -96,14 +96,22 @@ class KueueAdapter:
     async def release(self, release: Release) -> None:
         """Let Kueue suspend the Job, whatever the verdicts are: it cannot be asked for another victim.
 
+        What Kueue has taken back needs no mark: it would let the next eviction through.
+
         Raises:
             RetryableError: the API server could not be told.
         """
         await self._synced.wait()
-        job = self._preemptions.job(job_uid_of(release.signal_uid))
-        name = hold_name(release.signal_uid)
+        job_uid = job_uid_of(release.signal_uid)
+        job, name = self._preemptions.job(job_uid), hold_name(release.signal_uid)
         still_to_stop = job is not None and not job.spec.suspend and not job.ended
-        if job is not None and still_to_stop and job.metadata.annotations.get(names.RELEASED) != name:
+        taken_back = set(release.verdicts.values()) == {Verdict.NOT_NEEDED} and not self._preemptions.eviction(job_uid)
+        if (
+            job is not None
+            and still_to_stop
+            and not taken_back
+            and job.metadata.annotations.get(names.RELEASED) != name
+        ):
             await self._mark(job, name)
             log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
         self._preemptions.released(release.signal_uid)

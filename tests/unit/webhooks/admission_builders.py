@@ -14,6 +14,7 @@ from cedana_sched.kube.watching import HasMetadata
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
 from cedana_sched_webhooks.admission import Request, UserInfo
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
@@ -30,6 +31,7 @@ from cedana_sched_webhooks.objects import (
     Policy,
     PreemptionHold,
     SnapshotName,
+    VictimStatus,
 )
 
 T = TypeVar("T", bound=HasMetadata)
@@ -106,11 +108,12 @@ def hold(
     deadline: str | None = "2026-05-01T12:10:00.000000Z",
     created: str = "2026-05-01T12:00:00Z",
     reason: str = "Preempted",
+    verdicts: tuple[Verdict, ...] = (),
 ) -> PreemptionHold:
     return PreemptionHold(
         Metadata(name=name, namespace="lab", creation_timestamp=created, resource_version="7"),
         HoldSpec(reason, HeldObject(uid)),
-        HoldStatus(step, deadline),
+        HoldStatus(step, deadline, victims=tuple(VictimStatus(f"pod-{i}", one) for i, one in enumerate(verdicts))),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
@@ -103,6 +104,23 @@ def test_an_earlier_runs_hold_whose_coordinator_died_does_not_allow_for_ever() -
 def test_a_hold_made_in_the_second_in_which_the_run_began_is_of_this_run() -> None:
     over = hold(created="2026-05-01T11:00:00Z", step=HoldStep.RELEASED)
     assert Desk(over).ask(suspension(started_at="2026-05-01T11:00:00Z")) == Answer("over")
+
+
+@pytest.mark.parametrize("step", [HoldStep.RELEASING, HoldStep.RELEASED])
+def test_a_hold_that_was_taken_back_says_nothing_of_the_next_eviction(step: HoldStep) -> None:
+    desk = Desk()
+    refused(desk.ask(suspension()))
+    desk.seconds += 600.0
+    desk.known.note_hold(None, hold(step=step, verdicts=(Verdict.NOT_NEEDED, Verdict.NOT_NEEDED)))
+    assert "at most 30 s more" in refused(desk.ask(suspension())), "it waits anew, not since the first eviction"
+    desk.seconds += 31.0
+    assert desk.ask(suspension()).decision == "nobody-holds"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.LET_GO, Verdict.KEEP_RUNNING])
+def test_one_victim_that_is_to_go_is_reason_enough(verdict: Verdict) -> None:
+    over = hold(step=HoldStep.RELEASED, verdicts=(Verdict.NOT_NEEDED, verdict))
+    assert Desk(over).ask(suspension()) == Answer("over")
 
 
 def test_without_a_hold_it_waits_thirty_seconds_from_the_first_request() -> None:

@@ -61,7 +61,8 @@ def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seco
             return Verdict("held", _sentence(newest.spec.reason, left))
     if _is_released(eviction, holds, newest):
         return Verdict("released")
-    if newest is not None and newest.status.deadline is not None and _of_this_run(newest, eviction):
+    over = newest is not None and newest.status.deadline is not None and not newest.status.taken_back
+    if newest is not None and over and _of_this_run(newest, eviction):
         return Verdict("past-deadline" if newest.status.step is HoldStep.HOLDING else "over")
     left = UNANNOUNCED_SECONDS - waited_seconds
     if left > 0:
@@ -117,9 +118,10 @@ class JobHold:
         metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
         released = (metadata.get("annotations") or {}).get(names.RELEASED)
         eviction = Eviction(metadata.get("uid", ""), released, status.get("startTime"))
-        key = (eviction.uid, eviction.started_at)
-        waited = self._first_requests.waited(key, remember=not request.dry_run)
         holds = self._knowledge.holds_of(eviction.uid)
+        taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.taken_back)
+        key = (eviction.uid, eviction.started_at, taken_back)
+        waited = self._first_requests.waited(key, remember=not request.dry_run)
         verdict = decide(eviction, holds, waited_seconds=waited, now=self._now())
         if verdict.refused is not None:
             return Answer(verdict.decision, refusal=Refusal(429, "TooManyRequests", verdict.refused))
