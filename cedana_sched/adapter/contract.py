@@ -61,14 +61,16 @@ class Adapter(Protocol):
         """Yield what happens, from the earliest point on; after a restart first repeat all that is still pending.
 
         Pending are preemptions that were not released, workloads that wait to be told how to run, and the end of
-        workloads that ended meanwhile.
+        workloads that ended meanwhile. What was taken back while nobody listened is told now, or at the latest when it
+        is released.
         """
         ...
 
     async def release(self, release: Release) -> None:
         """Let the scheduler go on with a held eviction.
 
-        Idempotent: called again with the same release until it returns once.
+        Idempotent: called again with the same release until it returns once. A scheduler that cannot be asked for
+        another victim evicts also where the verdict is `KeepRunning`.
 
         Raises:
             RetryableError: it could not be told now; the coordinator calls again.
@@ -78,7 +80,11 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class HoldsEvictions(Protocol):
-    """Optional: the eviction cannot complete before `release`. Without this power the coordinator only races it."""
+    """Optional: the adapter itself makes the eviction wait until `release`.
+
+    On Kubernetes admission webhooks mostly do, by the PreemptionHold (see `Signal.held` and `adapter.evictions`). Where
+    nobody does, the coordinator only races the eviction.
+    """
 
     async def hold(self, signal: Signal) -> float | None:
         """Make the eviction wait; return until when it can (epoch seconds), or None for no limit. Idempotent."""
