@@ -1,0 +1,87 @@
+"""What a coordinator waits for before anybody may ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self, TypeVar, cast
+
+import pytest
+
+from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.coordinator import leader
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.resources import Resource
+from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
+
+T = TypeVar("T")
+
+
+class SlowToTellOfCheckpoints(FakeApiServer):
+    """Nothing is there, and nothing happens; who mirrors Checkpoints waits until it is `told`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.told = asyncio.Event()
+
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
+    ) -> tuple[tuple[T, ...], str]:
+        if into is KnownCheckpoint:
+            self.asked.set()
+            await self.told.wait()
+        return (), "1"
+
+    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+class Adapter:
+    """Says when it runs."""
+
+    name = "kept"
+    runs = asyncio.Event()
+
+    @classmethod
+    def connect(cls, _: ClusterAccess) -> Self:
+        cls.runs = asyncio.Event()
+        return cls()
+
+    async def run(self) -> None:
+        self.runs.set()
+        await asyncio.Event().wait()
+
+    async def reports(self) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "load", lambda _: Adapter)
+    server = SlowToTellOfCheckpoints()
+    configuration = CoordinatorConfiguration(namespace="cedana-system", adapters=("kept",))
+    leads = Leader(cast("Api", server), configuration, "me")
+
+    async def lead() -> None:
+        async with leads.coordinating():
+            await asyncio.Event().wait()
+
+    leading = asyncio.create_task(lead())
+    try:
+        async with asyncio.timeout(10):
+            await server.asked.wait()
+            for mirror in (leads.pods, leads._policies):
+                await mirror.synced.wait()
+            for _ in range(100):  # whoever could go on has gone on
+                await asyncio.sleep(0)
+            assert not Adapter.runs.is_set()
+            server.told.set()
+            await Adapter.runs.wait()
+    finally:
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
