@@ -34,21 +34,49 @@ tiers:
 reclaims."""
 
 
+CAPACITY: Final = """
+actions: "enqueue, allocate, backfill, preempt, reclaim"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: predicates
+  - name: capacity
+    enableHierarchy: true
+  - name: nodeorder
+  - name: binpack
+"""
+"""Queues own what they deserve, and are children of one another."""
+
+
 @asynccontextmanager
 async def groups(
     namespace: Namespace, *names: str, annotations: Mapping[str, str] | None = None
 ) -> AsyncIterator[None]:
     """A Queue per group (bio and ml), all of equal weight; names are behind the namespace's."""
-    names = names or ("bio", "ml")
-    for name in names:
-        spec = {"weight": 1, "reclaimable": True}
-        metadata = {"name": f"{namespace.name}-{name}", "annotations": dict(annotations or {})}
+    async with queues(namespace, {name: {"weight": 1} for name in names or ("bio", "ml")}, annotations=annotations):
+        yield
+
+
+@asynccontextmanager
+async def queues(
+    namespace: Namespace, specs: Mapping[str, Mapping[str, Any]], *, annotations: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
+    """Queues with these specs, parents first; names, also of parents, are behind the namespace's."""
+    for name, spec in specs.items():
+        if "parent" in spec:
+            spec = {**spec, "parent": f"{namespace.name}-{spec['parent']}"}
+        metadata: Object = {"name": f"{namespace.name}-{name}", "annotations": dict(annotations or {})}
+        spec = {"reclaimable": True, **spec}
         await namespace.api.apply({"apiVersion": SCHEDULING, "kind": "Queue", "metadata": metadata, "spec": spec})
         await namespace.wait(SCHEDULING, "Queue", metadata["name"], _is_open)
     try:
         yield
     finally:
-        for name in names:
+        for name in reversed(specs):
             await namespace.api.delete(SCHEDULING, "Queue", f"{namespace.name}-{name}")
 
 
@@ -64,6 +92,7 @@ def vcjob(
     *command: str,
     pods: int,
     at_least: int = 1,
+    priority: str | None = None,
     env: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
@@ -71,7 +100,8 @@ def vcjob(
     """A Volcano job of one task `sim`; `spec` is laid over its own."""
     variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
     main = container(image, *command, resources={"requests": {"cpu": HALF_A_NODE}}, env=variables)
-    template = {"metadata": {"labels": {"job-name": name}}, "spec": pod(name, main)["spec"]}
+    fields = {} if priority is None else {"priorityClassName": priority}
+    template = {"metadata": {"labels": {"job-name": name}}, "spec": pod(name, main, **fields)["spec"]}
     return {
         "apiVersion": BATCH,
         "kind": "Job",
@@ -79,6 +109,7 @@ def vcjob(
         "spec": {
             "schedulerName": "volcano",
             "minAvailable": at_least,
+            **fields,
             "queue": f"{namespace.name}-{queue}",
             "tasks": [{"name": "sim", "replicas": pods, "template": template}],
             **spec,
