@@ -67,12 +67,16 @@ async def queues(
 ) -> AsyncIterator[None]:
     """Queues with these specs, parents first; names, also of parents, are behind the namespace's."""
     for name, spec in specs.items():
-        if "parent" in spec:
-            spec = {**spec, "parent": f"{namespace.name}-{spec['parent']}"}
-        metadata: Object = {"name": f"{namespace.name}-{name}", "annotations": dict(annotations or {})}
-        spec = {"reclaimable": True, **spec}
-        await namespace.api.apply({"apiVersion": SCHEDULING, "kind": "Queue", "metadata": metadata, "spec": spec})
-        await namespace.wait(SCHEDULING, "Queue", metadata["name"], _is_open)
+        own = f"{namespace.name}-{name}"
+        parent = {"parent": f"{namespace.name}-{spec['parent']}"} if "parent" in spec else {}
+        body = {
+            "apiVersion": SCHEDULING,
+            "kind": "Queue",
+            "metadata": {"name": own, "annotations": dict(annotations or {})},
+            "spec": {"reclaimable": True, **spec, **parent},
+        }
+        await namespace.api.apply(body)
+        await namespace.wait(SCHEDULING, "Queue", own, _is_open)
     try:
         yield
     finally:
