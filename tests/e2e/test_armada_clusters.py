@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-import pytest_asyncio
 from armada_client.armada.event_pb2 import JobRunningEvent
 from armada_client.typings import EventType
 
-from tests.cluster import lifetime
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_name
-from tests.cluster.bring_up import bring_up
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
-from tests.cluster.steps import Steps
 
 _ASK = """
 import socket
@@ -25,22 +18,11 @@ with socket.create_connection(("{host}", {port}), 10):
 """
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def other(cluster: Cluster, steps: Steps) -> AsyncIterator[Cluster]:
-    """A second cluster, of one node."""
-    name = f"{cluster.place.name[:24]}-other"
-    await lifetime.take_down(name)  # of an earlier run that was killed
-    try:
-        yield await bring_up(Path("kind-configs/one-node.yaml"), name, [], steps)
-    finally:
-        with steps.step("Other cluster down"):
-            await lifetime.take_down(name)
-
-
 @pytest.mark.any_shape
 async def test_jobs_run_on_both_clusters_of_one_armada(
-    armada: Armada, cluster: Cluster, other: Cluster, namespace: Namespace, toolbox: str
+    armada: Armada, cluster: Cluster, other_cluster: Cluster, namespace: Namespace, toolbox: str
 ) -> None:
+    other = other_cluster
     async with (
         armada.having(other),
         other.api() as api,

@@ -49,6 +49,10 @@ class Following:
         """All that the pods of an index have said."""
         return b"".join(self._output[index]).decode().replace(_KUBELETS_OWN, "").splitlines()
 
+    def by_pod(self, index: int) -> list[list[str]]:
+        """The same, of each pod on its own."""
+        return [bytes(output).decode().replace(_KUBELETS_OWN, "").splitlines() for output in self._output[index]]
+
     async def said(self, index: int, count: int) -> None:
         """Wait until an index has said so many lines in all."""
         async with self._grew:
