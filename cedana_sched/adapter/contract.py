@@ -69,7 +69,8 @@ class Adapter(Protocol):
     async def release(self, release: Release) -> None:
         """Let the scheduler go on with a held eviction.
 
-        Idempotent: called again with the same release until it returns once. A scheduler that cannot be asked for
+        Idempotent: called again with the same release until it returns once, but for verdicts that have become
+        `NotNeeded` because the adapter has told so. A scheduler that cannot be asked for
         another victim evicts also where the verdict is `KeepRunning`.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -21,6 +22,7 @@ from tests.e2e.product.volcano_queues import CAPACITY, RECLAIMS, completed, grou
 
 pytestmark = pytest.mark.shape("volcano")
 
+_SCHEDULING = "scheduling.k8s.io/v1"
 ASKED = {"CEDANA_CHECKPOINT": "md"}
 Configure = Callable[[str], Awaitable[None]]
 
@@ -39,10 +41,10 @@ async def configured(cluster: Cluster, installed: Product, steps: Steps) -> Conf
 @pytest_asyncio.fixture(loop_scope="session")
 async def urgent(api: Api, namespace: Namespace) -> AsyncIterator[str]:
     """A PriorityClass above the others."""
-    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": namespace.name}}
-    await api.apply({**body, "value": 1000})
+    metadata = {"name": namespace.name}
+    await api.apply({"apiVersion": _SCHEDULING, "kind": "PriorityClass", "metadata": metadata, "value": 1000})
     yield namespace.name
-    await api.delete(body["apiVersion"], "PriorityClass", namespace.name)
+    await api.delete(_SCHEDULING, "PriorityClass", namespace.name)
 
 
 async def _continue(namespace: Namespace, bio: Following) -> None:
@@ -71,7 +73,7 @@ async def test_a_queue_takes_back_what_it_deserves_in_a_tree_of_queues(
 ) -> None:
     await configured(CAPACITY)
     half = {"deserved": {"cpu": "7", "memory": "4Gi"}}
-    tree = {
+    tree: dict[str, dict[str, Any]] = {
         "lab": {"deserved": {"cpu": "14", "memory": "8Gi"}},
         "bio": {"parent": "lab", **half},
         "ml": {"parent": "lab", **half},

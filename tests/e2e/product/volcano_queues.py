@@ -80,7 +80,7 @@ async def queues(
     try:
         yield
     finally:
-        for name in reversed(specs):
+        for name in reversed(list(specs)):
             await namespace.api.delete(SCHEDULING, "Queue", f"{namespace.name}-{name}")
 
 
@@ -104,7 +104,7 @@ def vcjob(
     """A Volcano job of one task `sim`; `spec` is laid over its own."""
     variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
     main = container(image, *command, resources={"requests": {"cpu": HALF_A_NODE}}, env=variables)
-    fields = {} if priority is None else {"priorityClassName": priority}
+    fields: dict[str, Any] = {} if priority is None else {"priorityClassName": priority}
     template = {"metadata": {"labels": {"job-name": name}}, "spec": pod(name, main, **fields)["spec"]}
     return {
         "apiVersion": BATCH,

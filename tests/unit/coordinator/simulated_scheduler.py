@@ -181,7 +181,7 @@ class SimulatedScheduler:
         if held.told:
             self.releases.append(release)
             return  # a late repetition of the signal, after all was forgotten: whatever is said now does no harm
-        if held.released is not None and held.released != release:
+        if held.released is not None and not _is_repeated(held.released, release):
             raise BrokenInvariantError(f"4: {release.signal_uid} is released twice, with different verdicts")
         held.released = release
         for uid, verdict in release.verdicts.items():
@@ -231,3 +231,11 @@ class SimulatedScheduler:
             else:
                 self.world.over.add(job.workload.uid)
                 self.reports.append(Ended(job.workload.uid, why))
+
+
+def _is_repeated(before: Release, now: Release) -> bool:
+    """Whether it says the same, but for whom it has told to be spared meanwhile."""
+    return before.verdicts.keys() == now.verdicts.keys() and all(
+        verdict == before.verdicts[uid] or (before.verdicts[uid], verdict) == (Verdict.COMMITTED, Verdict.NOT_NEEDED)
+        for uid, verdict in now.verdicts.items()
+    )
