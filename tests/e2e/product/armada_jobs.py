@@ -86,7 +86,8 @@ class Group:
             async for event in events:
                 message = event.message
                 if isinstance(message, JobSubmittedEvent) and message.job.annotations.get(PREVIOUS) == job:
-                    return message.job
+                    made: Job = message.job
+                    return made
         raise AssertionError("a stream of events that is watched never ends")
 
     async def places_taken(self, first: str) -> list[str]:
