@@ -25,6 +25,7 @@ from tests.e2e.product import parts
 from tests.e2e.product.armada_jobs import SET, Group, complete, half_a_node, simulation, told
 from tests.e2e.product.counting import ALL, LARGE, begun, counting
 from tests.e2e.product.following import Following
+from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at, reached
 from tests.e2e.product.store_faults import unreachable
@@ -167,6 +168,21 @@ async def test_cancelled_job_is_let_go_at_once(
         patches = [one.body for one in audit.writes(namespace=namespace.name, resource="pods") if one.verb == "patch"]
         assert {names.RELEASED: names.LET_GO} in [one["metadata"]["annotations"] for one in patches]
         assert await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name) == []
+
+
+async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
+    namespace: Namespace, toolbox: str, product: Product, armada: Armada, audit: Audit
+) -> None:
+    async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
+        job = await bio.submit("md", toolbox, *counting(counts=None), env={})
+        await begun(output, 0)
+
+        await bio.preempt(job)
+
+        await bio.jobs.preempted(bio.queue, SET, 1)
+        await namespace.wait("v1", "Pod", pod_name(job), is_gone)
+        assert of_ours(audit, namespace.name) == []
+        assert await bio.places_taken(job) == []
 
 
 _PHASES = {
