@@ -1,4 +1,7 @@
-"""One Armada has two clusters with the product and one bucket: a preempted job goes on in whichever has room."""
+"""One Armada has two clusters with the product and one bucket: a preempted job goes on in whichever has room.
+
+It comes after the other tests with Armada, which still counts on a cluster for half a minute after it is gone.
+"""
 
 from __future__ import annotations
 
