@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from cedana_sched.agent.frozen import FrozenWorkloads
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
 from cedana_sched.agent.returns import Returns
-from cedana_sched.agent.runtime import RunningWorkload, WorkloadRuntime
+from cedana_sched.agent.runtime import KnowsEnds, RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
@@ -34,6 +35,9 @@ from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
+
+END_KNOWN_SECONDS = 10.0
+"""The kubelet says within 1 to 3 s that a pod has finished; evicted before, its success would not be counted."""
 
 
 class NodeAgent:
@@ -145,8 +149,14 @@ class NodeAgent:
         except CedanaSchedError as error:
             return orders.CheckpointFailed(uid, str(error), retryable=True)
         if running is None:
+            await self._end_is_known(order.workload)
             return orders.CheckpointFailed(uid, f"{order.workload.name} has no processes any more")
         return orders.Frozen(uid)
+
+    async def _end_is_known(self, workload: WorkloadRef) -> None:
+        if isinstance(self._runtime, KnowsEnds):
+            with contextlib.suppress(TimeoutError):  # its containers are started again: not an end
+                await asyncio.wait_for(self._runtime.ended(workload), END_KNOWN_SECONDS)
 
     async def _obstacle(self, workload: WorkloadRef) -> str | None:
         """What CRIU could not dump, if it shows from outside: such a workload is not stopped in vain."""

@@ -95,6 +95,15 @@ class WorkloadRuntime(Protocol):
 
 
 @runtime_checkable
+class KnowsEnds(Protocol):
+    """Optional: a workload's processes are gone a while before its owner knows how they have ended."""
+
+    async def ended(self, workload: WorkloadRef) -> None:
+        """Return when its owner knows; perhaps never, as for one that is started again."""
+        ...
+
+
+@runtime_checkable
 class ShowsStaging(Protocol):
     """Optional: who waits for a workload is shown how much of its snapshot has come."""
 

@@ -9,6 +9,7 @@ Called by the per-job supervisor.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -113,9 +114,12 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
             criu.stdin.write(b"" if itself else msgspec.json.encode(task))
             criu.stdin.close()
         in_time = _ends_within(criu.pid, request.timeout_seconds)
-        if not in_time or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status:  # type: ignore[union-attr]
+        failed = not in_time or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status  # type: ignore[union-attr]
+        if failed:
             os.killpg(criu.pid, signal.SIGKILL)  # before it is reaped: with the helpers that it may have left
         status = criu.wait()
+        if failed:
+            _reap_group(criu.pid)
         if not in_time:
             raise TimeoutError
         return status
@@ -129,6 +133,13 @@ def _ends_within(child: int, seconds: float) -> bool:
     ended = waiter.poll(seconds * 1000)
     os.close(descriptor)
     return bool(ended)
+
+
+def _reap_group(group: int) -> None:
+    """Reap what a dead CRIU has left: its helpers are children of this process, if that is a subreaper."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-group, 0)
 
 
 def _enter(task: Restorer) -> None:

@@ -19,7 +19,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _SOURCE = Path(__file__).parent / "heat.c"
 _RANKS = 2
-_STEPS = {Size.BRIEF: 2000, Size.TEST: 12_000, Size.DEMO: 50_000}
+_STEPS = {Size.BRIEF: 2000, Size.TEST: 30_000, Size.DEMO: 60_000}
 _TAIL_BYTES = 128
 _TUNING = {"mpi_yield_when_idle": "1", "pml": "ob1"}
 _TUNING_4 = {
@@ -38,7 +38,7 @@ class Mpi(Workload):
 
     name = "mpi"
     title = "two MPI ranks that exchange halos"
-    seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 4, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 1.5, Size.TEST: 8, Size.DEMO: 20}
     results = ("iterations.log", "rod-0.bin", "rod-1.bin")
     packages = Packages(debian=("openmpi-bin", "libopenmpi-dev", "gcc", "libc6-dev"))
 

@@ -7,6 +7,7 @@ where its containers are found, and how they end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -52,8 +53,19 @@ class PodRuntime:
     `gone` of each that is no more; the server of the preStop calls tells `deleted` too, and answers when it returns.
     """
 
-    def __init__(self, returns: PodReturns, places: Places, doomed: Path) -> None:
+    def __init__(
+        self, returns: PodReturns, places: Places, doomed: Path, finished: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """The pods of one node.
+
+        Args:
+            returns: their way back.
+            places: where this node keeps them.
+            doomed: a folder that survives the agent, for `DoomedPods`.
+            finished: given a uid, returns when the API server knows that this pod has finished, or is no more.
+        """
         self._returns = returns
+        self._finished = finished
         self._places = places
         self._bundles = Bundles(places)
         self._doomed = DoomedPods(doomed, self.kill)
@@ -88,6 +100,10 @@ class PodRuntime:
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
         """See `DoomedPods`."""
         await self._doomed.spare(workload.uid, checkpoint_uid)
+
+    async def ended(self, workload: WorkloadRef) -> None:
+        """See `KnowsEnds`."""
+        await self._finished(workload.uid)
 
     def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
         """See `ShowsStaging`."""

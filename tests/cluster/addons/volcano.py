@@ -81,7 +81,7 @@ class Volcano:
                 await wait_available(cluster, api, NAMESPACE, DEPLOYMENTS)
                 await webhooks_answer(api, _QUESTION)
                 await _default_queue_is_open(cluster, api)
-                await _jobs_get_their_pods(cluster, api)
+                await _jobs_get_their_pods(api)
 
     def release(self, binaries: Binaries) -> charts.Release:
         """What Helm is told."""
@@ -143,7 +143,7 @@ async def _default_queue_is_open(cluster: Cluster, api: Api) -> None:
         ) from None
 
 
-async def _jobs_get_their_pods(cluster: Cluster, api: Api) -> None:
+async def _jobs_get_their_pods(api: Api) -> None:
     """Controllers that have just begun may hear of a PodGroup only when it is let in already, and then do nothing.
 
     They compare phases of PodGroups that they know (pkg/controllers/job, updatePodGroup), so that such a job waits for

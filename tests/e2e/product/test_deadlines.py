@@ -83,6 +83,21 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
             assert before == ALL[: len(before)], "and had run until then"
 
 
+async def test_program_that_ends_while_it_is_held_is_not_run_again(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, api: Api
+) -> None:
+    """A Job that is suspended a moment too early does not count what its pod has done."""
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await _run(namespace, _job(toolbox, "default"), bio)
+        async with unreachable(api):
+            await reclaim(namespace, toolbox)
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), 60)
+        for index in range(_PODS):
+            assert bio.lines(index) == ALL, f"index {index}"
+            assert len(bio.pods[index]) == 1
+
+
 async def test_job_that_comes_back_early_waits_for_its_snapshot_at_the_gate(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, api: Api
 ) -> None:

@@ -37,6 +37,10 @@ class NoReturns:
     async def give_up(self, workload: WorkloadRef, why: str) -> None: ...
 
 
+async def at_once(uid: str) -> None:
+    """There is no API server to hear of the end of a pod."""
+
+
 class Laboratory:
     """Takes pods through their generations."""
 
@@ -44,7 +48,7 @@ class Laboratory:
         self.folder = folder
         self.toolchain = toolchain
         self.node = Node(folder, toolchain)
-        self.runtime = PodRuntime(NoReturns(), self.node.places, folder / "doomed")
+        self.runtime = PodRuntime(NoReturns(), self.node.places, folder / "doomed", at_once)
         self.storage = StorageConfig.parse(str(folder / "store"))
         self.store = SnapshotStore.open(self.storage)
         self.identity = Identity("team-a", "sim")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.rewind import rewind_files
@@ -45,6 +46,12 @@ while True:
     print("listening")
     time.sleep(0.002)
 """
+
+
+@pytest.fixture(autouse=True)
+def subreaper() -> None:
+    """As the supervisor of a job is one: what CRIU leaves behind becomes this process's."""
+    become_child_subreaper()
 
 
 def stop_in_snapshot(lab: Laboratory) -> None:

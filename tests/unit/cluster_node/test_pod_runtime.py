@@ -20,6 +20,10 @@ class Returns:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.awaited: list[str] = []
+
+    async def finished(self, uid: str) -> None:
+        self.awaited.append(uid)
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
         return workload == POD
@@ -46,12 +50,17 @@ def returns() -> Returns:
 
 @pytest.fixture
 async def runtime(host: Host, returns: Returns, tmp_path: Path) -> AsyncIterator[PodRuntime]:
-    async with PodRuntime(returns, host.places, tmp_path / "doomed") as runtime:
+    async with PodRuntime(returns, host.places, tmp_path / "doomed", returns.finished) as runtime:
         yield runtime
 
 
 async def test_a_pod_without_containers_does_not_run(runtime: PodRuntime) -> None:
     assert await runtime.running(POD) is None
+
+
+async def test_the_end_of_a_pod_is_known_by_its_uid(runtime: PodRuntime, returns: Returns) -> None:
+    await runtime.ended(POD)
+    assert returns.awaited == ["p1"]
 
 
 async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Host) -> None:

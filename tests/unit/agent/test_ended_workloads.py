@@ -1,0 +1,69 @@
+"""A workload that ended by itself is reported once its owner knows how it ended: until then nobody may evict it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cedana_sched.agent import node
+from cedana_sched.agent.node import NodeAgent
+from cedana_sched.model.orders import CheckpointFailed, Freeze, Outcome
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.store.location import StorageConfig
+from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
+
+
+class _Toolchain:
+    version = "4.2.1"
+
+
+class _KnowingRuntime(FakeRuntime):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.known = asyncio.Event()
+        self.runs = False
+
+    async def ended(self, workload: WorkloadRef) -> None:
+        await self.known.wait()
+
+
+async def _frozen(runtime: FakeRuntime, folder: Path) -> Outcome:
+    agent = NodeAgent(
+        runtime=runtime,
+        storage=StorageConfig.load({"path": str(folder)}),
+        toolchain=cast("Any", _Toolchain()),
+        cache_directory=folder / "cache",
+        state_directory=folder / "state",
+    )
+    async with agent:
+        (outcome,) = [outcome async for outcome in agent.perform(Freeze("c1", WORKLOAD))]
+    return outcome
+
+
+def _assert_ended(outcome: Outcome) -> None:
+    assert isinstance(outcome, CheckpointFailed)
+    assert "no processes" in outcome.why
+    assert not outcome.retryable
+
+
+async def test_answer_waits_until_the_owner_knows(tmp_path: Path) -> None:
+    runtime = _KnowingRuntime(tmp_path)
+    freezing = asyncio.create_task(_frozen(runtime, tmp_path))
+    done, _ = await asyncio.wait([freezing], timeout=0.2)
+    assert not done
+    runtime.known.set()
+    _assert_ended(await asyncio.wait_for(freezing, 10))
+
+
+async def test_answer_comes_though_the_owner_never_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "END_KNOWN_SECONDS", 0.01)
+    _assert_ended(await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 10))
+
+
+async def test_answer_comes_at_once_where_nobody_has_to_be_told(tmp_path: Path) -> None:
+    runtime = FakeRuntime(tmp_path)
+    runtime.runs = False
+    _assert_ended(await asyncio.wait_for(_frozen(runtime, tmp_path), 10))
