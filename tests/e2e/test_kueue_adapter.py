@@ -30,8 +30,8 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_kueue.preemptions import KueueReport
+from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.policies import wait_until_refused
 from tests.cluster.api.waiting import has_condition, is_gone, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from cedana_sched.adapter.conformance import AdapterConformance, Stage
 from cedana_sched.model.objects import names
+from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.policies import wait_until_refused
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, job
 from tests.e2e.kueue_stage import HELD, KUEUE, RealKueueStage

@@ -12,7 +12,8 @@ import yaml
 from tests.cluster.addons import charts
 from tests.cluster.addons.addon import version_of
 from tests.cluster.addons.deployments import wait_available
-from tests.cluster.addons.webhooks import certificate_is_mounted, webhooks_answer
+from tests.cluster.addons.webhooks import certificate_is_mounted
+from tests.cluster.api.admission import webhooks_answer
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.images.archive import BinaryImage

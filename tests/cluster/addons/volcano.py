@@ -17,7 +17,7 @@ from kubernetes_asyncio.client import ApiException
 from tests.cluster.addons import charts
 from tests.cluster.addons.addon import version_of
 from tests.cluster.addons.deployments import wait_available
-from tests.cluster.addons.webhooks import webhooks_answer
+from tests.cluster.api.admission import webhooks_answer
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import WaitedInVainError, wait_for
 from tests.cluster.binaries.build import Binaries

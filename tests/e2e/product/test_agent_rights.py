@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_READY
+from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.policies import wait_until_refused
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
