@@ -31,11 +31,11 @@ class ClusterStage(Stage):
     """The pods' cluster: `api` holds it. A subclass adds the scheduler, and names its adapter."""
 
     adapter_class: ClassVar[type[ClusterAdapter]]
-    settings: ClassVar[Mapping[str, Any]] = {}
-    """The adapter's part of the configuration."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
+        self.settings: Mapping[str, Any] = {}
+        """The adapter's part of the configuration."""
         self.numbers = itertools.count(1)
         self._policies: dict[str, CheckpointPolicy] = {}
         self._notes: bytes | None = None
@@ -110,20 +110,27 @@ class ClusterStage(Stage):
         protected: bool = True,
         index: int = 0,
         deadline_seconds: float = 600.0,
+        labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
         owner: Object | None = None,
         scheduler: str = "default-scheduler",
         namespace: str = "bio",
+        identifier: str | None = None,
     ) -> RunningWorkload:
-        """A running pod, as the pod webhook leaves it. Its id is the name without what follows the last `-`."""
+        """A running pod, as the pod webhook leaves it. Without `identifier` it is the name up to the last `-`."""
         uid = f"pod-{next(self.numbers)}"
-        metadata = {**_metadata(name, namespace), "uid": uid, "annotations": dict(annotations or {})}
+        metadata: Object = {
+            **_metadata(name, namespace),
+            "uid": uid,
+            "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
+        }
         identity = None
         if protected:
-            identity = Identity(namespace, name.rpartition("-")[0] or name, index)
+            identity = Identity(namespace, identifier or name.rpartition("-")[0] or name, index)
             policy = f"deadline-{deadline_seconds:g}"
             self._policies[policy] = CheckpointPolicy(deadline_seconds=deadline_seconds)
-            metadata["labels"] = {names.PROTECTED: "true"}
+            metadata["labels"][names.PROTECTED] = "true"
             metadata["annotations"] |= {names.ID: identity.id, names.INDEX: str(index), names.POLICY: policy}
         if owner is not None:
             metadata["ownerReferences"] = [owner]

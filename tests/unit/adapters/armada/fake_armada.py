@@ -1,7 +1,7 @@
 """Armada 0.22.7 as its clients see it, on a real gRPC server: what was measured and read of it, and its failures.
 
 * A job's events are in the stream of its job set, in batches; ids are `milliseconds:batch:part:last`, and a stream goes
-  on after whichever id it is asked for.
+  on after whichever id it is asked for. Its ingester may write events twice, under new ids.
 * A submission is published first, and its client id remembered after that; a client id that is remembered is answered
   with the old job, whatever has become of it. A call that is cancelled in between is published and not remembered.
 * What is published is seen in the streams a little later (`ingesting = False` holds it back).
@@ -57,6 +57,8 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         self.faults: dict[str, list[str]] = defaultdict(list)
         """By call: `before`, `published` or `after`; each fails one call there, as UNAVAILABLE."""
         self.ingesting = True
+        self.down = False
+        """Every call fails; `cut_streams` ends those that are under way."""
         self.stalled = False
         """Watches tell nothing; what is read is not affected."""
         self.database = True
@@ -159,6 +161,11 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         self._cut += 1
         self._wake()
 
+    def repeat(self) -> None:
+        """Its ingester died before it had noted how far it was: all events come again."""
+        for key, told in tuple(self._streams.items()):
+            self._see(key, [one.message for one in told])
+
     def last_id(self, queue: str, job_set: str) -> str:
         """Where a stream stands that has told everything."""
         return self._streams[queue, job_set][-1].id
@@ -248,6 +255,8 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, said)
 
     async def _fail(self, call: str, where: str, context: Any) -> None:
+        if self.down:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection refused")
         if where in self.faults[call]:
             self.faults[call].remove(where)
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"killed {where}")
@@ -304,8 +313,9 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
 
     def _see(self, key: tuple[str, str], messages: list[event_pb2.EventMessage]) -> None:
         self._batches += 1
+        milliseconds = int(self._clock() * 1000)
         for part, message in enumerate(messages):
-            name = f"{int(self._clock() * 1000)}:{self._batches}:{part}:{int(part == len(messages) - 1)}"
+            name = f"{milliseconds}:{self._batches}:{part}:{int(part == len(messages) - 1)}"
             self._streams[key].append(event_pb2.EventStreamMessage(id=name, message=message))
         self._wake()
 

@@ -1,0 +1,172 @@
+"""Armada as the conformance suite plays it: a server with its event streams, and an executor that deletes pods.
+
+Nothing holds Armada up. What holds a protected pod that is being deleted is its preStop: it waits for the word of the
+adapter or of the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, cast
+
+from armada_client.armada.submit_pb2 import JobSubmitRequestItem
+
+from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import PODS
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import HoldStep
+from cedana_sched_armada.adapter import ArmadaAdapter
+from cedana_sched_armada.events import JobSet, position
+from cedana_sched_armada.jobs import CARDINALITY, GANG
+from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, item, until
+from tests.unit.adapters.armada.fake_armada import FakeArmada
+
+GRACE_SECONDS = 600
+STREAM = JobSet(QUEUE, JOB_SET)
+
+
+class ArmadaStage(ClusterStage):
+    """Each workload is a job; all are in one job set.
+
+    Args:
+        armada: the server.
+        address: where it is.
+    """
+
+    adapter_class: ClassVar = ArmadaAdapter
+    lacks: ClassVar = {
+        Power.CANCELLATION: "a job that Armada has preempted is over for it",
+        Power.KEEPING: "Armada asks nobody",
+        Power.STARTS: "its workloads are pods",
+    }
+
+    def __init__(self, armada: FakeArmada, address: str) -> None:
+        super().__init__()
+        self.settings = {"url": address, "settleSeconds": 0}
+        self._armada = armada
+        self._adapter: ArmadaAdapter | None = None
+        self._jobs: dict[str, str] = {}
+        """By uid of the pod."""
+        self.api.subscribe(self._end_what_nobody_holds)
+
+    @asynccontextmanager
+    async def adapter(self) -> AsyncIterator[ArmadaAdapter]:
+        async with super().adapter() as adapter:
+            self._adapter = cast("ArmadaAdapter", adapter)
+            try:
+                await self.settle()
+                yield self._adapter
+            finally:
+                self._adapter = None
+
+    async def start(
+        self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
+    ) -> tuple[RunningWorkload, ...]:
+        gang = {GANG: f"gang-{next(self.numbers)}", CARDINALITY: str(members)} if members > 1 else {}
+        jobs = self._armada.submit(QUEUE, JOB_SET, *(item(annotations=gang) for _ in range(members)))
+        pods = tuple(self._run(job, protected, deadline_seconds) for job in jobs)
+        await self.settle()
+        return pods
+
+    async def preempt(self, victim: RunningWorkload) -> None:
+        await self._preempt(victim, GRACE_SECONDS)
+
+    async def preempt_by(self, victim: RunningWorkload) -> float:
+        return await self._preempt(victim, 30)
+
+    async def finish(self, victim: RunningWorkload) -> None:
+        self._armada.succeed(self._jobs[victim.uid])
+        self.change_pod(victim, {"status": {"phase": "Succeeded"}})
+
+    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+        (successor,) = self._armada.successors_of(self._jobs[victim.uid])
+        again = self._run(successor)
+        await self.settle()
+        return again
+
+    async def settle(self) -> None:
+        """The adapter has heard of what is submitted now, has noted it, and has done what followed."""
+        await super().settle()
+        if (adapter := self._adapter) is not None:
+            await adapter._ready.wait()
+            self._armada.submit(QUEUE, JOB_SET, JobSubmitRequestItem(namespace="settled"))
+            marker = _batch(self._armada.last_id(QUEUE, JOB_SET))
+            await until(lambda: not _follows(adapter) or _batch(adapter._ledger.streams[STREAM]) >= marker)
+            await adapter._ledger.written()
+            await until(lambda: not adapter._chores._known)
+            await super().settle()
+
+    async def repeat(self) -> None:
+        await super().repeat()
+        self._armada.cut_streams()
+        self._armada.repeat()
+
+    @asynccontextmanager
+    async def unreachable(self) -> AsyncIterator[None]:
+        async with super().unreachable():
+            self._armada.down = True
+            self._armada.cut_streams()
+            try:
+                yield
+            finally:
+                self._armada.down = False
+
+    def _run(self, job: str, protected: bool = True, deadline_seconds: float = 600.0) -> RunningWorkload:
+        run, made = self._armada.run(job), self._armada.jobs[job]
+        pod = self.put_pod(
+            f"armada-{job}-0",
+            protected=protected,
+            deadline_seconds=deadline_seconds,
+            labels={"armada_job_id": job, "armada_job_run_id": run, "armada_queue_id": made.queue},
+            annotations={**made.job.annotations, "armada_jobset_id": made.job_set},
+            namespace=made.job.namespace,
+            identifier=made.job.annotations.get(names.ID) or job,
+        )
+        self._jobs[pod.uid] = job
+        return pod
+
+    async def _preempt(self, victim: RunningWorkload, grace_seconds: float) -> float:
+        """In one cycle of the scheduler; the executor deletes the pods once it is told, in whatever order."""
+        job = self._jobs[victim.uid]
+        gang = self._armada.jobs[job].job.annotations.get(GANG)
+        jobs = [one for one, made in self._armada.jobs.items() if gang and made.job.annotations.get(GANG) == gang]
+        jobs = jobs or [job]
+        self._armada.preempt(*jobs)
+        await self.settle()
+        ends_at = (datetime.now(tz=UTC) + timedelta(seconds=grace_seconds)).replace(microsecond=0)
+        deleted = {"metadata": {"deletionTimestamp": ends_at.strftime("%Y-%m-%dT%H:%M:%SZ")}}
+        for pod in self.api.all_of(PODS):
+            metadata = pod["metadata"]
+            if self._jobs[metadata["uid"]] in jobs:
+                self.api.merge(PODS, metadata["name"], metadata["namespace"], deleted)
+        await self.settle()
+        return ends_at.timestamp()
+
+    def _end_what_nobody_holds(self) -> None:
+        for pod in self.api.all_of(PODS):
+            metadata = pod["metadata"]
+            if "deletionTimestamp" in metadata and not self._is_held(pod):
+                self.api.remove(PODS, metadata["name"], metadata["namespace"])
+
+    def _is_held(self, pod: Object) -> bool:
+        """Whether a pod's preStop is still waiting: it runs with the agent's answer, and ends with the pod."""
+        metadata = pod["metadata"]
+        if names.PROTECTED not in metadata["labels"] or pod["status"]["phase"] != "Running":
+            return False
+        if metadata["annotations"].get(names.RELEASED) == names.LET_GO:
+            return False
+        holds = [hold for hold in self.holds() if metadata["uid"] in hold["spec"]["pods"]]
+        return not holds or any(hold["status"]["step"] == HoldStep.HOLDING for hold in holds)
+
+
+def _follows(adapter: ArmadaAdapter) -> bool:
+    return adapter._job_sets is not None and STREAM in adapter._job_sets.followed
+
+
+def _batch(identifier: str) -> tuple[int, ...]:
+    """Of the events in one batch the last ones may be of no concern."""
+    return position(identifier)[:2]
