@@ -24,7 +24,7 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_armada.chores import Chores
-from cedana_sched_armada.errors import ArmadaDeniedError
+from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
 from cedana_sched_armada.job_sets import JobSets
 from cedana_sched_armada.jobs import gang_of, job_of, job_set_of
@@ -37,6 +37,12 @@ from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.signals import ADAPTER
 
 log = structlog.get_logger(__name__)
+
+_TOLD: dict[type[CedanaSchedError], str] = {
+    ArmadaDeniedError: "ArmadaDenied",
+    ArmadaUntrustedError: "ArmadaNotTrusted",
+}
+"""Why nothing is heard from Armada, where a person must act."""
 
 
 class ArmadaAdapter:
@@ -199,13 +205,14 @@ class ArmadaAdapter:
 
     def _not_followed(self, job_set: JobSet, error: CedanaSchedError) -> None:
         """What a person must act on, he finds on the pods that are not saved because of it."""
-        if not isinstance(error, ArmadaDeniedError):
+        reason = _TOLD.get(type(error))
+        if reason is None:
             return
         for pod in self._cluster.pods:
             if job_set_of(pod) == job_set and not pod.finished:
                 involved = PODS.reference(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                 text = f"Preemptions are not heard of: {error}"
-                self._cluster.events.tell(Happening(involved, "ArmadaDenied", text, warning=True))
+                self._cluster.events.tell(Happening(involved, reason, text, warning=True))
 
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 ArmadaError
 ├── ArmadaUnavailableError   not reachable, overloaded, not ready yet: the same call may work later
+│   └── ArmadaUntrustedError who answers is not whom we were told of: mostly a person must act
 ├── ArmadaDeniedError        who we are is not known, or may not do that: a person must act
 └── ArmadaRefusedError       what was asked is not valid, or does not exist: a person must act
 """
@@ -21,6 +22,14 @@ _REFUSED = {
     grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.OUT_OF_RANGE,
 }
+_DISTRUST = {
+    "CERTIFICATE_VERIFY_FAILED": "name in armada.tls.ca who signed Armada's certificate",
+    "Hostname Verification Check failed": "name in armada.tls.serverName for whom Armada's certificate was made",
+    "WRONG_VERSION_NUMBER": "nothing is encrypted there: leave armada.tls out, or correct armada.url",
+    "Failed to create security handshaker": "see whether the files of armada.tls hold certificates and a key, as PEM",
+}
+"""What to do, by what gRPC says of a connection that was not made."""
+_HUNG_UP = "Socket closed"
 _UNKNOWN_QUEUE = "could not find queue"
 """Said as PERMISSION_DENIED until the server's cache of queues knows a new one."""
 
@@ -36,6 +45,10 @@ class ArmadaError(CedanaSchedError):
 
 class ArmadaUnavailableError(ArmadaError, RetryableError):
     """Not reachable or not ready: the same call may succeed later."""
+
+
+class ArmadaUntrustedError(ArmadaUnavailableError):
+    """It is not, or does not speak, as the configuration says; it may while certificates are replaced."""
 
 
 class ArmadaDeniedError(ArmadaError):
@@ -63,5 +76,10 @@ def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError
         return ArmadaDeniedError(message, code=code.name, remedy=remedy)
     if code in _REFUSED:
         return ArmadaRefusedError(message, code=code.name, remedy="see the message")
-    undecided = code not in _DENIED
-    return ArmadaUnavailableError(message, code=code.name, remedy="it is tried again", undecided=undecided)
+    for sign, remedy in _DISTRUST.items():
+        if sign in details:
+            return ArmadaUntrustedError(message, code=code.name, remedy=remedy)
+    remedy = "it is tried again"
+    if _HUNG_UP in details:
+        remedy += "; if it goes on, see whether Armada wants TLS there, or a client's certificate: armada.tls"
+    return ArmadaUnavailableError(message, code=code.name, remedy=remedy, undecided=code not in _DENIED)

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched_armada.credentials import ClientCredentials
-from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUnavailableError
+from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUnavailableError, ArmadaUntrustedError
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings, OidcSettings
 from tests.unit.adapters.armada.armada_builders import World
@@ -152,6 +152,43 @@ async def test_tls_with_certificates_on_both_sides(world: World, tmp_path: Path)
             await _ask(world, tls=ours)
         with pytest.raises(ArmadaUnavailableError):
             await _ask(world, tls={**certificate, "serverName": "armada.lab"})
+
+
+_DISTRUST = {
+    "signed by another": ({"ca": "other.crt"}, "armada.tls.ca"),
+    "signed by nobody known": ({"ca": None}, "armada.tls.ca"),
+    "made for another": ({"serverName": "elsewhere"}, "armada.tls.serverName"),
+    "no certificate": ({"ca": "armada.lab.key"}, "armada.tls hold certificates"),
+}
+
+
+@pytest.mark.parametrize(("changes", "remedy"), _DISTRUST.values(), ids=_DISTRUST)
+async def test_why_armada_is_not_trusted_is_said(
+    world: World, tmp_path: Path, changes: dict[str, Any], remedy: str
+) -> None:
+    authority = _signed(tmp_path, "authority", None)
+    _signed(tmp_path, "other", None)
+    _signed(tmp_path, "armada.lab", authority)
+    own = [((tmp_path / "armada.lab.key").read_bytes(), (tmp_path / "armada.lab.crt").read_bytes())]
+    told = {"ca": "authority.crt", "serverName": "armada.lab", **changes}
+    ours = {**told, "ca": str(tmp_path / told["ca"]) if told["ca"] else None}
+    async with world.armada.serving(grpc.ssl_server_credentials(own)) as world.address:
+        with pytest.raises(ArmadaUntrustedError) as caught:
+            await _ask(world, tls=ours)
+    assert remedy in str(caught.value)
+    assert not caught.value.undecided
+
+
+async def test_an_armada_that_is_encrypted_where_it_should_not_be_and_the_other_way_round(
+    world: World, tmp_path: Path
+) -> None:
+    _signed(tmp_path, "localhost", None)
+    own = [((tmp_path / "localhost.key").read_bytes(), (tmp_path / "localhost.crt").read_bytes())]
+    with pytest.raises(ArmadaUntrustedError, match=r"leave armada\.tls out"):
+        await _ask(world, tls={"ca": str(tmp_path / "localhost.crt")})
+    async with world.armada.serving(grpc.ssl_server_credentials(own)) as world.address:
+        with pytest.raises(ArmadaUnavailableError, match="whether Armada wants TLS there"):
+            await _ask(world)
 
 
 async def test_a_certificate_that_is_not_there_is_named(world: World, tmp_path: Path) -> None:

@@ -176,6 +176,16 @@ async def test_who_may_not_watch_is_told_which_permission_is_missing(world: Worl
     assert f"verb watch on queue {QUEUE}, or watch_all_events" in told.message
 
 
+async def test_an_armada_that_is_not_trusted_is_told(world: World) -> None:
+    world.start(world.submit())
+    world.settings = {"tls": {"serverName": "armada.lab"}}
+    async with world.coordinator():
+        await until(lambda: bool(world.events.told))
+    told = world.events.told[0]
+    assert (told.reason, told.warning) == ("ArmadaNotTrusted", True)
+    assert "leave armada.tls out" in told.message
+
+
 async def test_an_armada_that_is_not_there_is_waited_for(world: World) -> None:
     job = world.submit()
     world.start(job)
