@@ -1,4 +1,4 @@
-"""A scheduler that thinks otherwise, and victims that end before they are evicted."""
+"""A scheduler that thinks otherwise, owners that give up their jobs, and victims that end before they are evicted."""
 
 from __future__ import annotations
 
@@ -76,3 +76,26 @@ class Cancellations:
             another = await coordinator.signal_of(other, other_than={signal.uid})
             await coordinator.release(another, Verdict.COMMITTED)
             await coordinator.evicted(other)
+
+    async def test_a_workload_that_its_owner_gives_up_is_no_preemption(self, stage: Stage) -> None:
+        async with coordinating(stage) as coordinator:
+            (workload,) = await stage.start()
+            await stage.give_up(workload)
+            await coordinator.within(stage.evicted(workload), f"{workload} was given up by its owner and did not end")
+            await stage.settle()
+            told = coordinator.preemptions()
+            expect(not told, f"{workload} was given up by its owner, and that was told as a preemption: {told}")
+
+    async def test_a_victim_that_its_owner_gives_up_holds_nobody_up(self, stage: Stage) -> None:
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+            await stage.give_up(victim)
+            await stage.settle()
+            await coordinator.release(signal, Verdict.NOT_NEEDED)
+            await coordinator.within(stage.evicted(victim), f"{victim} was given up by its owner and did not end")
+            await stage.settle()
+            told = coordinator.preemptions() - {signal.uid}
+            expect(not told, f"{victim} was given up by its owner, and that was told as a preemption: {told}")

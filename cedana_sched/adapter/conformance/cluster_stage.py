@@ -65,6 +65,9 @@ class ClusterStage(Stage):
         finally:
             self.api.down = False
 
+    async def give_up(self, workload: RunningWorkload) -> None:
+        self.remove_pod(workload)
+
     async def is_evicted(self, victim: RunningWorkload) -> bool:
         return self.pod_of(victim) is None
 

@@ -81,8 +81,12 @@ class Stage(ABC):
         """Let the workload end by itself, well."""
 
     @abstractmethod
+    async def give_up(self, workload: RunningWorkload) -> None:
+        """Have its owner cancel or delete the job that it is part of, held or not; return when that is accepted."""
+
+    @abstractmethod
     async def is_evicted(self, victim: RunningWorkload) -> bool:
-        """Whether the scheduler has ended it."""
+        """Whether the scheduler has ended it, for whomever."""
 
     @abstractmethod
     async def evicted(self, victim: RunningWorkload) -> None:

@@ -115,7 +115,7 @@ class EndsTheFirstOfAGang(Broken):
 
 
 class LooksForVictimsThatEnded(Broken):
-    caught_by = ("a_victim_that_ends_by_itself_holds_nobody_up",)
+    caught_by = ("a_victim_that_ends_by_itself_holds_nobody_up", "a_victim_that_its_owner_gives_up_holds_nobody_up")
     says = "KeyError"
 
     async def release(self, release: Release) -> None:

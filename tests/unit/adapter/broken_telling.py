@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report
+from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import CheckpointPolicy
@@ -151,6 +152,26 @@ class TellsTheLivingFromTheDeadByNothing(Broken):
                 yield await queue.get()
         finally:
             passing.cancel()
+            self._cluster.pods.unsubscribe(tell)
+
+
+class TakesEveryEndForAPreemption(Broken):
+    caught_by = ("a_workload_that_its_owner_gives_up_is_no_preemption",)
+    says = "told as a preemption"
+
+    async def reports(self) -> AsyncIterator[Report]:
+        queue: asyncio.Queue[Report] = asyncio.Queue()
+
+        def tell(before: Pod | None, now: Pod | None) -> None:
+            if before is not None and now is None:
+                victim = Victim(workload_of(before), identity_of(before), CheckpointPolicy())
+                queue.put_nowait(Preempted(Signal(before.metadata.uid, self.name, (victim,), "it is gone", 1.0)))
+
+        self._cluster.pods.subscribe(tell)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
             self._cluster.pods.unsubscribe(tell)
 
 

@@ -67,6 +67,9 @@ class EmbeddedStage(Stage):
     async def finish(self, victim: RunningWorkload) -> None:
         await self.bench.loop.run_ended(victim.uid, Ending(self.bench.time, 0))
 
+    async def give_up(self, workload: RunningWorkload) -> None:
+        await self.bench.loop.cancel(self._owner(workload).uid)
+
     async def is_evicted(self, victim: RunningWorkload) -> bool:
         await self._end_what_is_terminated()
         return self._run(victim).over

@@ -6,7 +6,7 @@ adapter or of the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, cast
@@ -82,6 +82,11 @@ class ArmadaStage(ClusterStage):
         self._armada.succeed(self._jobs[victim.uid])
         self.change_pod(victim, {"status": {"phase": "Succeeded"}})
 
+    async def give_up(self, workload: RunningWorkload) -> None:
+        """The executor deletes a cancelled job's pod as it does a preempted one's."""
+        self._armada.cancel(self._jobs[workload.uid])
+        self._delete([self._jobs[workload.uid]], GRACE_SECONDS)
+
     async def returned(self, victim: RunningWorkload) -> RunningWorkload:
         (successor,) = self._armada.successors_of(self._jobs[victim.uid])
         again = self._run(successor)
@@ -130,20 +135,24 @@ class ArmadaStage(ClusterStage):
         return pod
 
     async def _preempt(self, victim: RunningWorkload, grace_seconds: float) -> float:
-        """In one cycle of the scheduler; the executor deletes the pods once it is told, in whatever order."""
+        """In one cycle of the scheduler; the executor deletes the pods a moment later."""
         job = self._jobs[victim.uid]
         gang = self._armada.jobs[job].job.annotations.get(GANG)
         jobs = [one for one, made in self._armada.jobs.items() if gang and made.job.annotations.get(GANG) == gang]
         jobs = jobs or [job]
         self._armada.preempt(*jobs)
         await self.settle()
+        killed_at = self._delete(jobs, grace_seconds)
+        await self.settle()
+        return killed_at
+
+    def _delete(self, jobs: Collection[str], grace_seconds: float) -> float:
         ends_at = (datetime.now(tz=UTC) + timedelta(seconds=grace_seconds)).replace(microsecond=0)
         deleted = {"metadata": {"deletionTimestamp": ends_at.strftime("%Y-%m-%dT%H:%M:%SZ")}}
         for pod in self.api.all_of(PODS):
             metadata = pod["metadata"]
-            if self._jobs[metadata["uid"]] in jobs:
+            if self._jobs[metadata["uid"]] in jobs and "deletionTimestamp" not in metadata:
                 self.api.merge(PODS, metadata["name"], metadata["namespace"], deleted)
-        await self.settle()
         return ends_at.timestamp()
 
     def _end_what_nobody_holds(self) -> None:

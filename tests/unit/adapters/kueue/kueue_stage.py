@@ -68,6 +68,13 @@ class KueueStage(ClusterStage):
         self.api.merge(JOBS, _job_of(victim), NAMESPACE, {"status": complete})
         self._set(_job_of(victim), Finished=True)
 
+    async def give_up(self, workload: RunningWorkload) -> None:
+        name = _job_of(workload)
+        self.api.remove(JOBS, name, NAMESPACE)
+        self.api.remove(WORKLOADS, name, NAMESPACE)
+        for pod in self._jobs[name]:
+            self.remove_pod(pod)
+
     async def returned(self, victim: RunningWorkload) -> RunningWorkload:
         name = _job_of(victim)
         self._set(name, Evicted=False, Preempted=False, Admitted=True)
