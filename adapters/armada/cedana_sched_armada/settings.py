@@ -99,8 +99,8 @@ class ArmadaSettings(Written):
     tls: TlsSettings | None = None
     """None: unencrypted."""
     auth: AuthSettings = AuthSettings()
-    queues: tuple[str, ...] | None = None
-    """None: every queue that has protected pods."""
+    only_queues: tuple[str, ...] | None = None
+    """Jobs of other queues are left alone, also where they are protected. None: of no queue."""
     hold_seconds: Annotated[float, Field(gt=0, lt=PENDING_CHECK_SECONDS)] = 240.0
     """From a preemption until its victims are let go at the latest."""
     settle_seconds: Annotated[float, Field(ge=0, le=600)] = 10.0
@@ -127,15 +127,15 @@ class ArmadaSettings(Written):
         return _checked(cls, section)
 
     def opts_in(self, queue: str) -> bool:
-        """Whether jobs of this queue are ours to save."""
-        return self.queues is None or queue in self.queues
+        """Whether protected jobs of this queue are ours to save."""
+        return self.only_queues is None or queue in self.only_queues
 
 
 class QueueSettings(Written):
-    """The same section of the webhooks' file."""
+    """The section of that name in the webhooks' file."""
 
     queues: frozenset[str] = frozenset()
-    """All of whose jobs are protected, also where nobody names an id."""
+    """All of whose jobs are protected, also where nobody names an id. Those of others are where somebody does."""
 
     @classmethod
     def read(cls, section: Mapping[str, Any]) -> Self:

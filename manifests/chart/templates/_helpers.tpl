@@ -190,7 +190,7 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- $values := .Values.armada -}}
 {{- $folder := include "cedana.armadaFolder" . -}}
 {{- $settings := pick $values "url" "holdSeconds" "settleSeconds" "limits" -}}
-{{- with $values.queues }}{{ $_ := set $settings "queues" . }}{{ end -}}
+{{- with $values.onlyQueues }}{{ $_ := set $settings "onlyQueues" . }}{{ end -}}
 {{- if $values.tls.enabled -}}
 {{- $tls := dict -}}
 {{- with $values.tls.serverName }}{{ $_ := set $tls "serverName" . }}{{ end -}}

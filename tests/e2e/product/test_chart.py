@@ -104,6 +104,17 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     assert EXTENDER not in json.dumps(without)
 
 
+async def test_adapters_of_others_are_told_what_their_values_say(helm: Binaries) -> None:
+    adapters = {"extraAdapters": ["toy", "quiet"], "adapterSettings": {"toy": {"url": "toy:1", "deep": {"list": [1]}}}}
+    await lint(helm, {**S3, "coordinator": adapters})
+    alone = coordinator_of(await render(helm, {**S3, "coordinator": adapters}))
+    assert (alone.adapters, alone.adapter_settings) == (("toy", "quiet"), adapters["adapterSettings"])
+    beside = coordinator_of(await render(helm, {**ARMADA, "coordinator": adapters}))
+    assert beside.adapters == ("toy", "quiet", "armada")
+    assert beside.adapter_settings.keys() == {"toy", "armada"}
+    assert beside.adapter_settings["toy"] == adapters["adapterSettings"]["toy"]
+
+
 async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
     objects = await render(helm, EVERYTHING)
     runtime_class = named(objects, "RuntimeClass", names.RUNTIME_CLASS)
@@ -205,6 +216,8 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
         ({"storage": {"s3": {"bucket": "Lab"}}}, "/storage/s3/bucket"),
         ({**S3, "agents": {}}, "'agents' not allowed"),
         ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),
+        ({**S3, "coordinator": {"adapterSettings": {"toy": {}}}}, "name toy in coordinator.extraAdapters"),
+        ({**S3, "coordinator": {"adapterSettings": {"toy": "x"}}}, "/coordinator/adapterSettings/toy"),
         ({**S3, "volcano": {"extender": {"enabled": True}}}, "needs volcano.enabled"),
         ({**S3, "volcano": {"enabled": True, "extender": {"httpTimeout": "0.5"}}}, "/volcano/extender/httpTimeout"),
         ({**S3, "volcano": {"enabled": True, "extender": {"port": 8081}}}, "8081 is taken"),

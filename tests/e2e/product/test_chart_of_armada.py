@@ -41,7 +41,7 @@ async def test_armada_is_what_its_values_say(helm: Binaries) -> None:
     coordinator, webhooks = coordinator_of(objects), webhooks_of(objects)
     assert (coordinator.adapters, webhooks.adapters) == (("armada",), ("armada",))
     told = ArmadaSettings.read(coordinator.adapter_settings["armada"])
-    assert told == ArmadaSettings(url="armada.example:50051", queues=("bio", "R&D 1")), "the chart's defaults are ours"
+    assert told == ArmadaSettings(url="armada.example:50051"), "the chart's defaults are ours, and no queue is left out"
     assert QueueSettings.read(webhooks.adapter_settings["armada"]).queues == {"bio", "R&D 1"}
     assert webhooks.asking.labels == {JOB_LABEL}
     (hook,) = (hook for hook in hooks_of(objects) if hook["clientConfig"]["service"]["path"] == PODS)
@@ -60,6 +60,13 @@ async def test_where_jobs_of_armada_name_themselves_no_webhook_looks_at_its_queu
     webhooks = webhooks_of(objects)
     assert webhooks.adapters == ()
     assert webhooks.asking.labels == {JOB_LABEL}
+    assert PODS not in json.dumps(hooks_of(objects))
+
+
+async def test_queues_that_are_looked_at_are_not_therefore_protected(helm: Binaries) -> None:
+    objects = await render(helm, values(queues=[], onlyQueues=["bio"]))
+    told = ArmadaSettings.read(coordinator_of(objects).adapter_settings["armada"])
+    assert (told.opts_in("bio"), told.opts_in("ml")) == (True, False)
     assert PODS not in json.dumps(hooks_of(objects))
 
 
@@ -107,6 +114,7 @@ async def test_what_proves_who_we_are_to_armada_is_where_the_coordinator_looks(
         ({"url": ""}, "needs armada.url"),
         ({"url": "https://armada.example:443"}, "/armada/url"),
         ({"holdSeconds": 300}, "/armada/holdSeconds"),
+        ({"onlyQueues": ["bio"]}, "R&D 1 is not in armada.onlyQueues"),
         ({"auth": {"method": "token"}}, "needs armada.auth.existingSecret"),
         ({"auth": {"method": "basic", "existingSecret": "x"}}, "needs armada.auth.basic.username"),
         ({"auth": {"method": "oidc", "existingSecret": "x"}}, "needs armada.auth.oidc.providerUrl"),

@@ -81,7 +81,7 @@ async def test_a_job_that_is_not_protected_is_left_to_armada(world: World) -> No
 
 
 async def test_a_queue_that_is_not_opted_in_is_not_followed(world: World) -> None:
-    world.settings["queues"] = ["ml"]
+    world.settings["onlyQueues"] = ["ml"]
     world.start(world.submit())
     async with world.coordinator() as coordinator:
         await coordinator.adapter._ready.wait()
@@ -114,7 +114,7 @@ async def test_a_victim_that_does_not_run_is_let_go_at_once(world: World) -> Non
 
 
 async def test_a_deleted_pod_of_a_queue_that_is_not_ours_is_let_go_at_once(world: World) -> None:
-    world.settings["queues"] = ["ml"]
+    world.settings["onlyQueues"] = ["ml"]
     job = world.submit()
     pod = world.start(job)
     async with world.coordinator() as coordinator:

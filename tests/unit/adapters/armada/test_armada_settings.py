@@ -16,13 +16,13 @@ _TOKEN = {"file": "/secret/token"}
 def test_a_url_is_enough() -> None:
     settings = ArmadaSettings.read({"url": "armada.example:50051"})
     assert settings.tls is None
-    assert settings.queues is None
+    assert settings.only_queues is None
     assert settings.hold_seconds < 300, "below the executor's check of pending pods"
     assert settings.opts_in("any")
 
 
-def test_queues_that_are_not_named_are_not_opted_in() -> None:
-    settings = ArmadaSettings.read({"url": "armada:50051", "queues": ["bio"]})
+def test_where_queues_are_named_others_are_left_alone() -> None:
+    settings = ArmadaSettings.read({"url": "armada:50051", "onlyQueues": ["bio"]})
     assert (settings.opts_in("bio"), settings.opts_in("ml")) == (True, False)
 
 
@@ -32,7 +32,7 @@ def test_queues_that_are_not_named_are_not_opted_in() -> None:
         (None, "armada", "say at least where Armada is"),
         ({}, "armada.url", "Field required"),
         ({"url": "https://armada:443"}, "armada.url", "host:port without a scheme"),
-        ({"url": "armada:1", "queue": "bio"}, "armada.queue", "Extra inputs"),
+        ({"url": "armada:1", "queues": ["bio"]}, "armada.queues", "Extra inputs"),
         ({"url": "armada:1", "holdSeconds": 300}, "armada.holdSeconds", "less than 300"),
         ({"url": "armada:1", "tls": {"key": "/k"}}, "armada.tls", "name both, or neither"),
         ({"url": "armada:1", "auth": {"basic": _PASSWORD, "token": _TOKEN}}, "armada.auth", "basic and token exclude"),
