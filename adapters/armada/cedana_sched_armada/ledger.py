@@ -68,6 +68,8 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """Pods (by uid) whose work was done before they could be saved."""
     cancelled: str = ""
     """Why nothing comes back."""
+    doubtful: bool = False
+    """Its pods are deleted, and Armada has not said yet that it has preempted it."""
     submitting_since: float | None = None
     """A submission was begun then, and its outcome is not known."""
 

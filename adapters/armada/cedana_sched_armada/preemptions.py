@@ -16,8 +16,8 @@ from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
-from cedana_sched_armada.events import Heard, JobSet, Kind
-from cedana_sched_armada.jobs import Gang, gang_of, job_of, queue_of
+from cedana_sched_armada.events import Heard, JobSet, Kind, id_at, submitted_at
+from cedana_sched_armada.jobs import Gang, gang_of, job_of, job_set_of, queue_of
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.signals import member_of, seconds, signal_of
@@ -164,8 +164,39 @@ class Preemptions:
         for case in tuple(self._ledger.cases.values()):
             self._noted(case)
 
+    def doubt(self, job: str, uid: str) -> None:
+        """A pod of this job is being deleted, and nobody has said why: what can be saved is saved."""
+        pods, gang = self._pods_with(job)
+        members = {pod.metadata.uid: member_of(pod) for pod in pods if pod.metadata.deletion_timestamp}
+        own, job_set = members.get(uid), job_set_of(pods[0]) if pods else None
+        explained = uid in self._released or self._ledger.case_of(job) is not None
+        if own is None or job_set is None or explained or not self._settings.opts_in(job_set.queue):
+            return
+        if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
+            return
+        log.warning("pod is deleted and Armada does not say why: it is saved", job=job, job_set=str(job_set))
+        now = self._clock()
+        self._open(
+            Case(
+                uid=f"{job}@{own.run}",
+                job_set=job_set,
+                since=self._ledger.streams.get(job_set) or id_at(submitted_at(job)),
+                job=job,
+                members=tuple(member for member in members.values() if member is not None),
+                at=now,
+                observed_at=now,
+                not_after=now + self._settings.hold_seconds,
+                reason="DeletionUnexplained",
+                gang=gang,
+                doubtful=True,
+            )
+        )
+
     def _preempted(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
-        if self._ledger.case_of(heard.job) is not None or not self._settings.opts_in(job_set.queue):
+        known = self._ledger.case_of(heard.job)
+        if known is not None and known.doubtful:
+            self._ledger.put(replace(known, doubtful=False, at=heard.at))
+        if known is not None or not self._settings.opts_in(job_set.queue):
             return
         pods, gang = self._pods_with(heard.job)
         left = [pod for pod in pods if pod.status.phase != "Succeeded"]
@@ -192,6 +223,9 @@ class Preemptions:
             gang=gang,
         )
         log.info("preempted", preemption=case.uid, queue=job_set.queue, job_set=job_set.name, reason=heard.reason)
+        self._open(case)
+
+    def _open(self, case: Case) -> None:
         self._ledger.put(case, lambda: self._noted(case))
 
     def _noted(self, case: Case) -> None:
@@ -213,8 +247,11 @@ class Preemptions:
 
     def _is_over(self, job: str) -> None:
         self.arrived(job)
-        if self._ledger.case_of(job) is None:  # a preempted job fails right after, and that is no news
+        case = self._ledger.case_of(job)
+        if case is None:  # a preempted job fails right after, and that is no news
             self._let_go(job)
+        elif case.doubtful and not case.cancelled:
+            self._call_off(case, "it was not preempted")
 
     def _cancelled(self, job: str, why: str) -> None:
         case = self._ledger.case_of(job)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import Snapshots
 from cedana_sched.model.preemption import Verdict
-from cedana_sched_armada.errors import ArmadaError
+from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.history import gang_members, preempted_since, submissions
 from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id
@@ -29,6 +29,9 @@ from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.successor import NewGang, continues, id_of, next_gang, number_of, successor_of
 
 log = structlog.get_logger(__name__)
+
+LONGEST_DOUBT_SECONDS = 3600.0
+"""So long Armada may be away, or behind; later nobody waits any more for a job that nobody has said anything of."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -103,12 +106,13 @@ class Resubmissions:
             outcome = Outcome(await self._bring_back(case, verdicts))
         except _NoReturnError as reason:
             outcome = Outcome(why_none=str(reason))
+        case = self._current(case)
         self._ledger.drop(uid)
         await self._ledger.written()
         self._told(case, outcome)
 
     async def _bring_back(self, case: Case, verdicts: Mapping[str, Verdict]) -> Mapping[str, str]:
-        self._check_called_off(case)
+        await self._check_preempted(case)
         working = tuple(member for member in case.members if not member.pod_uid or member.pod_uid not in case.finished)
         if not working:
             raise _NoReturnError("it has finished its work")
@@ -131,6 +135,18 @@ class Resubmissions:
     def _current(self, case: Case) -> Case:
         """As it is by now: events change it."""
         return self._ledger.cases.get(case.uid, case)
+
+    async def _check_preempted(self, case: Case) -> None:
+        """Nothing comes back that was cancelled; or of which Armada has not said why it has ended it."""
+        if self._current(case).doubtful:
+            await self._catch_up(case.job_set)
+        self._check_called_off(case)
+        if not self._current(case).doubtful:
+            return
+        if self._clock() - case.at > LONGEST_DOUBT_SECONDS:
+            raise _NoReturnError("Armada does not say that it was preempted")
+        message = f"Armada has not said yet why it has ended job {case.job}"
+        raise ArmadaUnavailableError(message, remedy="it is asked again")
 
     def _check_called_off(self, case: Case) -> None:
         if why := self._current(case).cancelled:
