@@ -23,8 +23,8 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import Release, Signal
+from cedana_sched_armada import metrics
 from cedana_sched_armada.chores import Chores
-from cedana_sched_armada.doubts import Doubts
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
 from cedana_sched_armada.job_sets import JobSets
@@ -80,7 +80,6 @@ class ArmadaAdapter:
             clock=clock,
             effects=self,
         )
-        self._doubts = Doubts(self._preemptions.doubt, clock)
         self._readers: list[asyncio.Queue[ArmadaReport]] = []
         self._ready = asyncio.Event()
         self._job_sets: JobSets | None = None
@@ -121,11 +120,9 @@ class ArmadaAdapter:
             )
             self._server = server
             self._preemptions.resume()
-            sinks = self._preemptions.changed, self._doubts.changed
-            for sink in sinks:
-                self._cluster.pods.subscribe(sink)
-                for pod in self._cluster.pods:  # what has become of it while nobody listened
-                    sink(pod, pod)
+            self._cluster.pods.subscribe(self._preemptions.changed)
+            for pod in self._cluster.pods:  # what has become of it while nobody listened
+                self._preemptions.changed(pod, pod)
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._ledger.run(), name="notes of the Armada adapter")
@@ -134,9 +131,7 @@ class ArmadaAdapter:
                     self._ready.set()
             finally:
                 self._ready.clear()
-                self._doubts.stop()
-                for sink in sinks:
-                    self._cluster.pods.unsubscribe(sink)
+                self._cluster.pods.unsubscribe(self._preemptions.changed)
 
     async def reports(self) -> AsyncIterator[ArmadaReport]:
         """What is pending, then what happens, until the reader goes away."""
@@ -195,9 +190,11 @@ class ArmadaAdapter:
         for member in case.members:
             successor = outcome.successors.get(member.job)
             if successor is not None:
+                metrics.PREEMPTED.labels("resubmitted").inc()
                 log.info("resubmitted", preemption=case.uid, job=member.job, successor=successor)
                 text = f"Armada job {member.job} was preempted and comes back as job {successor}"
-            elif outcome.why_none and not case.doubtful:
+            elif outcome.why_none:
+                metrics.PREEMPTED.labels("left").inc()
                 log.warning("not resubmitted", preemption=case.uid, job=member.job, why=outcome.why_none)
                 text = f"Armada job {member.job} was preempted and does not come back: {outcome.why_none}"
             else:
@@ -211,6 +208,7 @@ class ArmadaAdapter:
 
     def _not_followed(self, job_set: JobSet, error: CedanaSchedError) -> None:
         """What a person must act on, he finds on the pods that are not saved because of it."""
+        metrics.FAILURES.inc()
         reason = _TOLD.get(type(error))
         if reason is None:
             return

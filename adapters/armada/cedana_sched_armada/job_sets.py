@@ -20,6 +20,7 @@ from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import Heard, JobSet, Kind, id_at, position
 from cedana_sched_armada.jobs import job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
+from cedana_sched_armada.metrics import FOLLOWED
 from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
 
@@ -96,6 +97,7 @@ class JobSets:
             self._mirror.unsubscribe(self._changed)
             self._group = None
             self._followed.clear()
+            FOLLOWED.set(0)
             for timers in self._unended.values():
                 for timer in timers.values():
                     if timer is not None:
@@ -129,9 +131,11 @@ class JobSets:
         task = self._followed.get(job_set)
         if task is None and self._wanted(job_set):
             self._followed[job_set] = self._group.create_task(self._follow(job_set), name=f"job set {job_set}")
+            FOLLOWED.set(len(self._followed))
         elif task is not None and not self._wanted(job_set):
             task.cancel()
             del self._followed[job_set]
+            FOLLOWED.set(len(self._followed))
             self._ledger.forget(job_set)
             log.info("job set is not followed any more", queue=job_set.queue, job_set=job_set.name)
 

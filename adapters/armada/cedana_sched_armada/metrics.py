@@ -1,0 +1,17 @@
+"""What Prometheus hears of Armada, beside what it hears of every adapter; one adapter runs in a process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+PREEMPTED: Final = Counter(
+    "cedana_sched_armada_preempted_jobs_total",
+    "Preempted jobs, by what became of them: resubmitted, or left as Armada left them.",
+    ["outcome"],
+)
+FOLLOWED: Final = Gauge("cedana_sched_armada_job_sets_followed", "Job sets whose events are followed now.")
+FAILURES: Final = Counter(
+    "cedana_sched_armada_stream_failures_total", "Attempts to follow the events of a job set that failed."
+)
