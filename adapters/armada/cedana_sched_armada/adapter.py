@@ -25,6 +25,7 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_armada import metrics
 from cedana_sched_armada.chores import Chores
+from cedana_sched_armada.doubts import Doubts
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
 from cedana_sched_armada.job_sets import JobSets
@@ -80,6 +81,7 @@ class ArmadaAdapter:
             clock=clock,
             effects=self,
         )
+        self._doubts = Doubts(self._preemptions.doubt, clock)
         self._readers: list[asyncio.Queue[ArmadaReport]] = []
         self._ready = asyncio.Event()
         self._job_sets: JobSets | None = None
@@ -120,9 +122,11 @@ class ArmadaAdapter:
             )
             self._server = server
             self._preemptions.resume()
-            self._cluster.pods.subscribe(self._preemptions.changed)
-            for pod in self._cluster.pods:  # what has become of it while nobody listened
-                self._preemptions.changed(pod, pod)
+            sinks = self._preemptions.changed, self._doubts.changed
+            for sink in sinks:
+                self._cluster.pods.subscribe(sink)
+                for pod in self._cluster.pods:  # what has become of it while nobody listened
+                    sink(pod, pod)
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._ledger.run(), name="notes of the Armada adapter")
@@ -131,7 +135,9 @@ class ArmadaAdapter:
                     self._ready.set()
             finally:
                 self._ready.clear()
-                self._cluster.pods.unsubscribe(self._preemptions.changed)
+                self._doubts.stop()
+                for sink in sinks:
+                    self._cluster.pods.unsubscribe(sink)
 
     async def reports(self) -> AsyncIterator[ArmadaReport]:
         """What is pending, then what happens, until the reader goes away."""
@@ -193,7 +199,7 @@ class ArmadaAdapter:
                 metrics.PREEMPTED.labels("resubmitted").inc()
                 log.info("resubmitted", preemption=case.uid, job=member.job, successor=successor)
                 text = f"Armada job {member.job} was preempted and comes back as job {successor}"
-            elif outcome.why_none:
+            elif outcome.why_none and not case.doubtful:
                 metrics.PREEMPTED.labels("left").inc()
                 log.warning("not resubmitted", preemption=case.uid, job=member.job, why=outcome.why_none)
                 text = f"Armada job {member.job} was preempted and does not come back: {outcome.why_none}"
