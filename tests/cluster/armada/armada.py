@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 from tests.cluster.armada import components, stores
@@ -76,6 +76,24 @@ class Armada:
     def address_in(self, cluster: Cluster) -> str:
         """Host and port of its gRPC server, for pods of a cluster that it has."""
         return f"{cluster.place.address}:{components.SERVER_PORT}"
+
+    @asynccontextmanager
+    async def without(self, *parts: str) -> AsyncIterator[None]:
+        """Let these of its programs and stores, or its `executor`, die; after the block they are started again."""
+        for part in parts:
+            await self._runs(part).kill_service(part)
+        try:
+            yield
+        finally:
+            for part in parts:
+                await self._runs(part).start_service(part)
+
+    def paused(self, part: str) -> AbstractAsyncContextManager[None]:
+        """Let one of them stand still inside the block."""
+        return self._runs(part).paused_service(part)
+
+    def _runs(self, part: str) -> Machine:
+        return self.executors[self.cluster.place.name].machine if part == "executor" else self.machine
 
     @asynccontextmanager
     async def having(self, other: Cluster) -> AsyncIterator[Executor]:

@@ -22,7 +22,7 @@ COMPONENTS = ("server", "scheduler", "scheduleringester", "eventingester", "look
 
 _CONFIGURATION = "/etc/armada"
 _EVERYBODY = ["everyone"]
-_PERMISSIONS = (
+PERMISSIONS = (
     "submit_any_jobs",
     "cancel_any_jobs",
     "reprioritize_any_jobs",
@@ -62,7 +62,7 @@ def _configurations() -> dict[str, dict[str, Any]]:
             "metricsPort": 9009,
             "auth": {
                 "anonymousAuth": True,
-                "permissionGroupMapping": dict.fromkeys(_PERMISSIONS, _EVERYBODY),
+                "permissionGroupMapping": dict.fromkeys(PERMISSIONS, _EVERYBODY),
             },
             "eventsApiRedis": _REDIS,
             "postgres": lookout,
@@ -100,6 +100,11 @@ def _configurations() -> dict[str, dict[str, Any]]:
         "lookoutingester": {"metricsPort": 9005, "pulsar": _PULSAR, "postgres": lookout, "batchDuration": "50ms"},
         "lookout": {"postgres": lookout},  # for its tables alone
     }
+
+
+def server_configuration(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What another server of the same Armada is told."""
+    return {**_configurations()["server"], **changes}
 
 
 def executor_configuration(cluster_id: str, host: str) -> dict[str, Any]:
@@ -154,9 +159,10 @@ def migrations() -> list[list[str]]:
     return [command("scheduler", "migrateDatabase"), command("lookout", "--migrateDatabase")]
 
 
-def command(name: str, *arguments: str) -> list[str]:
-    """How a program is called in its machine."""
-    return ["env", f"--chdir={HOME}", f"/usr/local/bin/armada-{name}", *arguments, "--config", _path(name)]
+def command(name: str, *arguments: str, told: str = "") -> list[str]:
+    """How a program is called in its machine; `told` names its configuration, where it is not called as the program."""
+    program = f"/usr/local/bin/armada-{name}"
+    return ["env", f"--chdir={HOME}", program, *arguments, "--config", _path(told or name)]
 
 
 def _path(name: str) -> str:

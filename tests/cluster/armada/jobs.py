@@ -21,6 +21,7 @@ from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import WaitedInVainError
 
 _QUEUE_KNOWN_WITHIN = 15
+_OPTIONS = (("grpc.max_reconnect_backoff_ms", 1000),)
 
 
 class Jobs:
@@ -40,7 +41,7 @@ class Jobs:
     @asynccontextmanager
     async def opened(cls, address: str, namespace: str) -> AsyncIterator[Jobs]:
         """A client of the Armada at an address; what was submitted through it is cancelled at the end."""
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             jobs = cls(ArmadaAsyncIOClient(channel), namespace)
             try:
                 yield jobs
@@ -112,14 +113,24 @@ class Jobs:
         return await self.client.submit_jobs(queue, job_set, list(items))
 
     async def events(self, queue: str, job_set: str, *, watch: bool = True) -> AsyncGenerator[Event, None]:
-        """Every event of a job set from its first on: those that there are, or without end."""
+        """Every event of a job set from its first on: those that there are, or without end.
+
+        One that is without end goes on when the server was away.
+        """
         request = event_pb2.JobSetRequest(queue=queue, id=job_set, watch=watch)
-        stream = self.client.event_stub.GetJobSetEvents(request)
-        try:
-            async for message in stream:
-                yield self.client.unmarshal_event_response(message)
-        finally:
-            stream.cancel()
+        while True:
+            stream = self.client.event_stub.GetJobSetEvents(request, wait_for_ready=watch)
+            try:
+                async for message in stream:
+                    request.from_message_id = message.id
+                    yield self.client.unmarshal_event_response(message)
+            except grpc.aio.AioRpcError as error:
+                if not watch or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+            finally:
+                stream.cancel()
+            if not watch:
+                return
 
     async def preempted(self, queue: str, job_set: str, count: int, *, within: float = 60) -> list[JobPreemptedEvent]:
         """Wait until so many jobs of a set were preempted, and return what was said of the first ones.

@@ -108,7 +108,13 @@ def _postgres() -> Service:
 def create_databases() -> list[str]:
     """A command line that creates the databases of the components."""
     statements = [f"--command=CREATE DATABASE {name}" for name in DATABASES]
-    return [f"{_POSTGRES}/psql", "--host=127.0.0.1", f"--port={POSTGRES_PORT}", f"--username={USER}", *statements]
+    return [*psql(USER), *statements]
+
+
+def psql(database: str) -> list[str]:
+    """A command line that does in a database what it reads."""
+    where = ("--host=127.0.0.1", f"--port={POSTGRES_PORT}", f"--username={USER}", f"--dbname={database}")
+    return [f"{_POSTGRES}/psql", *where, "--quiet", "--tuples-only", "--set=ON_ERROR_STOP=1"]
 
 
 def _redis() -> Service:

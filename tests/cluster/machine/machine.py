@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -239,6 +240,20 @@ class Machine:
     async def stop_service(self, name: str) -> None:
         """Ask it to end, and wait until it has."""
         await self.run("sv", "-w", "30", "down", f"/{services.DIRECTORY}/{name}")
+
+    async def kill_service(self, name: str) -> None:
+        """Let it die from one moment to the next; it stays away until it is started."""
+        for word in ("once", "kill"):
+            await self.run("sv", word, f"/{services.DIRECTORY}/{name}")
+
+    @asynccontextmanager
+    async def paused_service(self, name: str) -> AsyncIterator[None]:
+        """It stands still inside the block."""
+        await self.run("sv", "pause", f"/{services.DIRECTORY}/{name}")
+        try:
+            yield
+        finally:
+            await self.run("sv", "cont", f"/{services.DIRECTORY}/{name}")
 
     async def restart_service(self, name: str) -> None:
         """Stop it and start it again; its wanted end counts for no death."""

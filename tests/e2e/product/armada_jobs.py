@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 from armada_client.armada.event_pb2 import JobSubmittedEvent
 from armada_client.armada.submit_pb2 import Job, JobSubmitRequestItem
@@ -15,6 +16,7 @@ from cedana_sched_armada.jobs import CARDINALITY, FIRST, GANG, PREVIOUS
 from tests.cluster.api.client import Object
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product.following import Following
 
@@ -73,12 +75,16 @@ class Group:
         annotations: Mapping[str, str] | None = None,
     ) -> JobSubmitRequestItem:
         """One simulation of a submission; without `env` it asks for protection under its name."""
-        spec = simulation(image, *command, cpu=cpu, env={CHECKPOINT_VARIABLE: name} if env is None else env)
+        spec = simulation(image, *command, cpu=cpu, env=named(name) if env is None else env)
         return self.jobs.item(spec, labels={"job-name": name}, annotations=annotations)
 
     async def preempt(self, job: str) -> None:
         """Have Armada preempt it, as an admin does."""
         await self.jobs.client.preempt_jobs(self.queue, SET, job)
+
+    async def cancel(self, job: str) -> None:
+        """Cancel it, as its owner does."""
+        await self.jobs.client.cancel_jobs(self.queue, SET, job)
 
     async def successor(self, job: str, *, within: float = 120) -> Job:
         """Wait for the job that takes its place, and return what was submitted."""
@@ -103,6 +109,16 @@ class Group:
     async def succeeded(self, *jobs: str) -> None:
         """Wait until these jobs are done."""
         await self.jobs.wait_for(self.queue, SET, dict.fromkeys(jobs, EventType.succeeded), within=180)
+
+
+def product_beside(armada: Armada, cluster: Cluster, **changes: Any) -> dict[str, Any]:
+    """What the product on a cluster is told of Armada; a job that is preempted again comes back soon."""
+    return {"enabled": True, "url": armada.address_in(cluster), "limits": {"firstPauseSeconds": 1}, **changes}
+
+
+def named(name: str) -> dict[str, str]:
+    """The environment of whom is protected under a name."""
+    return {CHECKPOINT_VARIABLE: name}
 
 
 def simulation(image: str, *command: str, cpu: str, env: Mapping[str, str]) -> Object:

@@ -7,12 +7,19 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.cluster.addons.catalog import install
+from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.client import Api
+from tests.cluster.armada.armada import Armada
 from tests.cluster.cluster import Cluster
+from tests.cluster.images.buildah import ensure_image
+from tests.cluster.images.catalog import find_images
 from tests.cluster.steps import Steps
 from tests.e2e.product import installation, s3_server
+from tests.e2e.product.armada_jobs import product_beside
 from tests.e2e.product.installation import Product
 from tests.e2e.product.s3_server import S3Server
+from tests.e2e.product.volcano_queues import RECLAIMS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,3 +48,33 @@ async def installed_with_kueue(kueue: None, installed: Product) -> Product:
     """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""
     await installed.ensure(kueue={"enabled": True})
     return installed
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed_with_armada(armada: Armada, cluster: Cluster, installed: Product) -> Product:
+    """The product beside Armada."""
+    await installed.ensure(armada=product_beside(armada, cluster))
+    return installed
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def volcano_that_reclaims(cluster: Cluster, steps: Steps) -> None:
+    """Volcano with the actions that preempt."""
+    await install(cluster, [Volcano(RECLAIMS)], steps)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed_with_volcano(volcano_that_reclaims: None, installed: Product) -> Product:
+    """The product beside Volcano."""
+    await installed.ensure(volcano={"enabled": True})
+    return installed
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def programs(cluster: Cluster, steps: Steps) -> AsyncIterator[str]:
+    """Name of an image that runs one of `workloads/`, on every node."""
+    image = find_images()["workloads"]
+    archive = await ensure_image(steps, image)
+    with steps.step(f"image {image.tag} on {len(cluster.nodes)} nodes"):
+        await cluster.import_images([archive])
+    yield image.tag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
@@ -50,6 +51,15 @@ async def all_at(namespace: Namespace, kind: str, *steps: str, count: int = 1, w
         namespace=namespace.name,
         within=within,
     )
+
+
+async def released_in_time(namespace: Namespace, *, count: int = 1) -> list[Object]:
+    """Wait until all holds, at least so many, are released; none may have lasted longer than its deadline."""
+    holds = await all_at(namespace, "PreemptionHold", HoldStep.RELEASED, count=count)
+    for hold in holds:
+        released, deadline = (datetime.fromisoformat(hold["status"][word]) for word in ("releasedAt", "deadline"))
+        assert released <= deadline
+    return holds
 
 
 def _all(holds: Callable[[Object], bool], count: int) -> Callable[[list[Object]], bool]:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from typing import cast
 
 import pytest
-import pytest_asyncio
 from armada_client.armada.job_pb2 import JobStatusResponse
 
 from cedana_sched.model.objects import names
@@ -22,7 +21,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product import parts
-from tests.e2e.product.armada_jobs import SET, Group, complete, half_a_node, simulation, told
+from tests.e2e.product.armada_jobs import SET, Group, complete, half_a_node, named, product_beside, simulation, told
 from tests.e2e.product.counting import ALL, LARGE, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import of_ours
@@ -35,17 +34,9 @@ pytestmark = pytest.mark.any_shape
 _IN_A_ROW = 3
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def product(armada: Armada, cluster: Cluster, installed: Product) -> Product:
-    """The product beside Armada; a job that is preempted again comes back soon."""
-    url = armada.address_in(cluster)
-    await installed.ensure(armada={"enabled": True, "url": url, "limits": {"firstPauseSeconds": 1}})
-    return installed
-
-
 @pytest.mark.nodes(2)
 async def test_what_a_queue_has_beyond_its_share_continues_when_there_is_room_again(
-    namespace: Namespace, toolbox: str, product: Product, armada: Armada
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada
 ) -> None:
     cpu = await half_a_node(namespace)
     async with (
@@ -86,7 +77,9 @@ async def _assert_linked(group: Group, namespace: Namespace, job: str, successor
 
 
 @pytest.mark.nodes(2)
-async def test_gang_comes_back_as_a_gang(namespace: Namespace, toolbox: str, product: Product, armada: Armada) -> None:
+async def test_gang_comes_back_as_a_gang(
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada
+) -> None:
     cpu = await half_a_node(namespace)
     async with (
         Group.of(armada, namespace, "bio") as bio, Group.of(armada, namespace, "ml") as ml, AsyncExitStack() as stack
@@ -111,14 +104,37 @@ async def test_gang_comes_back_as_a_gang(namespace: Namespace, toolbox: str, pro
             assert len(following.pods[0]) == (2 if job in victims else 1)
 
 
+@pytest.mark.exhaustive
+async def test_gang_of_which_an_admin_preempts_one_member_comes_back_as_a_gang(
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada
+) -> None:
+    async with Group.of(armada, namespace, "bio") as bio, AsyncExitStack() as stack:
+        jobs = await bio.submit_gang("a", toolbox, *counting(), cpu="100m")
+        output = [await stack.enter_async_context(Following.of(namespace, f"a-{number}")) for number in range(2)]
+        await asyncio.gather(*(begun(following, 0) for following in output))
+
+        await bio.preempt(jobs[0])
+
+        successors = [await bio.successor(job) for job in jobs]
+        assert len({made.annotations[GANG] for made in successors}) == 1
+        await bio.succeeded(*(made.id for made in successors))
+        for following in output:
+            assert await complete(following) == ALL
+            assert len(following.pods[0]) == 2
+
+
 @pytest.mark.parametrize("protection", ["variable", "queue"])
 async def test_job_that_is_preempted_again_and_again_is_one_piece_of_work(
-    protection: str, namespace: Namespace, toolbox: str, product: Product, armada: Armada, cluster: Cluster
+    protection: str,
+    namespace: Namespace,
+    toolbox: str,
+    installed_with_armada: Product,
+    armada: Armada,
+    cluster: Cluster,
 ) -> None:
     async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
         if protection == "queue":
-            url, limits = armada.address_in(cluster), {"firstPauseSeconds": 1}
-            await product.ensure(armada={"enabled": True, "url": url, "limits": limits, "queues": [bio.queue]})
+            await installed_with_armada.ensure(armada=product_beside(armada, cluster, queues=[bio.queue]))
         env: dict[str, str] | None = {} if protection == "queue" else None
         first = job = await bio.submit("md", toolbox, *counting(counts=200), env=env)
         for number in range(1, _IN_A_ROW + 1):
@@ -136,7 +152,7 @@ async def test_job_that_is_preempted_again_and_again_is_one_piece_of_work(
 
 
 async def test_job_that_is_cancelled_while_it_is_held_stays_away(
-    namespace: Namespace, toolbox: str, product: Product, armada: Armada, api: Api
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada, api: Api
 ) -> None:
     async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
         job = await bio.submit("md", toolbox, *counting(counts=None))
@@ -145,7 +161,7 @@ async def test_job_that_is_cancelled_while_it_is_held_stays_away(
             await bio.preempt(job)
             await reached(namespace, "PreemptionHold", HoldStep.HOLDING)
 
-            await bio.jobs.client.cancel_jobs(bio.queue, SET, job)
+            await bio.cancel(job)
 
             await all_at(namespace, "PreemptionHold", HoldStep.RELEASED)
             await namespace.wait("v1", "Pod", pod_name(job), is_gone)
@@ -155,14 +171,36 @@ async def test_job_that_is_cancelled_while_it_is_held_stays_away(
         assert await bio.places_taken(job) == []
 
 
+async def test_job_set_that_is_cancelled_while_some_of_it_is_held_stays_away(
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada, api: Api
+) -> None:
+    async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
+        running, *held = [await bio.submit("md", toolbox, *counting(counts=None), env=named(name)) for name in "abc"]
+        await begun(output, 0)
+        await namespace.pods("job-name=md", count=3)
+        async with unreachable(api):
+            for job in held:
+                await bio.preempt(job)
+            await all_at(namespace, "PreemptionHold", HoldStep.HOLDING, count=len(held))
+
+            await bio.jobs.client.cancel_jobset(bio.queue, SET, filter_states=[])
+
+            await all_at(namespace, "PreemptionHold", HoldStep.RELEASED, count=len(held))
+            for job in (running, *held):
+                await namespace.wait("v1", "Pod", pod_name(job), is_gone)
+        for job in held:
+            assert "job set was cancelled" in (await told(namespace, job))["NotResubmitted"]
+            assert await bio.places_taken(job) == []
+
+
 async def test_cancelled_job_is_let_go_at_once(
-    namespace: Namespace, toolbox: str, product: Product, armada: Armada, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada, audit: Audit
 ) -> None:
     async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
         job = await bio.submit("md", toolbox, *counting(counts=None))
         await begun(output, 0)
 
-        await bio.jobs.client.cancel_jobs(bio.queue, SET, job)
+        await bio.cancel(job)
 
         await namespace.wait("v1", "Pod", pod_name(job), is_gone)
         patches = [one.body for one in audit.writes(namespace=namespace.name, resource="pods") if one.verb == "patch"]
@@ -171,7 +209,7 @@ async def test_cancelled_job_is_let_go_at_once(
 
 
 async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
-    namespace: Namespace, toolbox: str, product: Product, armada: Armada, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada, audit: Audit
 ) -> None:
     async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
         job = await bio.submit("md", toolbox, *counting(counts=None), env={})
@@ -204,7 +242,7 @@ _DEATHS = {
 
 @pytest.mark.parametrize(("phase", "kill"), _DEATHS.items(), ids=_DEATHS)
 async def test_job_comes_back_once_whenever_the_coordinator_dies(
-    phase: str, kill: parts.Kill, namespace: Namespace, toolbox: str, product: Product, armada: Armada,
+    phase: str, kill: parts.Kill, namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada,
     cluster: Cluster, api: Api,
 ) -> None:  # fmt: skip
     await parts.renew(api)

@@ -20,7 +20,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
 from tests.e2e.product import installation
-from tests.e2e.product.armada_jobs import Group, complete, simulation
+from tests.e2e.product.armada_jobs import Group, complete, product_beside, simulation
 from tests.e2e.product.counting import begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -39,7 +39,7 @@ async def test_job_goes_on_in_another_cluster_and_comes_back(
     armada: Armada, cluster: Cluster, api: Api, other_cluster: Cluster, namespace: Namespace, toolbox: str,
     installed: Product, s3: S3Server, steps: Steps,
 ) -> None:  # fmt: skip
-    await installed.ensure(armada=_values(armada, cluster))
+    await installed.ensure(armada=product_beside(armada, cluster))
     async with (
         armada.having(other_cluster) as executor,
         other_cluster.api() as other_api,
@@ -50,7 +50,7 @@ async def test_job_goes_on_in_another_cluster_and_comes_back(
         Following.of(namespace, "md") as here,
         Following.of(elsewhere, "md") as there,
     ):
-        await theirs.ensure(armada=_values(armada, other_cluster))
+        await theirs.ensure(armada=product_beside(armada, other_cluster))
         async with _cordoned(elsewhere):
             await _takes_all(cluster, bio, toolbox)
             first = await bio.submit("md", toolbox, *counting(counts=_COUNTS))
@@ -78,10 +78,6 @@ async def test_job_goes_on_in_another_cluster_and_comes_back(
         for one in (namespace, elsewhere):
             (checkpoint,) = await one.api.objects(API_VERSION, "Checkpoint", one.name)
             assert checkpoint["status"]["phase"] == "Ready"
-
-
-def _values(armada: Armada, cluster: Cluster) -> dict[str, object]:
-    return {"enabled": True, "url": armada.address_in(cluster), "limits": {"firstPauseSeconds": 1}}
 
 
 @asynccontextmanager

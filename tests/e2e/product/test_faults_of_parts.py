@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
-from datetime import datetime
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -19,7 +18,7 @@ from tests.e2e.product import parts
 from tests.e2e.product.counting import LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.phases import all_at, reached
+from tests.e2e.product.phases import all_at, reached, released_in_time
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import reclaim
 
@@ -65,9 +64,7 @@ async def test_dead_part_costs_no_work(
 
         await reclaiming
         await enough(namespace, bio, "md", _PODS)
-        for hold in await all_at(namespace, "PreemptionHold", HoldStep.RELEASED):
-            released, deadline = (datetime.fromisoformat(hold["status"][word]) for word in ("releasedAt", "deadline"))
-            assert released <= deadline
+        await released_in_time(namespace)
         await all_at(namespace, "Checkpoint", CheckpointStep.READY, CheckpointStep.FAILED, count=_PODS)
         await all_at(namespace, "Restore", RestoreStep.ENDED, count=_PODS)
         found = await api.objects(API_VERSION, "Checkpoint", namespace.name)

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from tests.cluster.api.client import Object
-from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
-from tests.cluster.images.buildah import ensure_image
-from tests.cluster.images.catalog import find_images
-from tests.cluster.steps import Steps
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
+from tests.e2e.product.programs import assert_same_work, run
 from tests.e2e.product.queues import QUEUE_LABEL, groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
-
-_STEP = re.compile(r"(\d+) (?:steps|rounds)")
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.timeout(900)]
 """The image may have to be built."""
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def programs(cluster: Cluster, steps: Steps) -> AsyncIterator[str]:
-    """Name of an image that runs one of `workloads/`, on every node."""
-    image = find_images()["workloads"]
-    archive = await ensure_image(steps, image)
-    with steps.step(f"image {image.tag} on {len(cluster.nodes)} nodes"):
-        await cluster.import_images([archive])
-    yield image.tag
-
-
 def program(name: str, image: str, workload: str) -> Object:
     """A Job that runs a workload; it has more than belongs to bio."""
-    return indexed_job(name, "bio", image, "python3", "/srv/run.py", workload, cpu="600m")
+    return indexed_job(name, "bio", image, *run(workload), cpu="600m")
 
 
 def undisturbed(body: Object) -> Object:
@@ -46,11 +28,6 @@ def undisturbed(body: Object) -> Object:
     del body["metadata"]["labels"][QUEUE_LABEL]
     body["spec"]["suspend"] = False
     return body
-
-
-def results(following: Following) -> list[str]:
-    lines = map(str.strip, following.lines(0))
-    return [line for line in lines if line.startswith("result ")]
 
 
 @pytest.mark.parametrize("workload", ["gromacs", "mpi", "xgboost"])
@@ -71,7 +48,4 @@ async def test_preempted_program_ends_in_the_same_bits(
         await asyncio.wait_for(asyncio.gather(preempted.read(), reference.read()), 60)
 
     assert len(preempted.nodes[0]) == 2
-    assert results(preempted) == results(reference)
-    assert len(results(preempted)) >= 2
-    steps = [int(found[1]) for line in preempted.lines(0) if (found := _STEP.fullmatch(line))]
-    assert steps == sorted(set(steps))
+    assert_same_work(preempted, reference)
