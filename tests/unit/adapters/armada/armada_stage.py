@@ -134,7 +134,7 @@ class ArmadaStage(ClusterStage):
         self._jobs[pod.uid] = job
         return pod
 
-    async def _preempt(self, victim: RunningWorkload, grace_seconds: float) -> float:
+    async def _preempt(self, victim: RunningWorkload, grace_seconds: int) -> float:
         """In one cycle of the scheduler; the executor deletes the pods a moment later."""
         job = self._jobs[victim.uid]
         gang = self._armada.jobs[job].job.annotations.get(GANG)
@@ -146,9 +146,10 @@ class ArmadaStage(ClusterStage):
         await self.settle()
         return killed_at
 
-    def _delete(self, jobs: Collection[str], grace_seconds: float) -> float:
+    def _delete(self, jobs: Collection[str], grace_seconds: int) -> float:
         ends_at = (datetime.now(tz=UTC) + timedelta(seconds=grace_seconds)).replace(microsecond=0)
-        deleted = {"metadata": {"deletionTimestamp": ends_at.strftime("%Y-%m-%dT%H:%M:%SZ")}}
+        at = ends_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        deleted = {"metadata": {"deletionTimestamp": at, "deletionGracePeriodSeconds": grace_seconds}}
         for pod in self.api.all_of(PODS):
             metadata = pod["metadata"]
             if self._jobs[metadata["uid"]] in jobs and "deletionTimestamp" not in metadata:
