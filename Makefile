@@ -67,8 +67,8 @@ e2e: e2e-parts ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e-faults
-e2e-faults: e2e-parts ## Kill every part of the product at every phase of a preemption
-	@$(BIN)/pytest tests/e2e/product/test_faults_of_parts.py $(PYTEST_ARGUMENTS)
+e2e-faults: e2e-parts ## Kill every part of the product and of the schedulers at every phase of a preemption
+	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_[ap]*.py $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules
