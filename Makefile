@@ -120,6 +120,7 @@ bench: venv packages go ## Measure against plain CRIU, tar and zstd, side by sid
 	@$(BIN)/python -m tests.bench --write docs/bench.md
 
 .PHONY: bench-cluster
+bench-cluster: export KIND_CONFIG = kind-configs/volcano.yaml
 bench-cluster: cluster-packages ## Measure what a preemption costs the preemptor, with us and without us, on a cluster
 	@$(BIN)/python -m tests.bench.cluster --write docs/bench-cluster.md
 

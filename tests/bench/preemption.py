@@ -1,22 +1,21 @@
-"""One preemption on a full cluster: bio has borrowed every slot, ml reclaims its half, and is timed."""
+"""One preemption on a full cluster, whoever schedules: bio has every place, ml gets half of them, and is timed."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from cedana_sched.model.objects.names import RELEASED
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Audit, Write
-from tests.cluster.fixtures.namespace import Namespace, container, job
+from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product.following import Following
-from tests.e2e.product.queues import KUEUE, QUEUE_LABEL, groups
 
-SLOT: Final = "bench.test/slot"
-"""An extended resource: nodes have as many as the groups' quotas, so that who is admitted waits for who still ends."""
 GRACE_SECONDS: Final = 30
 """Kubernetes' default."""
 
@@ -34,118 +33,151 @@ while True:
     print(time.time(), flush=True)
     time.sleep(0.1)
 """
+STEPS: Final[Mapping[str, str]] = {
+    "made": "… its pods are made",
+    "chosen": "… the scheduler has named its victims",
+    "frozen": "… they are frozen",
+    "committed": "… their snapshots are committed",
+    "released": "… they are let go",
+    "deleted": "… they are deleted",
+    "ended": "… they are gone",
+    "bound": "… ml's pods have their nodes",
+    "running": "**ml's pods are Running**",
+}
+Timeline: TypeAlias = dict[str, float]
+"""Seconds since the submission, by step; those that do not occur are missing."""
 _NODE = "system:node:"
-_VICTIM, _PREEMPTOR = "md", "train"
 
 
-class Timeline(msgspec.Struct, frozen=True):
-    """Seconds since the preemptor was created; None where a step does not occur without us."""
+class Stage(msgspec.Struct, frozen=True):
+    """Where one case is played.
 
-    evicted: float
-    """Kueue has marked the victim."""
-    frozen: float | None
-    """All of its pods are."""
-    committed: float | None
-    released: float | None
-    """The Job says so."""
-    suspended: float
-    """Kueue's suspension has gone through."""
-    deleted: float
-    """The last of the victim's pods has its deletion timestamp."""
-    ended: float
-    """As many of them as there are places needed have ended, the kubelet says."""
-    admitted: float
-    """Kueue lets the preemptor go."""
-    bound: float
-    """All of its pods have their nodes."""
-    running: float
-    """All of its pods are Running."""
-
-
-async def preempt(
-    namespace: Namespace, image: str, program: str, slots: int, *, check: str | None, audit: Audit
-) -> Timeline:
-    """Let bio fill the cluster's two nodes of `slots` each, and ml reclaim half of that."""
-    quotas = {"bio": str(slots), "ml": str(slots)}
-    async with groups(namespace, quotas, resource=SLOT, check=check):
-        async with Following.of(namespace, _VICTIM) as victims:
-            await namespace.apply(_work(_VICTIM, "bio", image, program, 2 * slots))
-            for index in range(2 * slots):
-                await asyncio.wait_for(victims.said(index, 1), 120)  # its signal handler is in place
-        await namespace.apply(_work(_PREEMPTOR, "ml", image, ENDS_AT_ONCE, slots))
-        await namespace.pods(f"job={_PREEMPTOR}", count=slots, within=180)
-        await audit.wait_for(lambda _: _have_run(audit, namespace.name, slots))
-        return timeline(audit.writes(namespace=namespace.name), slots)
-
-
-def _have_run(audit: Audit, namespace: str, pods: int) -> bool:
-    ran = list(_pods(audit.writes(namespace=namespace, resource="pods/status"), _PREEMPTOR, _is_running))
-    return len({write.name for write in ran}) == pods
-
-
-def _work(name: str, queue: str, image: str, program: str, pods: int) -> dict[str, Any]:
-    slots = {SLOT: "1"}
-    main = container(image, "python3", "-c", program, resources={"requests": slots, "limits": slots})
-    fields = {
-        "parallelism": pods,
-        "completions": pods,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "suspend": True,
-    }
-    spec = {"terminationGracePeriodSeconds": GRACE_SECONDS}
-    return job(name, main, labels={QUEUE_LABEL: queue}, fields=fields, **spec)
-
-
-def timeline(writes: Iterable[Write], slots: int) -> Timeline:
-    """What the audit log says of one preemption by which that many slots change hands.
-
-    Raises:
-        IndexError: a step is missing that occurs with and without us.
+    Args:
+        namespace: an empty one.
+        audit: hears of all that is written from before on.
+        image: has Python.
+        program: of the victims, in Python.
+        places: as many pods as ml needs; bio runs twice as many, and the cluster has room for no other.
+        millicpus: what a pod asks for.
+        protected: whether bio asks for protection.
     """
-    done = [write for write in writes if write.code < 300]
-    began = next(w for w in done if (w.resource, w.name, w.code) == ("jobs", _PREEMPTOR, 201)).received
 
-    def at(times: Iterable[dt.datetime]) -> float | None:
-        last = max(times, default=None)
-        return None if last is None else (last - began).total_seconds()
+    namespace: Namespace
+    audit: Audit
+    image: str
+    program: str
+    places: int
+    millicpus: int
+    protected: bool
 
-    def surely(what: str, times: Iterable[dt.datetime]) -> float:
-        found = at(times)
-        if found is None:
-            raise IndexError(f"the audit log does not say when: {what}")
-        return found
+    def victim(self, *, known_as: str | None = None) -> Object:
+        """The spec of a pod of bio's; under an id where it asks for protection by itself."""
+        return self._pod(self.program, known_as if self.protected else None)
 
-    def workload(name: str, condition: str) -> list[dt.datetime]:
-        found = [
-            write.answered
-            for write in done
-            if write.resource == "workloads/status" and write.name.startswith(f"job-{name}-")
-            if write.answered >= began and _says(write, condition)
-        ]
-        return found[:1]
+    def preemptor(self) -> Object:
+        """The spec of a pod of ml's, which runs until the case is over."""
+        return self._pod(ENDS_AT_ONCE, None)
 
+    def _pod(self, program: str, known_as: str | None) -> Object:
+        amounts = {"cpu": f"{self.millicpus}m"}
+        env = [] if known_as is None else [{"name": CHECKPOINT_VARIABLE, "value": known_as}]
+        resources = {"requests": amounts, "limits": amounts}
+        main = container(self.image, "python3", "-c", program, resources=resources, env=env)
+        spec: Object = pod("any", main, terminationGracePeriodSeconds=GRACE_SECONDS)["spec"]
+        return spec
+
+    async def begun(self, pods_of: Mapping[str, int]) -> None:
+        """Wait until each pod of these jobs, by the label `job-name`, has its signal handler in place."""
+        async with AsyncExitStack() as stack:
+            for job, pods in pods_of.items():
+                following = await stack.enter_async_context(Following.of(self.namespace, job))
+                for index in range(pods):
+                    await asyncio.wait_for(following.said(index, 1), 120)
+
+    async def run(self, *preemptors: str) -> None:
+        """Wait until all of ml's pods have been Running; their names begin so."""
+        name = self.namespace.name
+
+        def have_run(_: list[Write]) -> bool:
+            status = self.audit.writes(namespace=name, resource="pods/status")
+            return len({one.name for one in _of(status, preemptors) if _is_running(one)}) == self.places
+
+        await self.audit.wait_for(have_run, within=240)
+
+    def writes(self, resource: str, names: tuple[str, ...]) -> Iterator[Write]:
+        """What was sent about objects of a kind whose names begin so, refused or not."""
+        return _of(self.audit.writes(namespace=self.namespace.name, resource=resource), names)
+
+
+class Preemption(msgspec.Struct, frozen=True):
+    """What a scheduler has done on a stage.
+
+    Args:
+        began: when ml was about to submit.
+        chosen: when the scheduler named each victim.
+        victims: what the names of bio's pods begin with, or of those that were preempted.
+        preemptors: what the names of ml's pods begin with.
+    """
+
+    began: dt.datetime
+    chosen: tuple[dt.datetime, ...]
+    victims: tuple[str, ...]
+    preemptors: tuple[str, ...]
+
+
+def now() -> dt.datetime:
+    """By the clock of the audit log."""
+    return dt.datetime.now(dt.UTC)
+
+
+def timeline(stage: Stage, preemption: Preemption) -> Timeline:
+    """What the audit log says of it."""
+    done = [write for write in stage.audit.writes(namespace=stage.namespace.name) if write.code < 300]
+    status = [write for write in done if write.resource == "pods/status"]
+    running = first_of_each(write for write in _of(status, preemption.preemptors) if _is_running(write))
+    done = [write for write in done if preemption.began <= write.answered <= max(running)]  # then it is cleared away
     checkpoints = [write for write in done if write.resource == "checkpoints/status"]
-    victims = [w for w in done if w.resource == "jobs" and w.name == _VICTIM and w.answered >= began]
-    suspensions = [w.answered for w in victims if w.user == KUEUE and _part(w, "spec").get("suspend")]
-    deletions = [w for w in done if (w.verb, w.resource) == ("delete", "pods") and w.name.startswith(f"{_VICTIM}-")]
-    by_the_job = [w.answered for w in deletions if not w.user.startswith(_NODE)]
-    ends = _first_of_each(
-        w for w in done if w.user.startswith(_NODE) and w.name.startswith(f"{_VICTIM}-") and _is_end(w)
-    )
-    bindings = [w.answered for w in done if w.resource == "pods/binding" and w.name.startswith(f"{_PREEMPTOR}-")]
-    return Timeline(
-        evicted=surely("evicted", workload(_VICTIM, "Evicted")),
-        frozen=at(_first_of_each(w for w in checkpoints if _status(w).get("frozenAt"))),
-        committed=at(_first_of_each(w for w in checkpoints if _status(w).get("committedAt"))),
-        released=at(w.answered for w in victims if RELEASED in _annotations(w) and w.user != KUEUE),
-        suspended=surely("suspended", suspensions[:1]),
-        deleted=surely("deleted", by_the_job),
-        ended=surely("ended", sorted(ends)[:slots]),
-        admitted=surely("admitted", workload(_PREEMPTOR, "Admitted")),
-        bound=surely("bound", bindings),
-        running=surely("running", (w.answered for w in _pods(done, _PREEMPTOR, _is_running))),
-    )
+    holds = [write for write in done if write.resource == "preemptionholds/status"]
+    pods = [write for write in done if write.resource == "pods"]
+    by_nodes = [write for write in done if write.user.startswith(_NODE)]
+    deleted = [write for write in pods if write.verb == "delete" and not write.user.startswith(_NODE)]
+    ended = sorted(first_of_each(write for write in _of(by_nodes, preemption.victims) if _is_end(write)))
+    moments = {
+        "made": [write.answered for write in pods if write.verb == "create" and _is_of(write, preemption.preemptors)],
+        "chosen": preemption.chosen,
+        "frozen": first_of_each(write for write in checkpoints if _status(write).get("frozenAt")),
+        "committed": first_of_each(write for write in checkpoints if _status(write).get("committedAt")),
+        "released": first_of_each(write for write in holds if _status(write).get("releasedAt")),
+        "deleted": first_of_each(_of(deleted, preemption.victims)),
+        "ended": ended[: stage.places],
+        "bound": [one.answered for one in _of(done, preemption.preemptors) if one.resource == "pods/binding"],
+        "running": running,
+    }
+    return {step: (max(times) - preemption.began).total_seconds() for step, times in moments.items() if times}
+
+
+def first_of_each(writes: Iterable[Write]) -> list[dt.datetime]:
+    """When each object was first written, of these writes."""
+    first: dict[str, dt.datetime] = {}
+    for write in writes:
+        first.setdefault(write.name, write.answered)
+    return list(first.values())
+
+
+def says(write: Write, condition: str) -> bool:
+    """Whether what was sent has a condition that is True."""
+    conditions = _status(write).get("conditions") or []
+    return any(one.get("type") == condition and one.get("status") == "True" for one in conditions)
+
+
+def _of(writes: Iterable[Write], names: tuple[str, ...]) -> Iterator[Write]:
+    return (write for write in writes if write.name.startswith(names))
+
+
+def _is_of(write: Write, names: tuple[str, ...]) -> bool:
+    """Also where the API server has chosen the end of the name."""
+    metadata = _part(write, "metadata")
+    return str(metadata.get("name") or metadata.get("generateName") or write.name).startswith(names)
 
 
 def _is_end(write: Write) -> bool:
@@ -153,37 +185,12 @@ def _is_end(write: Write) -> bool:
     return write.resource == "pods" or _status(write).get("phase") in {"Succeeded", "Failed"}
 
 
-def _first_of_each(writes: Iterable[Write]) -> list[dt.datetime]:
-    first: dict[str, dt.datetime] = {}
-    for write in writes:
-        first.setdefault(write.name, write.answered)
-    return list(first.values())
-
-
-def _pods(writes: Iterable[Write], job: str, is_so: Any) -> Iterable[Write]:
-    seen: set[str] = set()
-    for write in writes:
-        is_its = write.resource == "pods/status" and write.name.startswith(f"{job}-") and write.name not in seen
-        if is_its and is_so(write):
-            seen.add(write.name)
-            yield write
-
-
 def _is_running(write: Write) -> bool:
     return bool(_status(write).get("phase") == "Running")
 
 
-def _says(write: Write, condition: str) -> bool:
-    conditions = _status(write).get("conditions") or []
-    return any(one.get("type") == condition and one.get("status") == "True" for one in conditions)
-
-
 def _status(write: Write) -> dict[str, Any]:
     return _part(write, "status")
-
-
-def _annotations(write: Write) -> dict[str, Any]:
-    return _part(write, "metadata").get("annotations") or {}
 
 
 def _part(write: Write, name: str) -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""Armada: two queues of one priority factor; bio has all in jobs of one pod, and ml gets its fair share."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from tests.bench.preemption import Preemption, Stage, now
+from tests.bench.schedulers.scheduler import Scheduler
+from tests.cluster.armada import armada as server
+from tests.cluster.armada.jobs import pod_name
+from tests.cluster.cluster import Cluster
+from tests.cluster.steps import Steps
+from tests.e2e.product.armada_jobs import SET, Group
+
+
+class Armada:
+    """Implements `Scheduler`: Armada's defaults, but for the pauses of a laboratory.
+
+    Args:
+        server: that is up.
+        url: where pods find it.
+    """
+
+    name: ClassVar[str] = "Armada"
+
+    def __init__(self, server: server.Armada, url: str) -> None:
+        self._server = server
+        self._url = url
+
+    @classmethod
+    @asynccontextmanager
+    async def ready(cls, cluster: Cluster, steps: Steps) -> AsyncIterator[Self]:
+        """See `Scheduler`."""
+        async with server.Armada.beside(cluster, steps) as running:
+            yield cls(running, running.address_in(cluster))
+
+    def values(self) -> Mapping[str, Any]:
+        """See `Scheduler`."""
+        return {"armada": {"enabled": True, "url": self._url}}
+
+    async def preempt(self, stage: Stage) -> Preemption:
+        """See `Scheduler`."""
+        async with (
+            Group.of(self._server, stage.namespace, "bio") as bio, Group.of(self._server, stage.namespace, "ml") as ml
+        ):  # fmt: skip
+            names = [f"md-{number}" for number in range(2 * stage.places)]
+            items = [bio.jobs.item(stage.victim(known_as=name), labels={"job-name": name}) for name in names]
+            await bio.jobs.submit_items(bio.queue, SET, *items)
+            await stage.begun(dict.fromkeys(names, 1))
+            began = now()
+            owed = await ml.jobs.submit(ml.queue, SET, *[stage.preemptor()] * stage.places)
+            preemptors = tuple(map(pod_name, owed))
+            await stage.run(*preemptors)
+            victims = await bio.jobs.preempted(bio.queue, SET, stage.places)
+            chosen = tuple(victim.created.ToDatetime(tzinfo=dt.UTC) for victim in victims)
+            return Preemption(began, chosen, tuple(pod_name(victim.job_id) for victim in victims), preemptors)
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(armada: Armada) -> Scheduler:
+        return armada
