@@ -7,7 +7,7 @@ import asyncio
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
-from cedana_sched_armada.events import JobSet
+from cedana_sched_armada.events import JobSet, position
 from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, until
 
 
@@ -18,6 +18,11 @@ def _followed(coordinator: Coordinator) -> list[str]:
 
 def _position(coordinator: Coordinator) -> str:
     return coordinator.adapter._ledger.streams[JobSet(QUEUE, JOB_SET)]
+
+
+def _has_heard_all(coordinator: Coordinator, world: World) -> bool:
+    """Of the events in the last batch some are of no concern."""
+    return position(_position(coordinator))[:2] == position(world.armada.last_id(QUEUE, JOB_SET))[:2]
 
 
 async def test_what_is_pending_is_told_again_with_the_same_uid(world: World) -> None:
@@ -194,3 +199,25 @@ async def test_an_armada_that_is_not_there_is_waited_for(world: World) -> None:
         world.armada.preempt(job)
         await coordinator.signal()
     assert world.armada.calls.count("watch") == 3
+
+
+async def test_events_that_are_written_twice_bring_nobody_back_twice(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.snapshots.add(job)
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        await coordinator.release(await coordinator.signal())
+        world.delete(job)
+        world.armada.repeat()
+        await until(lambda: _has_heard_all(coordinator, world))
+    world.now += 60
+    world.armada.repeat()
+    async with world.coordinator() as coordinator:
+        await coordinator.adapter._ready.wait()
+        await until(lambda: _has_heard_all(coordinator, world))
+        await coordinator.adapter._ledger.written()
+        await until(lambda: not coordinator.adapter._ledger.cases)
+        assert coordinator.reports.empty()
+    assert len(world.armada.successors_of(job)) == 1
+    assert len(world.armada.jobs) == 2
