@@ -51,7 +51,7 @@ async def secured_server(armada: Armada, pair: KeyPair, auth: Mapping[str, Any])
     server = shlex.join(components.command("server", told=_NAME))
     async with asyncio.TaskGroup() as group:
         running = group.create_task(armada.machine.run("sh", "-c", f"exec {server} >>{LOGS}/{_NAME}.log 2>&1"))
-        await said.wait_for(f"Grpc listening on {PORT}", within=_READY_WITHIN)
+        await said.wait_for(f"gRPC server listening on {PORT}", within=_READY_WITHIN)
         try:
             yield
         finally:

@@ -243,8 +243,9 @@ class Machine:
 
     async def kill_service(self, name: str) -> None:
         """Let it die from one moment to the next; it stays away until it is started."""
-        for word in ("once", "kill"):
-            await self.run("sv", word, f"/{services.DIRECTORY}/{name}")
+        service = f"/{services.DIRECTORY}/{name}"
+        await self.run("sv", "-v", "once", service)  # waits until it is known that it is not to be started again
+        await self.run("sv", "kill", service)
 
     @asynccontextmanager
     async def paused_service(self, name: str) -> AsyncIterator[None]:
