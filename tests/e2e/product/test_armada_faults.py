@@ -106,7 +106,7 @@ async def test_cancellation_that_is_heard_of_late_brings_nothing_back(
         assert await bio.places_taken(job) == []
 
 
-@pytest.mark.parametrize("lost", ["answer", "request"])
+@pytest.mark.parametrize("lost", ["answer", pytest.param("request", marks=pytest.mark.exhaustive)])
 async def test_job_comes_back_once_when_the_server_dies_with_its_submission(
     lost: str, namespace: Namespace, toolbox: str, armada: Armada
 ) -> None:
