@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from aiohttp import BasicAuth, web
+from aiohttp import web
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
@@ -32,7 +32,7 @@ class OpenIdProvider:
         self.issuer = f"http://{host}:{port}"
         self._host = host
         self._port = port
-        self._client = BasicAuth(client, secret).encode()
+        self._client = f"Basic {base64.b64encode(f'{client}:{secret}'.encode()).decode()}"
         self._claims = claims
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 

@@ -58,17 +58,17 @@ async def test_adapter_proves_who_it_is(method: str, proof: str, access: Access)
     await _ask(access.address, tls=access.tls, auth=access.auth(method, proof))
 
 
-@pytest.mark.parametrize(
-    ("method", "proof", "said"),
-    [
-        ("none", "", r"UNAUTHENTICATED .*could not be authenticated.*see armada\.auth"),
-        ("basic", "wrong", r"UNAUTHENTICATED .*cedana-sched.*see armada\.auth"),
-        ("token", "wrong", r"UNAUTHENTICATED .*malformed.*see armada\.auth"),
-        ("token", "expired", r"UNAUTHENTICATED .*expired.*see armada\.auth"),
-        ("token", "forged", r"UNAUTHENTICATED .*signature.*see armada\.auth"),
-        ("oidc", "wrong", r"answers 401: .*invalid_client.*see armada\.auth\.oidc"),
-    ],
-)
+_WRONG = {
+    "nobody": ("none", "", r"UNAUTHENTICATED .*could not be authenticated.*see armada\.auth"),
+    "wrong password": ("basic", "wrong", r"UNAUTHENTICATED .*cedana-sched.*see armada\.auth"),
+    "no token": ("token", "wrong", r"UNAUTHENTICATED .*malformed.*see armada\.auth"),
+    "expired token": ("token", "expired", r"UNAUTHENTICATED .*expired.*see armada\.auth"),
+    "forged token": ("token", "forged", r"UNAUTHENTICATED .*signature.*see armada\.auth"),
+    "wrong client secret": ("oidc", "wrong", r"answers 401: .*invalid_client.*see armada\.auth\.oidc"),
+}
+
+
+@pytest.mark.parametrize(("method", "proof", "said"), _WRONG.values(), ids=_WRONG)
 async def test_who_is_not_known_is_told_why(method: str, proof: str, said: str, access: Access) -> None:
     with pytest.raises(ArmadaDeniedError, match=f"(?s){said}"):
         await _ask(access.address, tls=access.tls, auth=access.auth(method, proof))
