@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tests.bench.preemption import Preemption, Stage, now
 from tests.bench.schedulers.scheduler import Scheduler
+from tests.cluster.api.client import Object
 from tests.cluster.armada import armada as server
 from tests.cluster.armada.jobs import pod_name
 from tests.cluster.cluster import Cluster
@@ -47,16 +48,24 @@ class Armada:
             Group.of(self._server, stage.namespace, "bio") as bio, Group.of(self._server, stage.namespace, "ml") as ml
         ):  # fmt: skip
             names = [f"md-{number}" for number in range(2 * stage.places)]
-            items = [bio.jobs.item(stage.victim(known_as=name), labels={"job-name": name}) for name in names]
+            specs = {name: _complete(stage.victim(known_as=name)) for name in names}
+            items = [bio.jobs.item(spec, labels={"job-name": name}) for name, spec in specs.items()]
             await bio.jobs.submit_items(bio.queue, SET, *items)
             await stage.begun(dict.fromkeys(names, 1))
             began = now()
-            owed = await ml.jobs.submit(ml.queue, SET, *[stage.preemptor()] * stage.places)
+            owed = await ml.jobs.submit(ml.queue, SET, *[_complete(stage.preemptor())] * stage.places)
             preemptors = tuple(map(pod_name, owed))
             await stage.run(*preemptors)
             victims = await bio.jobs.preempted(bio.queue, SET, stage.places)
             chosen = tuple(victim.created.ToDatetime(tzinfo=dt.UTC) for victim in victims)
             return Preemption(began, chosen, tuple(pod_name(victim.job_id) for victim in victims), preemptors)
+
+
+def _complete(spec: Object) -> Object:
+    """Armada wants to know of memory as well."""
+    (main,) = spec["containers"]
+    amounts = {**main["resources"]["requests"], "memory": "64Mi"}
+    return {**spec, "containers": [{**main, "resources": {"requests": amounts, "limits": amounts}}]}
 
 
 if TYPE_CHECKING:
