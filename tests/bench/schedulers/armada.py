@@ -64,7 +64,7 @@ class Armada:
 def _complete(spec: Object) -> Object:
     """Armada wants to know of memory as well."""
     (main,) = spec["containers"]
-    amounts = {**main["resources"]["requests"], "memory": "64Mi"}
+    amounts = {**main["resources"]["requests"], "memory": "512Mi"}
     return {**spec, "containers": [{**main, "resources": {"requests": amounts, "limits": amounts}}]}
 
 
