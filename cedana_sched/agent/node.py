@@ -21,7 +21,7 @@ from cedana_sched.agent.frozen import FrozenWorkloads
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
 from cedana_sched.agent.returns import Returns
-from cedana_sched.agent.runtime import KnowsEnds, RunningWorkload, WorkloadRuntime
+from cedana_sched.agent.runtime import KnowsEnds, KnowsPeers, RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
@@ -30,6 +30,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.preflight import find_obstacles
+from cedana_sched.snapshot.tcp_table import remote_addresses
 from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
@@ -159,14 +160,28 @@ class NodeAgent:
                 await asyncio.wait_for(self._runtime.ended(workload), END_KNOWN_SECONDS)
 
     async def _obstacle(self, workload: WorkloadRef) -> str | None:
-        """What CRIU could not dump, if it shows from outside: such a workload is not stopped in vain."""
+        """What could not be dumped or continued, if it shows from outside: such a workload is not stopped in vain."""
         running = await self._runtime.running(workload)
         if running is None:
             return None
         found = await asyncio.to_thread(
             lambda: find_obstacles(pid for cgroup in running.freezers for pid in freezer.members(cgroup))
         )
-        return str(found[0]) if found else None
+        return str(found[0]) if found else await self._tie(workload, running)
+
+    async def _tie(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
+        """What two workloads of one owner say to each other is cut when they come back, and their program with it."""
+        if not isinstance(self._runtime, KnowsPeers):
+            return None
+        roots = [container.root_pid for container in running.containers]
+        addresses = await asyncio.to_thread(remote_addresses, roots)
+        peer = await self._runtime.peer(workload, addresses) if addresses else None
+        if peer is None:
+            return None
+        return (
+            f"it is connected to {peer}, and connections between pods of one job cannot be continued:"
+            " run all processes that talk to each other in one pod"
+        )
 
     async def _dump(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
         uid = order.checkpoint_uid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -100,6 +101,19 @@ class KnowsEnds(Protocol):
 
     async def ended(self, workload: WorkloadRef) -> None:
         """Return when its owner knows; perhaps never, as for one that is started again."""
+        ...
+
+
+@runtime_checkable
+class KnowsPeers(Protocol):
+    """Optional: workloads have addresses, which they do not keep when they come back."""
+
+    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
+        """The name of another workload of the same owner that is at one of these addresses; None when there is none.
+
+        Raises:
+            CedanaSchedError: that cannot be told now.
+        """
         ...
 
 

@@ -74,7 +74,7 @@ class _Agent:
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
         self._returns = ReturningPods(places, state, data, installed.toolchain, self._pods)
-        self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods.ended)
+        self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
         self._agent = NodeAgent(
             runtime=self._runtime,
             storage=configuration.storage,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from cedana_sched.cluster.node.orders import OrderFeed, OrderObject
 from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.model.objects import names
@@ -21,12 +21,16 @@ from cedana_sched.model.preemption import WorkloadRef
 ASK_SECONDS = 15.0
 """How long a deletion waits for the coordinator's word; it mostly comes within a second."""
 
+MOST_ADDRESSES = 20
+"""Of those that a pod is connected to; members of a job that talk to each other show among the first."""
+
 
 class NodePods:
     """Run `run` as a task. `feed` knows what is ordered for them."""
 
     def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
         self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
+        self._api = api
         self._feed = feed
 
     async def run(self) -> None:
@@ -64,6 +68,23 @@ class NodePods:
         """Return when the pod has finished or is no more."""
         await self.mirror.synced.wait()
         await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
+
+    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
+        """See `KnowsPeers`: a pod has the owner that controls it. Asks the API server for each address.
+
+        Raises:
+            ApiError: it does not say.
+        """
+        pod = self.pod(workload.uid)
+        if pod is None or (owner := pod.metadata.owner) is None:
+            return None
+        for address in sorted(addresses)[:MOST_ADDRESSES]:
+            at = {"fieldSelector": f"status.podIP={address},status.phase=Running"}  # one that has ended keeps its own
+            found, _ = await self._api.list_all(PODS, workload.namespace, at, into=PartialObject)
+            for other in (one.metadata for one in found):
+                if other.uid != workload.uid and other.owner is not None and other.owner.uid == owner.uid:
+                    return other.name
+        return None
 
     async def released(self, uid: str) -> None:
         """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""

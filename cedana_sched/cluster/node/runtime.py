@@ -7,7 +7,7 @@ where its containers are found, and how they end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -46,6 +46,18 @@ class PodReturns(Protocol):
         ...
 
 
+class KnownPods(Protocol):
+    """What the API server says of pods."""
+
+    async def ended(self, uid: str) -> None:
+        """Return when it knows that this pod has finished, or is no more."""
+        ...
+
+    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
+        """See `KnowsPeers`."""
+        ...
+
+
 class PodRuntime:
     """The pods of one node. An async context manager; leaving it leaves the pods as they are.
 
@@ -53,19 +65,17 @@ class PodRuntime:
     `gone` of each that is no more; the server of the preStop calls tells `deleted` too, and answers when it returns.
     """
 
-    def __init__(
-        self, returns: PodReturns, places: Places, doomed: Path, finished: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, returns: PodReturns, places: Places, doomed: Path, known: KnownPods) -> None:
         """The pods of one node.
 
         Args:
             returns: their way back.
             places: where this node keeps them.
             doomed: a folder that survives the agent, for `DoomedPods`.
-            finished: given a uid, returns when the API server knows that this pod has finished, or is no more.
+            known: the pods as the API server knows them.
         """
         self._returns = returns
-        self._finished = finished
+        self._known = known
         self._places = places
         self._bundles = Bundles(places)
         self._doomed = DoomedPods(doomed, self.kill)
@@ -103,7 +113,11 @@ class PodRuntime:
 
     async def ended(self, workload: WorkloadRef) -> None:
         """See `KnowsEnds`."""
-        await self._finished(workload.uid)
+        await self._known.ended(workload.uid)
+
+    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
+        """See `KnowsPeers`."""
+        return await self._known.peer(workload, addresses)
 
     def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
         """See `ShowsStaging`."""

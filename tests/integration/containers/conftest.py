@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,13 @@ class NoReturns:
     async def give_up(self, workload: WorkloadRef, why: str) -> None: ...
 
 
-async def at_once(uid: str) -> None:
+class NobodyKnows:
     """There is no API server to hear of the end of a pod."""
+
+    async def ended(self, uid: str) -> None: ...
+
+    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
+        return None
 
 
 class Laboratory:
@@ -48,7 +53,7 @@ class Laboratory:
         self.folder = folder
         self.toolchain = toolchain
         self.node = Node(folder, toolchain)
-        self.runtime = PodRuntime(NoReturns(), self.node.places, folder / "doomed", at_once)
+        self.runtime = PodRuntime(NoReturns(), self.node.places, folder / "doomed", NobodyKnows())
         self.storage = StorageConfig.parse(str(folder / "store"))
         self.store = SnapshotStore.open(self.storage)
         self.identity = Identity("team-a", "sim")

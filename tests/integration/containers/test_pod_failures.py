@@ -14,7 +14,7 @@ from cedana_sched.agent.messages import CaptureFailed
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.snapshot import freezer
-from tests.integration.containers.conftest import Laboratory, NoReturns, at_once
+from tests.integration.containers.conftest import Laboratory, NobodyKnows, NoReturns
 from tests.integration.containers.pods import until
 from tests.integration.containers.test_pod_generations import COUNTER
 
@@ -147,7 +147,7 @@ def test_an_agent_in_a_mount_namespace_of_its_own(elsewhere: subprocess.Popen[by
     host = Path(f"/proc/{elsewhere.pid}/root")
     places = lab.node.places
     seen = Places(host_root=host, bundles=places.bundles, states=places.states, pods=places.pods)
-    lab.runtime = PodRuntime(NoReturns(), seen, lab.folder / "doomed", at_once)
+    lab.runtime = PodRuntime(NoReturns(), seen, lab.folder / "doomed", NobodyKnows())
     lab.launcher = ("nsenter", f"--mount=/proc/{elsewhere.pid}/ns/mnt", "--")
     running = lab.freeze(pod)
     assert running.containers[0].freezer.is_relative_to(host)

@@ -22,8 +22,12 @@ class Returns:
         self.asked: list[tuple[Any, ...]] = []
         self.awaited: list[str] = []
 
-    async def finished(self, uid: str) -> None:
+    async def ended(self, uid: str) -> None:
         self.awaited.append(uid)
+
+    async def peer(self, *arguments: Any) -> str | None:
+        self.asked.append(arguments)
+        return "sim-1"
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
         return workload == POD
@@ -50,7 +54,7 @@ def returns() -> Returns:
 
 @pytest.fixture
 async def runtime(host: Host, returns: Returns, tmp_path: Path) -> AsyncIterator[PodRuntime]:
-    async with PodRuntime(returns, host.places, tmp_path / "doomed", returns.finished) as runtime:
+    async with PodRuntime(returns, host.places, tmp_path / "doomed", returns) as runtime:
         yield runtime
 
 
