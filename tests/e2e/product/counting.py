@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.following import Following
 from tests.e2e.product.reclaiming import completed
@@ -26,6 +28,8 @@ for number in {{numbers}}:
     time.sleep(0.1)
 """
 
+Completed = Callable[[Namespace, str], Awaitable[Object]]
+
 
 def counting(*, mebibytes: int = 0, counts: int | None = COUNTS) -> tuple[str, ...]:
     """A command that counts aloud, ten a second, with so much memory that no store can compress or has seen before.
@@ -42,8 +46,18 @@ async def begun(following: Following, *indices: int, counts: int = BEGUN) -> Non
         await asyncio.wait_for(following.said(index, counts), 120)
 
 
-async def enough(namespace: Namespace, following: Following, job: str, pods: int) -> None:
-    """Wait until each index counts on, and let it end; it must have said each number once."""
+async def enough(
+    namespace: Namespace, following: Following, job: str, pods: int, *, completed: Completed = completed
+) -> None:
+    """Wait until each index counts on, and let it end; it must have said each number once.
+
+    Args:
+        namespace: where they run.
+        following: what they say.
+        job: its name.
+        pods: how many they are.
+        completed: waits until the job is complete.
+    """
     for index in range(pods):
         await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), 120)
         await namespace.exec(following.pods[index][-1], "touch", _ENOUGH)

@@ -16,31 +16,47 @@ Kill = Callable[[Cluster, Api, str], Awaitable[None]]
 
 async def delete_pods(cluster: Cluster, api: Api, component: str) -> None:
     """All pods of a component are gone from one moment to the next, as after the loss of their node."""
-    del cluster
-    for pod in await api.objects("v1", "Pod", NAMESPACE, selector=_selector(component)):
-        await api.delete("v1", "Pod", pod["metadata"]["name"], NAMESPACE, grace=0)
+    await delete_all(cluster, api, NAMESPACE, _selector(component))
 
 
 async def kill_processes(cluster: Cluster, api: Api, component: str) -> None:
     """All processes of a component get SIGKILL, as from the kernel when memory runs out; their pods stay."""
-    for pod in await api.objects("v1", "Pod", NAMESPACE, selector=_selector(component)):
+    await signal_all(cluster, api, NAMESPACE, _selector(component))
+
+
+async def delete_all(cluster: Cluster, api: Api, namespace: str, selector: str) -> None:
+    """All these pods, of anybody, are gone from one moment to the next."""
+    del cluster
+    for pod in await api.objects("v1", "Pod", namespace, selector=selector):
+        await api.delete("v1", "Pod", pod["metadata"]["name"], namespace, grace=0)
+
+
+async def signal_all(cluster: Cluster, api: Api, namespace: str, selector: str, signal: str = "SIGKILL") -> None:
+    """All first processes of these pods' containers, of anybody, get a signal."""
+    for pod in await api.objects("v1", "Pod", namespace, selector=selector):
         node = cluster.nodes[pod["spec"]["nodeName"]]
         for status in pod["status"].get("containerStatuses", ()):
             if "running" in status["state"]:
                 name = status["containerID"].removeprefix("containerd://")
-                await node.run("ctr", "--namespace=k8s.io", "task", "kill", "--signal=SIGKILL", name)
+                await node.run("ctr", "--namespace=k8s.io", "task", "kill", f"--signal={signal}", name)
 
 
 async def renew(api: Api) -> None:
     """Replace pods whose processes have died before: the kubelet lets each next start of theirs wait longer."""
+    if await renew_all(api, NAMESPACE, f"app.kubernetes.io/component in ({','.join(ALL)})"):
+        await whole(api)
+
+
+async def renew_all(api: Api, namespace: str, selector: str) -> bool:
+    """The same for these pods, of anybody; returns whether there were any. The new ones need not be ready yet."""
     worn: list[str] = []
-    for pod in await api.objects("v1", "Pod", NAMESPACE, selector=f"app.kubernetes.io/component in ({','.join(ALL)})"):
+    for pod in await api.objects("v1", "Pod", namespace, selector=selector):
         if any(status["restartCount"] for status in pod["status"].get("containerStatuses", ())):
             worn.append(pod["metadata"]["name"])
-            await api.delete("v1", "Pod", worn[-1], NAMESPACE)
+            await api.delete("v1", "Pod", worn[-1], namespace)
     for name in worn:
-        await wait_for(api, "v1", "Pod", name, is_gone, namespace=NAMESPACE)
-    await whole(api)
+        await wait_for(api, "v1", "Pod", name, is_gone, namespace=namespace)
+    return bool(worn)
 
 
 async def whole(api: Api, *, within: float = 120) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,57 +10,30 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.model.objects.eviction_mark import read_mark
-from tests.cluster.addons import catalog
-from tests.cluster.addons.charts import helm_environment
-from tests.cluster.addons.deployments import wait_available
-from tests.cluster.addons.volcano import NAMESPACE as VOLCANO
-from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.client import Object
-from tests.cluster.api.waiting import wait_for_all
-from tests.cluster.commands import run
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.rendering import NAMESPACE, RELEASE
-from tests.e2e.product.volcano_queues import completed, groups, vcjob
+from tests.e2e.product.rendering import NAMESPACE
+from tests.e2e.product.volcano_extender import EXTENDER, asked_in_vain, silent_extender, with_extender
+from tests.e2e.product.volcano_queues import HOST, completed, groups, on, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
 
-EXTENDER = f"{RELEASE}-volcano-extender"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{EXTENDER}"
-COMPONENT = "app.kubernetes.io/component=volcano-extender"
-ASKED_IN_VAIN = b"Reclaimable failed with error"
-SEVERAL = 6
-"""Calls of the scheduler, of which it makes one or more in each of its cycles."""
 LONG = 400
 """Counts of pods that go on while others come."""
-HOST = "kubernetes.io/hostname"
 OPEN = "tests.cluster/open"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def product(installed: Product, volcano: None, steps: Steps) -> Product:
     """The product with the extender, and Volcano with the configuration that its notes ask for."""
-    pods = {key: installed.values["webhooks"][key] for key in ("podAnnotations", "resources")}
-    await installed.ensure(volcano={"enabled": True, "extender": {"enabled": True, "victimSteering": True, **pods}})
-    await wait_available(installed.cluster, installed.api, NAMESPACE, [EXTENDER])
-    await catalog.install(installed.cluster, [Volcano(await noted(installed))], steps)
+    await with_extender(installed, steps)
     return installed
-
-
-async def noted(product: Product) -> str:
-    """Volcano's configuration, as it stands in the release's notes."""
-    notes = await run(
-        product.binaries.program("helm"), "get", "notes", RELEASE, f"--namespace={NAMESPACE}",
-        env=helm_environment(product.cluster),
-        what="helm get notes failed",
-        remedy="see whether the release is there",
-    )  # fmt: skip
-    begins = notes.index("     actions:")
-    return textwrap.dedent(notes[begins : notes.index("\n\n", begins)])
 
 
 async def test_nobody_is_evicted_before_its_work_is_saved(
@@ -89,7 +61,7 @@ async def test_without_an_answer_nobody_is_evicted_and_with_the_next_it_goes_on(
         await begun(bio, *range(4))
         async with silent_extender(product):
             await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
-            await asyncio.wait_for(said_by_the_scheduler(namespace, ASKED_IN_VAIN, SEVERAL), 120)
+            await asked_in_vain(namespace)
             for index in range(4):
                 await asyncio.wait_for(bio.said(index, len(bio.lines(index)) + 1), 30)
             assert audit.writes(namespace=namespace.name, resource="pods", verb="delete") == []
@@ -138,13 +110,6 @@ def protected(name: str, queue: str, namespace: Namespace, image: str, *command:
     return vcjob(name, queue, namespace, image, *command, pods=pods, env={"CEDANA_CHECKPOINT": name})
 
 
-def on(labels: dict[str, str], job: Object) -> Object:
-    """The same job, on nodes with these labels only."""
-    (task,) = job["spec"]["tasks"]
-    task["template"]["spec"]["nodeSelector"] = labels
-    return job
-
-
 def counts(number: int) -> Sequence[str]:
     return [str(one) for one in range(number)]
 
@@ -159,38 +124,6 @@ def wanted_by_the_extender(audit: Audit, namespace: Namespace) -> set[str]:
             assert mark.by.startswith(f"volcano extender, reclaim for {namespace.name}/train-")
             found.add(write.name)
     return found
-
-
-@asynccontextmanager
-async def silent_extender(product: Product) -> AsyncIterator[None]:
-    """No replica of it, inside the block."""
-    await _scale(product, 0)
-    await wait_for_all(product.api, "v1", "Pod", lambda pods: not pods, namespace=NAMESPACE, selector=COMPONENT)
-    try:
-        yield
-    finally:
-        await _scale(product, 2)
-        await wait_available(product.cluster, product.api, NAMESPACE, [EXTENDER])
-
-
-async def _scale(product: Product, replicas: int) -> None:
-    await product.api.patch("apps/v1", "Deployment", EXTENDER, {"spec": {"replicas": replicas}}, NAMESPACE)
-
-
-async def said_by_the_scheduler(namespace: Namespace, part: bytes, times: int) -> None:
-    """Wait until it has said something so many times from now on."""
-    command = namespace.kubectl_command(
-        "logs", f"--namespace={VOLCANO}", "--follow", "--tail=0", "deployment/volcano-scheduler"
-    )
-    process = await asyncio.create_subprocess_exec(*map(str, command), stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        while times and (line := await process.stdout.readline()):
-            times -= part in line
-    finally:
-        process.terminate()
-        await process.wait()
-    assert not times, "its log has ended"
 
 
 @asynccontextmanager

@@ -7,24 +7,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import pytest_asyncio
 
 from cedana_sched.model.objects.names import API_VERSION, PROTECT
 from cedana_sched_volcano.jobs import HARMLESS
-from tests.cluster.addons.catalog import install
-from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import has_condition, wait_for_all
-from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
-from tests.cluster.steps import Steps
 from tests.e2e.product import parts
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import WEBHOOKS, Product
 from tests.e2e.product.rendering import NAMESPACE
-from tests.e2e.product.volcano_queues import HALF_A_NODE, RECLAIMS, SCHEDULER, completed, groups, vcjob
+from tests.e2e.product.volcano_queues import (
+    HALF_A_NODE,
+    SCHEDULER,
+    completed,
+    groups,
+    reclaim,
+    vcjob,
+)
 
 pytestmark = pytest.mark.shape("volcano")
 
@@ -41,26 +43,13 @@ INDEXED = {
 """Kubernetes counts an evicted pod of a Job as a failure unless it is told not to."""
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def product(volcano_that_reclaims: None, installed: Product) -> Product:
-    """The product beside Volcano."""
-    await installed.ensure(volcano={"enabled": True})
-    return installed
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def volcano_that_reclaims(cluster: Cluster, steps: Steps) -> None:
-    """Volcano with the actions that preempt."""
-    await install(cluster, [Volcano(RECLAIMS)], steps)
-
-
 async def test_reclaimed_pods_continue_where_they_stopped(
-    namespace: Namespace, toolbox: str, product: Product, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_volcano: Product, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
         await begun(bio, *range(4))
-        await _reclaim(namespace, toolbox)
+        await reclaim(namespace, toolbox)
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
 
@@ -71,11 +60,13 @@ async def test_reclaimed_pods_continue_where_they_stopped(
         assert _refused(audit, namespace), "held at the write of the pod's status"
 
 
-async def test_a_gang_goes_and_comes_back_as_one(namespace: Namespace, toolbox: str, product: Product) -> None:
+async def test_a_gang_goes_and_comes_back_as_one(
+    namespace: Namespace, toolbox: str, installed_with_volcano: Product
+) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, at_least=4, env=ASKED))
         await begun(bio, *range(4))
-        await _reclaim(namespace, toolbox)
+        await reclaim(namespace, toolbox)
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
 
@@ -84,7 +75,7 @@ async def test_a_gang_goes_and_comes_back_as_one(namespace: Namespace, toolbox: 
 
 
 async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
-    namespace: Namespace, toolbox: str, product: Product
+    namespace: Namespace, toolbox: str, installed_with_volcano: Product
 ) -> None:
     async with groups(namespace, annotations={PROTECT: "true"}), Following.of(namespace, "md") as bio:
         main = container(toolbox, *counting(), resources={"requests": {"cpu": HALF_A_NODE}})
@@ -93,7 +84,7 @@ async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
         body["spec"]["template"]["metadata"]["annotations"] = queue
         await namespace.apply(body)
         await begun(bio, *range(4))
-        await _reclaim(namespace, toolbox)
+        await reclaim(namespace, toolbox)
         await namespace.wait("batch/v1", "Job", "md", has_condition("Complete"), within=180)
         await asyncio.wait_for(bio.read(), 60)
 
@@ -101,7 +92,9 @@ async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
         assert _moved(bio) == await _saved(namespace)
 
 
-async def test_deadly_policies_are_rewritten_on_request(namespace: Namespace, toolbox: str, product: Product) -> None:
+async def test_deadly_policies_are_rewritten_on_request(
+    namespace: Namespace, toolbox: str, installed_with_volcano: Product
+) -> None:
     deadly = [{"event": "PodFailed", "action": "TerminateJob"}, {"event": "PodEvicted", "action": "AbortJob"}]
     async with groups(namespace), Following.of(namespace, "md") as bio:
         body = vcjob(
@@ -117,7 +110,7 @@ async def test_deadly_policies_are_rewritten_on_request(namespace: Namespace, to
         )
         await namespace.apply(body)
         await begun(bio, *range(4))
-        await _reclaim(namespace, toolbox)
+        await reclaim(namespace, toolbox)
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
@@ -125,7 +118,7 @@ async def test_deadly_policies_are_rewritten_on_request(namespace: Namespace, to
 
 
 async def test_without_webhooks_the_prestop_saves_them(
-    namespace: Namespace, toolbox: str, product: Product, api: Api, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_volcano: Product, api: Api, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
@@ -150,12 +143,6 @@ async def _no_webhooks(api: Api) -> AsyncIterator[None]:
     finally:
         await scaled(2)
         await parts.whole(api)
-
-
-async def _reclaim(namespace: Namespace, image: str) -> None:
-    """Let ml take back its half, until it is done."""
-    await namespace.apply(vcjob("train", "ml", namespace, image, "true", pods=2, at_least=2))
-    await completed(namespace, "train")
 
 
 def _moved(following: Following) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,18 +11,16 @@ import pytest_asyncio
 
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
-from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.volcano_queues import CAPACITY, RECLAIMS, completed, groups, queues, vcjob
+from tests.e2e.product.volcano_queues import CAPACITY, RECLAIMS, completed, groups, queues, urgency, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
 
-_SCHEDULING = "scheduling.k8s.io/v1"
 ASKED = {"CEDANA_CHECKPOINT": "md"}
 Configure = Callable[[str], Awaitable[None]]
 
@@ -38,15 +36,6 @@ async def configured(cluster: Cluster, installed: Product, steps: Steps) -> Conf
     return configure
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def urgent(api: Api, namespace: Namespace) -> AsyncIterator[str]:
-    """A PriorityClass above the others."""
-    metadata = {"name": namespace.name}
-    await api.apply({"apiVersion": _SCHEDULING, "kind": "PriorityClass", "metadata": metadata, "value": 1000})
-    yield namespace.name
-    await api.delete(_SCHEDULING, "PriorityClass", namespace.name)
-
-
 async def _continue(namespace: Namespace, bio: Following) -> None:
     """Of four pods two were preempted, and all have counted without a gap."""
     await completed(namespace, "md")
@@ -56,10 +45,10 @@ async def _continue(namespace: Namespace, bio: Following) -> None:
 
 
 async def test_a_higher_priority_takes_the_place_of_pods_of_its_own_queue(
-    namespace: Namespace, toolbox: str, configured: Configure, urgent: str
+    namespace: Namespace, toolbox: str, configured: Configure
 ) -> None:
     await configured(RECLAIMS)
-    async with groups(namespace, "bio"), Following.of(namespace, "md") as bio:
+    async with groups(namespace, "bio"), urgency(namespace) as urgent, Following.of(namespace, "md") as bio:
         await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
         await begun(bio, *range(4))
         soon = vcjob("soon", "bio", namespace, toolbox, "true", pods=2, at_least=2, priority=urgent)

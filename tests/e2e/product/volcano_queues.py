@@ -11,9 +11,12 @@ from tests.cluster.fixtures.namespace import Namespace, container, pod
 
 BATCH: Final = "batch.volcano.sh/v1alpha1"
 SCHEDULING: Final = "scheduling.volcano.sh/v1beta1"
+PRIORITIES: Final = "scheduling.k8s.io/v1"
 SCHEDULER: Final = "system:serviceaccount:volcano-system:volcano-scheduler"
 HALF_A_NODE: Final = "3500m"
 """Of nodes with 8 CPUs: two pods fill one, but for what the system takes."""
+WHOLE_NODE: Final = "7"
+HOST: Final = "kubernetes.io/hostname"
 
 RECLAIMS: Final = """
 actions: "enqueue, allocate, backfill, preempt, reclaim"
@@ -96,29 +99,72 @@ def vcjob(
     *command: str,
     pods: int,
     at_least: int = 1,
+    cpu: str = HALF_A_NODE,
     priority: str | None = None,
     env: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Object:
     """A Volcano job of one task `sim`; `spec` is laid over its own."""
-    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
-    main = container(image, *command, resources={"requests": {"cpu": HALF_A_NODE}}, env=variables)
     fields: dict[str, Any] = {} if priority is None else {"priorityClassName": priority}
-    template = {"metadata": {"labels": {"job-name": name}}, "spec": pod(name, main, **fields)["spec"]}
-    return {
-        "apiVersion": BATCH,
-        "kind": "Job",
-        "metadata": {"name": name, "annotations": dict(annotations or {})},
-        "spec": {
-            "schedulerName": "volcano",
-            "minAvailable": at_least,
-            **fields,
-            "queue": f"{namespace.name}-{queue}",
-            "tasks": [{"name": "sim", "replicas": pods, "template": template}],
-            **spec,
-        },
-    }
+    sim = task("sim", name, image, *command, pods=pods, cpu=cpu, env=env, **fields)
+    body = vcjob_of(name, queue, namespace, sim, minAvailable=at_least, **{**fields, **spec})
+    body["metadata"]["annotations"] = dict(annotations or {})
+    return body
+
+
+def task(
+    name: str,
+    job: str,
+    image: str,
+    *command: str,
+    pods: int = 1,
+    cpu: str = HALF_A_NODE,
+    env: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Object:
+    """A task of a job; `fields` are laid over its pods' spec."""
+    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    main = container(image, *command, resources={"requests": {"cpu": cpu}}, env=variables)
+    template = {"metadata": {"labels": {"job-name": job}}, "spec": pod(job, main, **fields)["spec"]}
+    return {"name": name, "replicas": pods, "template": template}
+
+
+def vcjob_of(name: str, queue: str, namespace: Namespace, *tasks: Object, **spec: Any) -> Object:
+    """A Volcano job of these tasks; `spec` is laid over its own."""
+    own = {"schedulerName": "volcano", "queue": f"{namespace.name}-{queue}", "tasks": list(tasks)}
+    return {"apiVersion": BATCH, "kind": "Job", "metadata": {"name": name}, "spec": {**own, **spec}}
+
+
+def on(labels: Mapping[str, str], job: Object) -> Object:
+    """The same job, on nodes with these labels only."""
+    for one in job["spec"]["tasks"]:
+        one["template"]["spec"]["nodeSelector"] = dict(labels)
+    return job
+
+
+@asynccontextmanager
+async def urgency(namespace: Namespace) -> AsyncIterator[str]:
+    """A PriorityClass above the others, called like the namespace."""
+    body = {"apiVersion": PRIORITIES, "kind": "PriorityClass", "metadata": {"name": namespace.name}, "value": 1000}
+    await namespace.api.apply(body)
+    try:
+        yield namespace.name
+    finally:
+        await namespace.api.delete(PRIORITIES, "PriorityClass", namespace.name)
+
+
+async def reclaim(namespace: Namespace, image: str, name: str = "train") -> None:
+    """Let ml take back its half of the cluster; returns when it is done with it."""
+    await namespace.apply(vcjob(name, "ml", namespace, image, "true", pods=2, at_least=2))
+    await completed(namespace, name)
+
+
+async def take(node: str, namespace: Namespace, image: str, priority: str, name: str = "soon") -> None:
+    """Have bio run a job of this priority that needs the whole of a node; returns when it is complete."""
+    soon = vcjob(name, "bio", namespace, image, "true", pods=1, cpu=WHOLE_NODE, priority=priority)
+    await namespace.apply(on({HOST: node}, soon))
+    await completed(namespace, name)
 
 
 async def completed(namespace: Namespace, name: str) -> Object:
