@@ -22,6 +22,7 @@ from cedana_sched.model.findings import Finding
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.gangs import Gangs
+from cedana_sched_volcano.nominations import Nominations
 from cedana_sched_volcano.objects import POD_GROUPS, SCHEDULER_NAME, PodGroup
 
 log = structlog.get_logger(__name__)
@@ -36,6 +37,7 @@ class VolcanoAdapter:
         self._api = cluster.api
         self._pods = cluster.pods
         self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup))
+        self._nominations = Nominations(cluster.api, cluster.pods)
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
 
@@ -55,6 +57,7 @@ class VolcanoAdapter:
             group.create_task(self._groups.run(), name="PodGroups")
             await self._groups.synced.wait()
             group.create_task(self._evictions.run(), name="eviction marks")
+            group.create_task(self._nominations.run(), name="nominations")
 
     def reports(self) -> AsyncIterator[Report]:
         """See `MarkedEvictions`."""

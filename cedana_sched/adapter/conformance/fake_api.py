@@ -195,12 +195,20 @@ def _check(stored: Object, written: Object) -> None:
 def _is_selected(body: Object, namespace: str | None, query: Mapping[str, str]) -> bool:
     metadata = body["metadata"]
     labels = [pair.partition("=") for pair in query.get("labelSelector", "").split(",") if pair]
-    wanted = query.get("fieldSelector", "")
+    fields = [pair for pair in query.get("fieldSelector", "").split(",") if pair]
     return (
         namespace in {None, metadata.get("namespace")}
-        and wanted in {"", f"metadata.name={metadata['name']}"}
+        and all(_has_field(body, *pair.partition("=")[::2]) for pair in fields)
         and all((metadata.get("labels") or {}).get(name) == value for name, _, value in labels)
     )
+
+
+def _has_field(body: Object, name: str, value: str) -> bool:
+    """Whether `a.b=value` or `a.b!=value` holds; a field that is absent is empty."""
+    path, found = name.removesuffix("!").split("."), body
+    for part in path:
+        found = found.get(part) or {}
+    return ((found or "") == value) is not name.endswith("!")
 
 
 def _merge(target: dict[str, Any], patch: dict[str, Any]) -> None:

@@ -1,0 +1,102 @@
+"""Nominations for a node on which nobody is going.
+
+Volcano notes on a pod the node where it makes room for it, whether the eviction went well or not; and a pod with that
+note does not preempt again within its queue (`taskEligibleToPreempt` in Volcano's pkg/scheduler/actions/preempt). So it
+would never come back for a victim whose eviction was refused while it is saved. Without the note it asks again in its
+next cycle, and notes it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Metadata, PartialObject, Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched_volcano.objects import SCHEDULER_NAME
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS: Final = 1.2
+"""A refused eviction is repeated once, after a second; until then Volcano takes its victim for gone."""
+_WAITING: Final = f"spec.schedulerName={SCHEDULER_NAME},spec.nodeName=,status.nominatedNodeName!="
+
+
+class NominatedStatus(msgspec.Struct, frozen=True, rename="camel"):
+    nominated_node_name: str = ""
+
+
+class NominatedPod(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    status: NominatedStatus = NominatedStatus()
+
+
+class Nominations:
+    """Removes them from nodes with protected pods. Run `run` as a task.
+
+    Args:
+        pods: protected ones.
+    """
+
+    def __init__(self, api: Api, pods: Mirror[Pod]) -> None:
+        self._api = api
+        self._protected = Index(_node_of, pods)
+        self._waiting = Mirror(Watch(api, PODS, NominatedPod, fields=_WAITING))
+        self._doubts = WorkQueue("removal of a nomination", self._review)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    async def run(self) -> None:
+        """Follow the pods that wait for a node, for ever."""
+        self._waiting.subscribe(self._changed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._waiting.run(), name="nominated pods")
+                group.create_task(self._doubts.run(), name="removal of nominations")
+        finally:
+            self._waiting.unsubscribe(self._changed)
+            for timer in self._timers.values():
+                timer.cancel()
+
+    def _changed(self, _: NominatedPod | None, now: NominatedPod | None) -> None:
+        if now is not None:
+            self._look_later(f"{now.metadata.namespace}/{now.metadata.name}")
+
+    def _look_later(self, key: str) -> None:
+        if key not in self._timers:
+            self._timers[key] = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._look, key)
+
+    def _look(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self._doubts.add(key)
+
+    async def _review(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        pod = self._waiting.get(name, namespace)
+        if pod is None or not (node := pod.status.nominated_node_name):
+            return
+        if not self._protected.of(node) or await self._is_left_by_somebody(node):
+            self._look_later(key)
+            return
+        seen = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+        patch = {"metadata": seen, "status": {"nominatedNodeName": None}}
+        try:
+            await self._api.patch(PODS, name, namespace, patch, subresource="status")
+        except (AbsentError, ConflictError):  # it is gone, or its change is heard of in a moment
+            return
+        log.info("nomination removed: nobody leaves that node yet", namespace=namespace, pod=name, node=node)
+
+    async def _is_left_by_somebody(self, node: str) -> bool:
+        here, _ = await self._api.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}, into=PartialObject)
+        return any(one.metadata.deletion_timestamp is not None for one in here)
+
+
+def _node_of(pod: Pod) -> str | None:
+    return pod.spec.node_name if pod.spec.scheduler_name == SCHEDULER_NAME and not pod.finished else None

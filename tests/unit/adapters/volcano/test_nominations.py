@@ -1,0 +1,80 @@
+"""Who is nominated for a node asks again, as long as nobody leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cedana_sched.adapter.conformance.fake_api import FakeApi
+from cedana_sched.adapter.conformance.stage import beside, loop_turns
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.objects import names
+from cedana_sched_volcano import nominations
+from cedana_sched_volcano.nominations import Nominations
+from cedana_sched_volcano.objects import SCHEDULER_NAME
+
+ENDING = "2040-01-01T00:00:00Z"
+
+
+def _pod(name: str, *, node: str = "", nominated: str = "", scheduler: str = SCHEDULER_NAME, **metadata: Any) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "bio", **metadata},
+        "spec": {"schedulerName": scheduler, "nodeName": node},
+        "status": {"phase": "Running" if node else "Pending", "nominatedNodeName": nominated},
+    }
+
+
+@pytest.fixture
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
+    monkeypatch.setattr(nominations, "PATIENCE_SECONDS", 0.0)
+    made = FakeApi()
+    pods = Mirror(Watch(made, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+    async with beside(pods.run(), Nominations(made, pods).run()):
+        await loop_turns()
+        yield made
+
+
+def _protected(api: FakeApi, name: str, node: str, **metadata: Any) -> None:
+    api.put(PODS, _pod(name, node=node, labels={names.PROTECTED: "true"}, **metadata))
+
+
+def _nominated(api: FakeApi, name: str) -> str:
+    stored = api.stored(PODS, name, "bio")
+    assert stored is not None
+    return str(stored["status"].get("nominatedNodeName", ""))
+
+
+async def test_who_waits_for_nobody_that_goes_may_ask_again(api: FakeApi) -> None:
+    _protected(api, "victim", "here")
+    api.put(PODS, _pod("urgent", nominated="here"))
+    async with asyncio.timeout(5):
+        await api.until(lambda: not _nominated(api, "urgent"))
+        api.merge(PODS, "urgent", "bio", {"status": {"nominatedNodeName": "here"}})  # it has asked, in vain again
+        await api.until(lambda: not _nominated(api, "urgent"))
+
+
+async def test_once_somebody_leaves_the_node_the_note_stands(api: FakeApi) -> None:
+    _protected(api, "victim", "here")
+    api.put(PODS, _pod("stranger", node="here", scheduler="other", deletionTimestamp=ENDING))
+    api.put(PODS, _pod("urgent", nominated="here"))
+    await loop_turns(500)
+    assert _nominated(api, "urgent") == "here"
+    api.remove(PODS, "stranger", "bio")  # and the place was not enough
+    async with asyncio.timeout(5):
+        await api.until(lambda: not _nominated(api, "urgent"))
+
+
+async def test_others_are_left_alone(api: FakeApi) -> None:
+    _protected(api, "victim", "here")
+    api.put(PODS, _pod("elsewhere", nominated="there"))
+    api.put(PODS, _pod("of-another-scheduler", nominated="here", scheduler="default-scheduler"))
+    api.put(PODS, _pod("runs", node="here", nominated="here"))
+    await loop_turns(500)
+    assert _nominated(api, "elsewhere") == "there"
+    assert _nominated(api, "of-another-scheduler") == _nominated(api, "runs") == "here"
