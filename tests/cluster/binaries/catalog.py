@@ -123,7 +123,8 @@ _ALL = (
                 "lookout",
                 "executor",
             )
-        },
+        }
+        | {"armadactl": f"{_ARMADA}/cmd/armadactl"},
         # what the programs read before their own configuration, and what an executor needs in its cluster
         files=(
             "config",

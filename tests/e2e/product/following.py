@@ -19,10 +19,10 @@ TASK_INDEX = "volcano.sh/task-index"
 class Following:
     """The output of a container of every pod of a Job, by completion index, in the order in which the pods ran."""
 
-    def __init__(self, namespace: Namespace, job: str, container: str) -> None:
+    def __init__(self, namespace: Namespace, job: str, container: str, label: str) -> None:
         self._namespace = namespace
         self._container = container
-        self._selector = f"job-name={job}"
+        self._selector = f"{label}={job}"
         self._seen: dict[str, asyncio.Task[None]] = {}
         self._output: defaultdict[int, list[bytearray]] = defaultdict(list)
         self._grew = asyncio.Condition()
@@ -33,9 +33,11 @@ class Following:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, namespace: Namespace, job: str, container: str = "main") -> AsyncIterator[Following]:
-        """Follow inside the block."""
-        following = cls(namespace, job, container)
+    async def of(
+        cls, namespace: Namespace, job: str, container: str = "main", *, label: str = "job-name"
+    ) -> AsyncIterator[Following]:
+        """Follow inside the block; the label is that by which the job's pods are known."""
+        following = cls(namespace, job, container, label)
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(following._watch(group))
             try:

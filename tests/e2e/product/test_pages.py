@@ -1,0 +1,197 @@
+"""Whoever follows the pages "enable it on a queue" word by word has a queue whose work survives preemption."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+import pytest_asyncio
+import tenacity
+import yaml
+
+from tests.cluster.addons.catalog import install
+from tests.cluster.addons.charts import helm_environment
+from tests.cluster.addons.volcano import Volcano
+from tests.cluster.api.client import Api
+from tests.cluster.api.waiting import is_gone, wait_for
+from tests.cluster.armada import components
+from tests.cluster.armada.armada import Armada
+from tests.cluster.armada.jobs import Jobs
+from tests.cluster.binaries.build import Binaries, ensure
+from tests.cluster.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.steps import Steps
+from tests.e2e.product import parts
+from tests.e2e.product.following import Following
+from tests.e2e.product.installation import Product
+from tests.e2e.product.page import Page
+from tests.e2e.product.queues import groups
+from tests.e2e.product.reclaiming import reclaim
+from tests.e2e.product.volcano_queues import HALF_A_NODE, RECLAIMS, SCHEDULING, completed
+
+_PODS: Final = 4
+_ENOUGH: Final = 5
+"""Lines that show that a program runs, or runs on; it says one a second."""
+
+_VCJOB: Final = "volcano.sh/job-name"
+
+Open = Callable[[str, Mapping[str, str]], Page]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def research(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+    """The namespace of the pages."""
+    await wait_for(api, "v1", "Namespace", "research", is_gone, within=120)  # that of the page before
+    async with Namespace.created(cluster, api, "research") as namespace:
+        yield namespace
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def product(installed: Product, api: Api) -> AsyncIterator[Product]:
+    """The product that knows no scheduler yet; what the page has told it is forgotten at the end."""
+    await installed.ensure()
+    yield installed
+    await installed.install(kueue={"enabled": False})
+    await parts.whole(api)
+
+
+@pytest.fixture
+def page(cluster: Cluster, helm: Binaries, toolbox: str, tmp_path: Path) -> Open:
+    """Opens a page; Python is where tests have it."""
+
+    def opened(name: str, instead: Mapping[str, str]) -> Page:
+        programs = [
+            helm.program("helm").parent,
+            cluster.binaries.program("kubectl").parent,
+            Path(sys.executable).parent,
+        ]
+        path = os.pathsep.join([str(tmp_path / "bin"), *map(str, programs), os.environ["PATH"]])
+        environment = {**helm_environment(cluster), "PATH": path, "HOME": str(tmp_path)}
+        return Page(name, tmp_path, environment, {"image: python:3": f"image: {toolbox}", **instead})
+
+    return opened
+
+
+@pytest.mark.any_shape
+async def test_kueue(research: Namespace, toolbox: str, installed_with_kueue: Product, page: Open) -> None:
+    instead = {"clusterqueue bio": "clusterqueue research-bio", "{requests: {cpu: 1}}": "{requests: {cpu: 200m}}"}
+    kubernetes = page("kubernetes.md", instead)
+    async with groups(research, check=None), Following.of(research, "md") as bio:
+        await kubernetes.follow("Two groups, one preemption")
+        await _begun(bio)
+
+        await reclaim(research, toolbox)
+
+        assert await _continued(research, bio, "job-name=md") == _PODS
+
+
+@pytest.mark.shape("volcano")
+async def test_volcano(
+    research: Namespace, product: Product, cluster: Cluster, api: Api, steps: Steps, page: Open
+) -> None:
+    await install(cluster, [Volcano(RECLAIMS)], steps)
+    volcano = page("volcano.md", {"{requests: {cpu: 1}}": f"{{requests: {{cpu: {HALF_A_NODE}}}}}"})
+    try:
+        async with Following.of(research, "md", label=_VCJOB) as bio:
+            await volcano.follow("Tell it of Volcano")
+            (configuration,) = volcano.files("Tell it of Volcano").values()
+            assert yaml.safe_load(configuration) == yaml.safe_load(RECLAIMS), "what this cluster has"
+            await volcano.follow("Protect a queue")
+            await volcano.follow("A job")
+            await _begun(bio)
+
+            await volcano.follow("A preemption")
+            await completed(research, "train")
+
+            assert await _continued(research, bio, f"{_VCJOB}=md") == _PODS // 2
+            await volcano.follow("Stop")
+    finally:
+        for name in ("bio", "ml"):
+            await api.delete(SCHEDULING, "Queue", name)
+
+
+@pytest.mark.any_shape
+async def test_armada(
+    research: Namespace,
+    product: Product,
+    cluster: Cluster,
+    api: Api,
+    steps: Steps,
+    armada: Armada,
+    page: Open,
+    tmp_path: Path,
+) -> None:
+    nodes = await api.objects("v1", "Node")
+    cpu = min(int(node["status"]["allocatable"]["cpu"]) for node in nodes) * 400
+    told = page("armada.md", {"armada.example.org:50051": armada.address_in(cluster), "{cpu: 1,": f"{{cpu: {cpu}m,"})
+    await _lay_armadactl(armada, tmp_path, steps)
+    await told.follow("Tell it of Armada")
+    await told.follow("Two queues")
+    async with Jobs.opened(armada.address, research.name) as jobs, Following.of(research, "md", label="app") as bio:
+        try:
+            await _once_the_queue_is_known(lambda: told.follow("A job"))
+            await research.pods("app=md", count=_PODS, within=120)
+            await _goes_on(bio, 0, _PODS * _ENOUGH)
+
+            await _once_the_queue_is_known(lambda: told.follow("A preemption"))
+            await research.pods("app=train", phase="Succeeded", count=2, within=180)
+
+            await research.pods("app=md", count=_PODS, within=180)
+            await _goes_on(bio, 0, _PODS * _ENOUGH)
+            said = [[int(line) for line in lines] for lines in bio.by_pod(0)]
+            assert all(_is_gapless(numbers) for numbers in said)
+            later = [numbers[0] for numbers in said if numbers[0] > 0]
+            assert len(later) == _PODS // 2
+            assert {number - 1 for number in later} <= {numbers[-1] for numbers in said}
+            await told.follow("Stop")
+        finally:
+            for queue, job_set in (("bio", "md"), ("ml", "train")):
+                await jobs.client.cancel_jobset(queue=queue, job_set_id=job_set, filter_states=[])
+
+
+async def _lay_armadactl(armada: Armada, home: Path, steps: Steps) -> None:
+    """Have it, set up for that Armada."""
+    lab = {"armadaUrl": armada.address, "forceNoTls": True}
+    (home / "bin").mkdir()
+    (home / "bin/armadactl").symlink_to((await ensure(components.TOOL, steps=steps)).program("armadactl"))
+    (home / ".armadactl.yaml").write_text(yaml.safe_dump({"currentContext": "lab", "contexts": {"lab": lab}}))
+
+
+@tenacity.retry(  # the server looks once a second which queues there are, and takes nothing before
+    wait=tenacity.wait_fixed(0.2),
+    stop=tenacity.stop_after_delay(15),
+    retry=tenacity.retry_if_exception_type(ClusterError),
+    reraise=True,
+)
+async def _once_the_queue_is_known(follow: Callable[[], Awaitable[None]]) -> None:
+    await follow()
+
+
+async def _begun(following: Following) -> None:
+    for index in range(_PODS):
+        await asyncio.wait_for(following.said(index, _ENOUGH), 120)
+
+
+async def _goes_on(following: Following, index: int, lines: int) -> None:
+    await asyncio.wait_for(following.said(index, len(following.lines(index)) + lines), 120)
+
+
+async def _continued(namespace: Namespace, following: Following, selector: str) -> int:
+    """Wait until all run on; none may have left out or repeated anything. Returns how many are in another pod now."""
+    await namespace.pods(selector, count=_PODS, within=180)
+    for index in range(_PODS):
+        await _goes_on(following, index, _ENOUGH)
+        numbers = [int(line) for line in following.lines(index)]
+        assert numbers[0] == 0
+        assert _is_gapless(numbers), f"index {index}: {numbers}"
+    return sum(len(following.pods[index]) == 2 for index in range(_PODS))
+
+
+def _is_gapless(numbers: list[int]) -> bool:
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
