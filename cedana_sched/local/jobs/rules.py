@@ -58,7 +58,7 @@ class Ending(msgspec.Struct, frozen=True):
         if self.failure is not None:
             return self.failure
         if self.lost:
-            return f"killed by {self.signal} while it was saved" if self.signal else "its processes are gone without a trace"
+            return f"killed by {self.signal} while it was saved" if self.signal else "its processes are gone"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return f"exit code {self.exit_code}"
