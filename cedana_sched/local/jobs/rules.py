@@ -28,6 +28,8 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 
+_OF_A_KILLED_CRIU = frozenset({"SIGTRAP", "SIGSEGV"})
+"""How a program ends whose dump was killed in the middle: no fault of its own; see `snapshot.aftermath`."""
 MOST_LOSSES = 5
 """So often a job whose processes vanished without a trace is started again."""
 
@@ -56,7 +58,7 @@ class Ending(msgspec.Struct, frozen=True):
         if self.failure is not None:
             return self.failure
         if self.lost:
-            return "its processes are gone without a trace"
+            return f"killed by {self.signal} while it was saved" if self.signal else "its processes are gone"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return f"exit code {self.exit_code}"
@@ -169,7 +171,7 @@ def run_ended(draft: Draft, uid: str, ending: Ending) -> None:
 
 def _kind_of_end(job: Job, ending: Ending) -> str | None:
     """What ended the run if it did not end by itself."""
-    if ending.lost:
+    if ending.lost or (ending.signal in _OF_A_KILLED_CRIU and _is_being_saved(job)):
         return LOST
     if ending.failure is not None:
         return ending.failure
@@ -178,6 +180,10 @@ def _kind_of_end(job: Job, ending: Ending) -> str | None:
     if job.leaving is not None and job.leaving.signal is None:
         return PREEMPTED
     return WITH_GANG if job.broken and ending.exit_code != 0 else None
+
+
+def _is_being_saved(job: Job) -> bool:
+    return job.snapshot_signal is not None or (job.leaving is not None and job.leaving.signal is not None)
 
 
 def conclude(draft: Draft, job: Job, words: str) -> None:

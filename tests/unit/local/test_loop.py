@@ -80,6 +80,16 @@ class TestStarting:
 
         assert (await bench.end("sim", None, lost=True)).phase is JobPhase.FAILED
 
+    async def test_a_job_that_a_killed_dump_took_along_continues_from_its_previous_snapshot(self, bench: Bench) -> None:
+        await borrowing(bench)
+        assert (await bench.end("sim", None, signal="SIGTRAP")).phase is PREEMPTING
+
+        await bench.release(Verdict.NOT_NEEDED)
+
+        job = bench.job("sim")
+        assert (job.phase, job.runs[0].ending, job.runs[0].signal) == (QUEUED, "lost", "SIGTRAP")
+        assert "Lost" in bench.journal.events
+
     async def test_events_of_runs_that_are_over_or_unknown_are_harmless(self, bench: Bench) -> None:
         await bench.running("sim")
         job = await bench.end("sim", 0)
