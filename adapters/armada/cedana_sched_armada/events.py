@@ -29,7 +29,7 @@ class Kind(StrEnum):
     RUNNING = "running"
     PREEMPTED = "preempted"
     CANCEL_ASKED = "cancel asked"
-    """Somebody named this very job; a cancelled job set has no event of its own."""
+    """Somebody named this very job. A cancelled job set has no event of its own: its jobs are cancelled by nobody."""
     CANCELLED = "cancelled"
     RETURNED = "returned"
     """This run is over, the job may run again."""
@@ -73,6 +73,8 @@ def read_event(told: EventStreamMessage) -> Heard | None:
     if name is None or kind is None:
         return None
     event = getattr(message, name)
+    if kind is Kind.CANCEL_ASKED and not event.requestor:
+        return None  # the scheduler says it of each job that it cancels with its job set
     if name == "failed" and event.retryable:
         kind = Kind.RETURNED
     return Heard(

@@ -6,7 +6,7 @@
   with the old job, whatever has become of it. A call that is cancelled in between is published and not remembered.
 * What is published is seen in the streams a little later (`ingesting = False` holds it back).
 * A preempted job is over: `preempted` and `failed` come in one batch, and a later cancellation of it has no effect. The
-  cancellation of a job set has no event of its own.
+  cancellation of a job set has no event of its own; of each of its jobs it is said that nobody asked for its own.
 * Of a queue that its cache does not know yet, the server says PERMISSION_DENIED.
 """
 
@@ -143,7 +143,7 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         for made in self.jobs.values():
             if (made.queue, made.job_set) == (queue, job_set) and made.state not in _OVER:
                 made.state = submit_pb2.CANCELLED
-                self._say(made, ("cancelled", {"requestor": "anna"}))
+                self._say(made, ("cancelling", {}), ("cancelled", {}))
 
     def ingest(self) -> None:
         """What was held back is seen."""
