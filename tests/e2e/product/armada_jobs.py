@@ -86,6 +86,10 @@ class Group:
         """Cancel it, as its owner does."""
         await self.jobs.client.cancel_jobs(self.queue, SET, job)
 
+    async def cancel_all(self) -> None:
+        """Cancel the job set."""
+        await self.jobs.client.cancel_jobset(self.queue, SET, filter_states=[])
+
     async def successor(self, job: str, *, within: float = 120) -> Job:
         """Wait for the job that takes its place, and return what was submitted."""
         async with asyncio.timeout(within), aclosing(self.jobs.events(self.queue, SET)) as events:

@@ -74,7 +74,7 @@ async def test_dead_part_of_armada_costs_no_work(
 
 
 @asynccontextmanager
-async def _unheard(armada: Armada, part: str, ask: Awaitable[None]) -> AsyncIterator[None]:
+async def _unheard(armada: Armada, part: str, ask: Awaitable[object]) -> AsyncIterator[None]:
     """Something is asked of Armada, which does it; that nobody hears inside the block, for a part is away."""
     async with AsyncExitStack() as away:
         async with armada.paused("scheduler"):
@@ -93,13 +93,13 @@ async def test_preemption_that_is_heard_of_late_costs_no_work(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", ["server", "eventingester"])
-async def test_cancellation_that_is_heard_of_late_brings_nothing_back(
+async def test_cancellation_of_a_job_set_that_is_heard_of_late_brings_nothing_back(
     part: str, namespace: Namespace, toolbox: str, armada: Armada
 ) -> None:
     async with Group.of(armada, namespace, "bio") as bio, Following.of(namespace, "md") as output:
         job = await bio.submit("md", toolbox, *counting(counts=None))
         await begun(output, 0)
-        async with _unheard(armada, part, bio.cancel(job)):
+        async with _unheard(armada, part, bio.cancel_all()):
             await reached(namespace, "Checkpoint", CheckpointStep.READY)
         await released_in_time(namespace)
         await namespace.wait("v1", "Pod", pod_name(job), is_gone)

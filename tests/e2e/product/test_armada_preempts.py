@@ -183,7 +183,7 @@ async def test_job_set_that_is_cancelled_while_some_of_it_is_held_stays_away(
                 await bio.preempt(job)
             await all_at(namespace, "PreemptionHold", HoldStep.HOLDING, count=len(held))
 
-            await bio.jobs.client.cancel_jobset(bio.queue, SET, filter_states=[])
+            await bio.cancel_all()
 
             await all_at(namespace, "PreemptionHold", HoldStep.RELEASED, count=len(held))
             for job in (running, *held):
