@@ -10,7 +10,7 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.preemption import Signal
 from cedana_sched_armada import doubts
 from cedana_sched_armada.errors import ArmadaUnavailableError
-from tests.unit.adapters.armada.armada_builders import Coordinator, World, rfc3339, until
+from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, Coordinator, World, rfc3339, until
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +46,19 @@ async def test_a_job_comes_back_when_its_preemption_is_heard_of_late(world: Worl
     assert [told.reason for told in world.events.told] == ["Resubmitted"]
 
 
-async def test_a_job_that_was_cancelled_is_called_off_as_soon_as_that_is_heard(world: World) -> None:
+@pytest.mark.parametrize("whole_set", [False, True])
+async def test_a_job_that_was_cancelled_is_called_off_as_soon_as_that_is_heard(
+    world: World,
+    whole_set: bool,
+) -> None:
     job = world.submit()
     world.start(job)
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, job)
-        world.armada.cancel(job)
+        if whole_set:
+            world.armada.cancel_job_set(QUEUE, JOB_SET)
+        else:
+            world.armada.cancel(job)
         world.armada.ingest()
         world.armada.go_on()
         assert isinstance(await coordinator.report(), PreemptionCancelled)
