@@ -1,0 +1,73 @@
+"""The Volcano adapter keeps the contract beside a real Volcano."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from cedana_sched.adapter.conformance import AdapterConformance, Stage
+from cedana_sched.model.objects import names
+from tests.cluster.addons.catalog import install
+from tests.cluster.addons.volcano import Volcano
+from tests.cluster.api.admission import wait_until_refused
+from tests.cluster.api.client import Api
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.steps import Steps
+from tests.e2e.product.volcano_queues import RECLAIMS, SCHEDULER
+from tests.e2e.volcano_field import Field
+from tests.e2e.volcano_hold import ASKED, VolcanoHold
+from tests.e2e.volcano_stage import RealVolcanoStage
+
+pytestmark = pytest.mark.shape("volcano")
+
+_CYCLE = "300ms"
+"""The chart's own is a second; these are forty tests, in each of which Volcano decides about ten times."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def field(cluster: Cluster, api: Api, toolbox: str, steps: Steps) -> AsyncIterator[Field]:
+    """A cluster that is full, of a Volcano with the actions that preempt."""
+    await install(cluster, [Volcano(RECLAIMS, {"custom": {"scheduler_schedule_period": _CYCLE}})], steps)
+    async with Field.laid(cluster, api, toolbox) as field:
+        yield field
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def hold(
+    cluster: Cluster, api: Api, field: Field, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[VolcanoHold]:
+    """Our webhook, asked by the API server."""
+    async with VolcanoHold.serving(cluster, tmp_path_factory.mktemp("webhook")) as (hold, configuration):
+        await api.create(configuration)
+        await _is_asked(cluster, api)
+        yield hold
+        await api.delete(configuration["apiVersion"], configuration["kind"], configuration["metadata"]["name"])
+
+
+async def _is_asked(cluster: Cluster, api: Api) -> None:
+    async with Namespace.created(cluster, api, "conformance") as namespace:
+        never = pod("probe", container("none"), labels={names.PROTECTED: "true"}, schedulerName="nobody")
+        [probe] = await namespace.apply(never)
+        status = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        evicted = json.dumps({**probe, "status": {**probe["status"], **status}}).encode()
+        evicts = ("replace", "--subresource=status", "--dry-run=server", f"--as={SCHEDULER}", "--filename=-")
+        await wait_until_refused(lambda: namespace.kubectl(*evicts, stdin=evicted), ASKED)
+
+
+class TestVolcanoOnVolcano(AdapterConformance):
+    @pytest.fixture
+    def stage(self, namespace: Namespace, toolbox: str, field: Field, hold: VolcanoHold) -> Stage:
+        hold.forget()
+        return RealVolcanoStage(namespace, toolbox, field, hold)
+
+
+async def test_who_is_preempted_within_its_queue_waits_and_goes(
+    namespace: Namespace, toolbox: str, field: Field, hold: VolcanoHold
+) -> None:
+    hold.forget()
+    stage = RealVolcanoStage(namespace, toolbox, field, hold, within=True)
+    await AdapterConformance().test_a_victim_that_is_committed_is_evicted(stage)

@@ -1,0 +1,139 @@
+"""Our webhook's hold of pods, alone, in the tests' process; what the coordinator decides, it is told here."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cedana_sched.adapter.conformance.stage import beside
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.marking import EvictionMarker
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.preemption import Release, Signal
+from cedana_sched.model.records import HoldStep
+from cedana_sched.service.listening import listening
+from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
+from cedana_sched_webhooks.holds.first_requests import FirstRequests
+from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, PodHold
+from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
+from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.objects import (
+    Checkpoint,
+    CheckpointSpec,
+    HoldSpec,
+    HoldStatus,
+    IdentitySpec,
+    PodSpec,
+    PreemptionHold,
+    VictimStatus,
+)
+from cedana_sched_webhooks.server import admission_application
+from tests.cluster.api.client import Object
+from tests.cluster.cluster import Cluster
+from tests.cluster.control_plane.certificates import Authority
+from tests.e2e.product.volcano_queues import SCHEDULER
+
+ASKED = "the webhook of the test was asked"
+"""What dry runs are told."""
+_PATH = "/validate/pods/status"
+_HOLD_SECONDS = 600
+
+
+class VolcanoHold:
+    """What the webhook answers. `absent`: it does not answer, and the API server goes on without it."""
+
+    def __init__(self, knowledge: Knowledge, marker: EvictionMarker) -> None:
+        self.absent = False
+        self._knowledge = knowledge
+        self._holds: dict[str, PreemptionHold] = {}
+        configuration = Configuration(
+            namespace="-", scheduler_users=frozenset({SCHEDULER}), restore=RestoreContainer(image="-")
+        )
+        requests = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
+        self._answers = PodHold(knowledge, configuration, marker, first_requests=requests)
+
+    @classmethod
+    @asynccontextmanager
+    async def serving(cls, cluster: Cluster, folder: Path) -> AsyncIterator[tuple[VolcanoHold, Object]]:
+        """One that answers, and what makes the API server ask it."""
+        authority, address = Authority(folder, "webhook-ca"), cluster.place.link[1]
+        served = authority.issue("webhook", user="webhook", addresses=[address])
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(served.certificate, served.key)
+        async with Api.open(str(cluster.kubeconfig)) as api:
+            marker = EvictionMarker(api, _now)
+            hold = cls(Mirrors(api).knowledge, marker)
+            application = admission_application({_PATH: hold.answer}, asyncio.Event(), Metrics())
+            async with beside(marker.run()), listening(application, 0, context, host=str(address)) as port:
+                trusted = base64.b64encode(authority.pair.certificate.read_bytes()).decode()
+                yield hold, _configuration(f"https://{address}:{port}{_PATH}", trusted)
+
+    async def answer(self, request: Request) -> Answer:
+        if request.dry_run:
+            return Answer("asked", refusal=Refusal(403, "Forbidden", ASKED))
+        return Answer("absent") if self.absent else self._answers.answer(request)
+
+    def forget(self) -> None:
+        """Another test begins, and holds are of the last one."""
+        for hold in self._holds.values():
+            self._knowledge.note_hold(hold, None)
+        self._holds.clear()
+
+    def hold(self, signal: Signal) -> None:
+        """A PreemptionHold and its Checkpoints."""
+        if signal.uid in self._holds:
+            return
+        now = _now()
+        for victim in signal.victims:
+            identity = IdentitySpec(victim.identity.id, victim.identity.index)
+            spec = CheckpointSpec(identity, PodSpec(victim.workload.node or "", victim.workload.uid), signal.uid)
+            metadata = Metadata(name=f"{hold_name(signal.uid)}-{victim.identity.index}")
+            self._knowledge.note_checkpoint(None, Checkpoint(metadata, spec))
+        deadline = (now + timedelta(seconds=_HOLD_SECONDS)).isoformat()
+        spec_of_hold = HoldSpec(signal.reason, uid=signal.uid, created_at=now.isoformat())
+        self._note(PreemptionHold(Metadata(name=hold_name(signal.uid)), spec_of_hold, HoldStatus(deadline=deadline)))
+
+    def release(self, release: Release) -> None:
+        """The coordinator has decided."""
+        if (hold := self._holds.get(release.signal_uid)) is None or hold.status.step is not HoldStep.HOLDING:
+            return
+        victims = tuple(VictimStatus(uid, verdict) for uid, verdict in release.verdicts.items())
+        status = HoldStatus(HoldStep.RELEASED, hold.status.deadline, _now().isoformat(), victims)
+        self._note(PreemptionHold(hold.metadata, hold.spec, status))
+
+    def _note(self, hold: PreemptionHold) -> None:
+        self._knowledge.note_hold(self._holds.get(hold.spec.uid), hold)
+        self._holds[hold.spec.uid] = hold
+
+
+def _configuration(url: str, trusted: str) -> Object:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/status"], "operations": ["UPDATE"]}
+    webhook = {
+        "name": "statuses.webhook.test",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "NoneOnDryRun",
+        "failurePolicy": "Fail",
+        "clientConfig": {"url": url, "caBundle": trusted},
+        "objectSelector": {"matchLabels": {names.PROTECTED: "true"}},
+        "matchConditions": [{"name": "by-volcano", "expression": f"request.userInfo.username == '{SCHEDULER}'"}],
+        "rules": [rule],
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "conformance"},
+        "webhooks": [webhook],
+    }
+
+
+def _now() -> datetime:
+    return datetime.now(tz=UTC)

@@ -1,0 +1,178 @@
+"""The real Volcano as the conformance suite plays it: bio has more than its half of a full cluster, and ml comes.
+
+Our webhook's answer to Volcano's eviction is the real one, given in the tests' process.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import read_mark
+from cedana_sched.model.preemption import Release, Signal
+from cedana_sched_volcano.adapter import VolcanoAdapter
+from tests.cluster.api.client import Object
+from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.volcano_queues import BATCH, SCHEDULING, vcjob
+from tests.e2e.real_stage import UNTIL_TOLD, Mirrored, RealStage, protected, workload_of
+from tests.e2e.volcano_field import Field, placed
+from tests.e2e.volcano_hold import VolcanoHold
+
+_INDEX = "volcano.sh/task-index"
+_MILLICPU, _WANTED = 6000, 4500
+"""Of a node's 8000: all of a job together; and who comes, for whom one of a gang of two makes room."""
+_GRACE_SECONDS = 15
+_STAY = "open('/tmp/stay', 'w')"
+
+
+class RealVolcanoStage(RealStage):
+    """Each job is a vcjob in the queue bio, on one node.
+
+    Args:
+        field: queues and nodes.
+        hold: of pods, in force.
+        within: whether who comes is of a higher priority in the same queue, and not of ml.
+    """
+
+    adapter_class: ClassVar = VolcanoAdapter
+    lacks: ClassVar = {Power.STARTS: "its workloads are pods"}
+
+    def __init__(
+        self, namespace: Namespace, image: str, field: Field, hold: VolcanoHold, *, within: bool = False
+    ) -> None:
+        super().__init__(namespace, image)
+        self._field = field
+        self._hold = hold
+        self._within = within
+        self._jobs: list[str] = []
+
+    async def working(self, adapter: VolcanoAdapter) -> tuple[Mirrored, ...]:
+        await adapter._evictions.synced.wait()
+        return ((SCHEDULING, "PodGroup", adapter._groups),)
+
+    async def start(
+        self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
+    ) -> tuple[RunningWorkload, ...]:
+        await self._clear()
+        name = f"md{next(self.numbers)}"
+        body = self._work(name, self._field.bio, _MILLICPU // members, members)
+        if protected:
+            _protect(body, name, deadline_seconds)
+        await self.namespace.apply(body)
+        return await self._running(name, members)
+
+    async def preempt(self, victim: RunningWorkload) -> None:
+        """A gang goes by whichever of its members Volcano chooses."""
+        began, owner = datetime.now(tz=UTC), _job_of(victim)
+        await self._come()
+        await self.pods_are(lambda pods: any(_is_wanted(pod, began) for pod in pods if _owner(pod) == owner))
+
+    async def preempt_by(self, victim: RunningWorkload) -> float:
+        """The webhook is away, and the pod is deleted; its program goes on as long as its grace period."""
+        await self.namespace.exec(victim.workload.name, "python3", "-c", _STAY)
+        self._hold.absent = True
+        try:
+            await self._come()
+            pods = await self.pods_are(lambda pods: any("deletionTimestamp" in pod["metadata"] for pod in pods))
+        finally:
+            self._hold.absent = False
+        (deleted,) = [pod for pod in pods if "deletionTimestamp" in pod["metadata"]]
+        return datetime.fromisoformat(deleted["metadata"]["deletionTimestamp"]).timestamp()
+
+    async def take_back(self, victim: RunningWorkload) -> None:
+        await self._leave()
+
+    async def finish(self, victim: RunningWorkload) -> None:
+        await self.end_well(victim)
+
+        def is_completed(body: Object) -> bool:
+            return bool(body.get("status", {}).get("state", {}).get("phase") == "Completed")
+
+        await self.namespace.wait(BATCH, "Job", _job_of(victim), is_completed)
+
+    async def give_up(self, workload: RunningWorkload) -> None:
+        await self._delete(_job_of(workload))
+
+    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+        await self._leave()
+        (again,) = await self._running(_job_of(victim), 1)
+        return again
+
+    async def holding(self, signal: Signal) -> None:
+        self._hold.hold(signal)
+
+    async def released(self, release: Release) -> None:
+        self._hold.release(release)
+
+    async def _running(self, name: str, members: int) -> tuple[RunningWorkload, ...]:
+        """As the pod webhook leaves them."""
+        for pod in await self._pods_of(name, members):
+            metadata = pod["metadata"]
+            if names.ID in metadata["annotations"]:
+                await self.annotate("v1", "Pod", metadata["name"], {names.INDEX: metadata["annotations"][_INDEX]})
+        await self.settle()
+        return tuple(map(workload_of, await self._pods_of(name, members)))
+
+    async def _pods_of(self, name: str, members: int) -> list[Object]:
+        def runs(pod: Object) -> bool:
+            return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+
+        pods = await self.pods_are(
+            lambda pods: sum(runs(pod) and _owner(pod) == name for pod in pods) == members, within=90
+        )
+        own = [pod for pod in pods if _owner(pod) == name]
+        return sorted(own, key=lambda pod: str(pod["metadata"]["name"]))
+
+    async def _come(self) -> None:
+        queue, priority = (self._field.bio, self._field.urgent) if self._within else (self._field.ml, None)
+        await self.namespace.apply(self._work(f"ml{next(self.numbers)}", queue, _WANTED, priority=priority))
+
+    async def _leave(self) -> None:
+        for name in [name for name in self._jobs if name.startswith("ml")]:
+            await self._delete(name)
+        await self.pods_are(lambda pods: not [pod for pod in pods if _owner(pod).startswith("ml")])
+
+    async def _clear(self) -> None:
+        for name in tuple(self._jobs):
+            await self._delete(name)
+        await self.pods_are(lambda pods: not pods)
+
+    async def _delete(self, name: str) -> None:
+        self._jobs.remove(name)
+        await self.namespace.delete(BATCH, "Job", name)
+
+    def _work(self, name: str, queue: str, millicpu: int, members: int = 1, *, priority: str | None = None) -> Object:
+        self._jobs.append(name)
+        command = ("python3", "-c", UNTIL_TOLD)
+        body = vcjob(name, "", self.namespace, self.image, *command, pods=members, at_least=members, priority=priority)
+        _template(body)["spec"]["terminationGracePeriodSeconds"] = _GRACE_SECONDS
+        return placed(body, queue, self._field.node, millicpu)
+
+
+def _template(job: Object) -> Object:
+    (task,) = job["spec"]["tasks"]
+    template: Object = task["template"]
+    return template
+
+
+def _protect(job: Object, name: str, deadline_seconds: float) -> None:
+    metadata, ours = _template(job)["metadata"], protected(name, deadline_seconds)
+    metadata["labels"] |= ours["labels"]
+    metadata["annotations"] = ours["annotations"]
+
+
+def _is_wanted(pod: Object, since: datetime) -> bool:
+    """Volcano asks for it, or has taken it."""
+    mark = read_mark(pod["metadata"].get("annotations", {}))
+    asked = mark is not None and datetime.fromisoformat(mark.since) > since
+    return asked or "deletionTimestamp" in pod["metadata"]
+
+
+def _owner(pod: Object) -> str:
+    return str(pod["metadata"]["labels"]["job-name"])
+
+
+def _job_of(pod: RunningWorkload) -> str:
+    return pod.workload.name.split("-")[0]
