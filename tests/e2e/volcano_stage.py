@@ -21,8 +21,9 @@ from tests.e2e.volcano_field import Field, placed
 from tests.e2e.volcano_hold import VolcanoHold
 
 _INDEX = "volcano.sh/task-index"
-_MILLICPU, _WANTED = 6000, 4500
-"""Of a node's 8000: all of a job together; and who comes, for whom one of a gang of two makes room."""
+_MILLICPU, _WANTED, _WANTED_WITHIN = 6000, 4500, 2500
+"""Of a node's 8000: all of a job together; who comes, for whom one of a gang makes room; and who comes within its
+queue, and gets pods only as long as the queue's jobs together would fit the cluster."""
 _GRACE_SECONDS = 15
 _STAY = "open('/tmp/stay', 'w')"
 
@@ -126,8 +127,12 @@ class RealVolcanoStage(RealStage):
         return sorted(own, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def _come(self) -> None:
-        queue, priority = (self._field.bio, self._field.urgent) if self._within else (self._field.ml, None)
-        await self.namespace.apply(self._work(f"ml{next(self.numbers)}", queue, _WANTED, priority=priority))
+        name, field = f"ml{next(self.numbers)}", self._field
+        if self._within:
+            work = self._work(name, field.bio, _WANTED_WITHIN, priority=field.urgent)
+        else:
+            work = self._work(name, field.ml, _WANTED)
+        await self.namespace.apply(work)
 
     async def _leave(self) -> None:
         for name in [name for name in self._jobs if name.startswith("ml")]:
