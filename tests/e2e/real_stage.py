@@ -30,6 +30,7 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
+from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
 
 Mirrored = tuple[str, str, Mirror[Any]]
@@ -163,8 +164,9 @@ class RealStage(Stage):
         )
 
     async def end_well(self, victim: RunningWorkload) -> None:
-        """Have its program end by itself."""
-        await self.namespace.exec(victim.workload.name, "python3", "-c", _TELL)
+        """Have its program end by itself. Who tells it may end with it, before kubectl has heard that it is told."""
+        with suppress(ClusterError):
+            await self.namespace.exec(victim.workload.name, "python3", "-c", _TELL)
 
     async def annotate(self, api_version: str, kind: str, name: str, annotations: Mapping[str, str]) -> None:
         with suppress(ApiException):  # it is gone
