@@ -15,7 +15,7 @@ from workloads.catalog import WORKLOADS
 from workloads.comparing import digest
 from workloads.workload import Size, Workload
 
-SIZE = Size.TEST
+SIZE = Size(os.environ.get("SIZE", Size.TEST))
 _LOOK_SECONDS = 0.1
 
 
