@@ -22,7 +22,7 @@ from tests.e2e.product.rendering import NAMESPACE
 from tests.e2e.product.volcano_extender import SELECTOR, asked_in_vain, stopped_extender, with_extender
 from tests.e2e.product.volcano_queues import completed, groups, reclaim, vcjob
 
-pytestmark = [pytest.mark.shape("volcano"), pytest.mark.exhaustive]
+pytestmark = pytest.mark.shape("volcano")
 
 PODS = 4
 
