@@ -105,14 +105,15 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
 
 
 async def test_adapters_of_others_are_told_what_their_values_say(helm: Binaries) -> None:
-    adapters = {"extraAdapters": ["toy", "quiet"], "adapterSettings": {"toy": {"url": "toy:1", "deep": {"list": [1]}}}}
+    settings = {"toy": {"url": "toy:1", "deep": {"list": [1]}}}
+    adapters = {"extraAdapters": ["toy", "quiet"], "adapterSettings": settings}
     await lint(helm, {**S3, "coordinator": adapters})
     alone = coordinator_of(await render(helm, {**S3, "coordinator": adapters}))
-    assert (alone.adapters, alone.adapter_settings) == (("toy", "quiet"), adapters["adapterSettings"])
+    assert (alone.adapters, alone.adapter_settings) == (("toy", "quiet"), settings)
     beside = coordinator_of(await render(helm, {**ARMADA, "coordinator": adapters}))
     assert beside.adapters == ("toy", "quiet", "armada")
     assert beside.adapter_settings.keys() == {"toy", "armada"}
-    assert beside.adapter_settings["toy"] == adapters["adapterSettings"]["toy"]
+    assert beside.adapter_settings["toy"] == settings["toy"]
 
 
 async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
