@@ -69,7 +69,7 @@ e2e: e2e-parts ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 
 .PHONY: e2e-faults
 e2e-faults: e2e-parts ## Kill every part of the product and of the schedulers at every phase of a preemption
 	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_[ap]*.py $(PYTEST_ARGUMENTS)
-	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*s.py $(PYTEST_ARGUMENTS)
+	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*faults.py $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules

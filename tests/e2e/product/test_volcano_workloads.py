@@ -86,7 +86,6 @@ async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
         assert refused == []
 
 
-@pytest.mark.exhaustive
 async def test_preempted_mpi_program_ends_in_the_same_bits(
     namespace: Namespace, toolbox: str, programs: str, installed_with_volcano: Product
 ) -> None:
@@ -111,7 +110,6 @@ async def test_preempted_mpi_program_ends_in_the_same_bits(
     assert_same_work(preempted, reference)
 
 
-@pytest.mark.exhaustive
 async def test_mpi_over_two_pods_is_not_saved_and_starts_again(
     namespace: Namespace, toolbox: str, programs: str, installed_with_volcano: Product
 ) -> None:
