@@ -96,6 +96,7 @@ async def test_a_job_that_crashed_is_restored_on_request_with_its_output_rewound
     job = await witness.running()
     async with engine.client() as client:
         await client.checkpoint(witness.uid, leave_running=True)
+        await witness.counts_on(len(witness.beats) + 2)  # there is something to rewind
         kill(first_process_of(engine, job))
         failed = await engine.until_phase(witness.uid, "Failed")
         assert failed.signal == "SIGKILL"
