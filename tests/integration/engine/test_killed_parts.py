@@ -126,7 +126,7 @@ async def test_a_job_outlives_a_series_of_random_kills(engine: Engine, seed: int
     runs = (await engine.job(witness.uid)).runs
     lost = [run for run in runs if run.signal in {"SIGTRAP", "SIGSEGV"}]  # a killed CRIU can take the program along
     assert witness.rewinds <= len(lost)
-    await witness.end(cold_starts=sum(run.restored_from is None for run in runs[1:]))
+    await witness.end(cold_starts=sum(run.started_at is not None and run.restored_from is None for run in runs[1:]))
 
 
 async def _preempt_whatever_happens(witness: Witness) -> None:
