@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from cedana_sched.kube.watching import HasName, Key, Mirror, key_of
+from cedana_sched.kube.watching import HasName, Key, Mirror, name_of
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=HasName)
@@ -38,8 +38,8 @@ class Index(Generic[K, T]):
     def note(self, before: T | None, now: T | None) -> None:
         """A mirror's sink; see `Mirror.subscribe`."""
         if before is not None and (key := self._key_of(before)) is not None and (among := self._found.get(key)):
-            among.pop(key_of(before), None)
+            among.pop(name_of(before), None)
             if not among:
                 del self._found[key]
         if now is not None and (key := self._key_of(now)) is not None:
-            self._found.setdefault(key, {})[key_of(now)] = now
+            self._found.setdefault(key, {})[name_of(now)] = now

@@ -214,25 +214,25 @@ class Mirror(Generic[T]):
                     self._drop(deleted)
 
     def _replace(self, objects: tuple[T, ...]) -> None:
-        current = {key_of(one): one for one in objects}
+        current = {name_of(one): one for one in objects}
         for key, gone in tuple(self._objects.items()):
             if key not in current:
                 self._drop(gone)
         for one in objects:
-            known = self._objects.get(key_of(one))
+            known = self._objects.get(name_of(one))
             if known is None or known.metadata.resource_version != one.metadata.resource_version:
                 self._put(one)
 
     def _put(self, now: T) -> None:
-        before = self._objects.get(key_of(now))
+        before = self._objects.get(name_of(now))
         if before is not None and before.metadata.uid != now.metadata.uid:  # deleted and made anew, unseen
             self._tell(before, None)
             before = None
-        self._objects[key_of(now)] = now
+        self._objects[name_of(now)] = now
         self._tell(before, now)
 
     def _drop(self, gone: T) -> None:
-        before = self._objects.pop(key_of(gone), None)
+        before = self._objects.pop(name_of(gone), None)
         if before is not None:
             self._tell(before, None)
 
@@ -241,6 +241,6 @@ class Mirror(Generic[T]):
             sink(before, now)
 
 
-def key_of(one: HasName) -> Key:
+def name_of(one: HasName) -> Key:
     """Under which name a mirror has it."""
     return one.metadata.namespace, one.metadata.name

@@ -256,9 +256,12 @@ async def _keep_snapshot(namespace: Namespace, signal: Signal) -> None:
 
 
 def _message(workload: Object) -> str:
-    """Of the only admission check; none where Kueue has not even listed it yet."""
-    checks = workload.get("status", {}).get("admissionChecks") or [{"message": ""}]
-    return str(checks[0]["message"])
+    """Of the only admission check."""
+    return str(workload["status"]["admissionChecks"][0]["message"])
+
+
+def _has_its_check(workload: Object) -> bool:
+    return bool(workload.get("status", {}).get("admissionChecks"))
 
 
 def _is_suspended(body: Object) -> bool:
@@ -296,7 +299,8 @@ async def test_a_preemption_is_told_held_released_and_undone(
     async with _adapting(rights) as restarted:
         assert (await restarted.signal()).uid == signal.uid, "what is pending is told again"
 
-    assert _message(await _workload_of(groups, "ml")) == "", "it has no quota yet"
+    preemptor = await groups.wait(_KUEUE, "Workload", preemptor["metadata"]["name"], _has_its_check)
+    assert _message(preemptor) == "", "it has no quota yet"
     await _keep_snapshot(groups, signal)
     await running.adapter.release(_released(Verdict.COMMITTED, signal))
 

@@ -19,7 +19,7 @@ from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _SOURCE = Path(__file__).parent / "heat.c"
 _RANKS = 2
-_STEPS = {Size.BRIEF: 2000, Size.TEST: 30_000, Size.DEMO: 60_000}
+_STEPS = {Size.BRIEF: 2000, Size.TEST: 30_000, Size.DEMO: 50_000}
 _TAIL_BYTES = 128
 _TUNING = {"mpi_yield_when_idle": "1", "pml": "ob1"}
 _TUNING_4 = {

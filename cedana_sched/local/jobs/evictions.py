@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled
 from cedana_sched.local.jobs.book import Draft, TerminateRun
 from cedana_sched.local.jobs.job import PREEMPTED, Cause, Job, JobPhase, Leaving, Run, step
-from cedana_sched.local.jobs.rules import conclude, keeps_its_place
+from cedana_sched.local.jobs.rules import awaits_release, conclude, keeps_its_place
 from cedana_sched.local.scheduler.protection import backoff_seconds
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 from cedana_sched.model.preemption import After, Release, Signal, Verdict, Victim
@@ -158,4 +158,4 @@ def snapshot_settled(draft: Draft, signal_uid: str, *, committed: bool) -> None:
 
 def is_held(job: Job) -> bool:
     """Whether the coordinator has yet to say what becomes of it."""
-    return job.phase is JobPhase.PREEMPTING and job.leaving is not None and job.leaving.signal is not None
+    return job.phase is JobPhase.PREEMPTING and awaits_release(job)

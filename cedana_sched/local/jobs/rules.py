@@ -58,7 +58,9 @@ class Ending(msgspec.Struct, frozen=True):
         if self.failure is not None:
             return self.failure
         if self.lost:
-            return f"killed by {self.signal} while it was saved" if self.signal else "its processes are gone"
+            if self.signal is not None:
+                return f"killed by {self.signal} while it was saved"
+            return "its processes are gone without a trace"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return f"exit code {self.exit_code}"
@@ -183,12 +185,17 @@ def _kind_of_end(job: Job, ending: Ending) -> str | None:
 
 
 def _is_being_saved(job: Job) -> bool:
-    return job.snapshot_signal is not None or (job.leaving is not None and job.leaving.signal is not None)
+    return job.snapshot_signal is not None or awaits_release(job)
+
+
+def awaits_release(job: Job) -> bool:
+    """Whether it leaves its place, and the coordinator has yet to release it."""
+    return job.leaving is not None and job.leaving.signal is not None
 
 
 def conclude(draft: Draft, job: Job, words: str) -> None:
     """Where a job goes after some of its runs are over; `words` say how the last one ended."""
-    if job.leaving is not None and job.leaving.signal is not None:
+    if awaits_release(job):
         return
     if job.current:
         if job.broken:

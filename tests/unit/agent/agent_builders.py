@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.store.location import StorageConfig
 
 WORKLOAD = WorkloadRef(uid="w1", namespace="default", name="sim", node="here")
 
@@ -47,3 +49,18 @@ class FakeRuntime:
         self.runs = True
 
     async def give_up(self, workload: WorkloadRef, why: str) -> None: ...
+
+
+class _Toolchain:
+    version = "4.2.1"
+
+
+def agent_of(runtime: FakeRuntime, folder: Path, store: Path) -> NodeAgent:
+    """An agent that never starts CRIU."""
+    return NodeAgent(
+        runtime=runtime,
+        storage=StorageConfig.load({"path": str(store)}),
+        toolchain=cast("Any", _Toolchain()),
+        cache_directory=folder / "cache",
+        state_directory=folder / "state",
+    )

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from cedana_sched.agent import node
-from cedana_sched.agent.node import NodeAgent
 from cedana_sched.model.orders import CheckpointFailed, Freeze, Outcome
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.store.location import StorageConfig
-from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
-
-
-class _Toolchain:
-    version = "4.2.1"
+from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
 
 
 class _KnowingRuntime(FakeRuntime):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.known = asyncio.Event()
+        self.asked, self.known = asyncio.Event(), asyncio.Event()
         self.runs = False
 
     async def ended(self, workload: WorkloadRef) -> None:
+        self.asked.set()
         await self.known.wait()
 
 
 async def _frozen(runtime: FakeRuntime, folder: Path) -> Outcome:
-    agent = NodeAgent(
-        runtime=runtime,
-        storage=StorageConfig.load({"path": str(folder)}),
-        toolchain=cast("Any", _Toolchain()),
-        cache_directory=folder / "cache",
-        state_directory=folder / "state",
-    )
-    async with agent:
+    async with agent_of(runtime, folder, folder) as agent:
         (outcome,) = [outcome async for outcome in agent.perform(Freeze("c1", WORKLOAD))]
     return outcome
 
@@ -52,8 +39,8 @@ def _assert_ended(outcome: Outcome) -> None:
 async def test_answer_waits_until_the_owner_knows(tmp_path: Path) -> None:
     runtime = _KnowingRuntime(tmp_path)
     freezing = asyncio.create_task(_frozen(runtime, tmp_path))
-    done, _ = await asyncio.wait([freezing], timeout=0.2)
-    assert not done
+    await asyncio.wait_for(runtime.asked.wait(), 10)
+    assert not freezing.done()
     runtime.known.set()
     _assert_ended(await asyncio.wait_for(freezing, 10))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -17,24 +17,14 @@ from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.snapshots import take
-from tests.unit.agent.agent_builders import FakeRuntime
+from tests.unit.agent.agent_builders import FakeRuntime, agent_of
 
 SIM = Identity("bio", "md")
 PAGES = bytes(range(256)) * 16 * 40
 
 
-class _Toolchain:
-    version = "4.2.1"
-
-
 def _agent(tmp_path: Path, store: Path) -> NodeAgent:
-    return NodeAgent(
-        runtime=FakeRuntime(tmp_path),
-        storage=StorageConfig.load({"path": str(store)}),
-        toolchain=cast("Any", _Toolchain()),
-        cache_directory=tmp_path / "cache",
-        state_directory=tmp_path / "state",
-    )
+    return agent_of(FakeRuntime(tmp_path), tmp_path, store)
 
 
 async def _performed(agent: NodeAgent, ref: SnapshotRef) -> Outcome:
