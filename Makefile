@@ -67,9 +67,9 @@ e2e: e2e-parts ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e-faults
-e2e-faults: e2e-parts ## Kill every part of the product and of the schedulers at every phase of a preemption
-	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_[ap]*.py $(PYTEST_ARGUMENTS)
-	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*faults.py $(PYTEST_ARGUMENTS)
+e2e-faults: e2e-parts ## Kill every part of everything at every phase of a preemption; try each adapter's whole conformance
+	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_[ap]*.py tests/e2e/test_*conformance*.py $(PYTEST_ARGUMENTS)
+	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*faults.py tests/e2e/test_volcano_conformance*.py $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules

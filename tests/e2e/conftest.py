@@ -62,6 +62,12 @@ async def kinds(api: Api, helm: Binaries) -> None:
     await installation.define_kinds(api, helm)
 
 
+def _is_beyond_the_brief(item: pytest.Item) -> bool:
+    brief = item.get_closest_marker("brief")
+    return brief is not None and item.name not in brief.args
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks itself
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out.
 
@@ -71,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ours = [item for item in items if item.path.is_relative_to(_HERE)]
     for item in ours:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+        if _is_beyond_the_brief(item):
+            item.add_marker(pytest.mark.exhaustive)
     items.sort(key=lambda item: item.path.is_relative_to(_HERE / "product"))
     left_out = [item for item in ours if not is_for(item, shape)]
     if left_out:

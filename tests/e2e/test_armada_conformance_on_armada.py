@@ -13,10 +13,12 @@ from tests.cluster.armada.jobs import Jobs
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.armada_stage import RealArmadaStage
 from tests.e2e.cable import Cable
+from tests.e2e.real_stage import BRIEF
 
 pytestmark = pytest.mark.any_shape
 
 
+@pytest.mark.brief(*BRIEF)
 class TestArmadaOnArmada(AdapterConformance):
     @pytest_asyncio.fixture(loop_scope="session")
     async def stage(self, namespace: Namespace, toolbox: str, armada: Armada) -> AsyncIterator[Stage]:

@@ -18,6 +18,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.cluster.steps import Steps
 from tests.e2e.product.volcano_queues import RECLAIMS, SCHEDULER
+from tests.e2e.real_stage import BRIEF
 from tests.e2e.volcano_field import Field
 from tests.e2e.volcano_hold import ASKED, VolcanoHold
 from tests.e2e.volcano_stage import RealVolcanoStage
@@ -58,6 +59,7 @@ async def _is_asked(cluster: Cluster, api: Api) -> None:
         await wait_until_refused(lambda: namespace.kubectl(*evicts, stdin=evicted), ASKED)
 
 
+@pytest.mark.brief(*BRIEF)
 class TestVolcanoOnVolcano(AdapterConformance):
     @pytest.fixture
     def stage(self, namespace: Namespace, toolbox: str, field: Field, hold: VolcanoHold) -> Stage:

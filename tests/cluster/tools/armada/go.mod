@@ -173,6 +173,7 @@ require (
 )
 
 tool (
+	github.com/armadaproject/armada/cmd/armadactl
 	github.com/armadaproject/armada/cmd/eventingester
 	github.com/armadaproject/armada/cmd/executor
 	github.com/armadaproject/armada/cmd/lookout
