@@ -23,9 +23,10 @@ from cedana_sched.agent.runtime import RunningContainer
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot.archive import write_archive
 from cedana_sched.snapshot.dump import Dump, DumpRequest
-from cedana_sched.snapshot.freezer import thaw_together
+from cedana_sched.snapshot.freezer import members, thaw_together
 from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback, shared_namespaces
 from cedana_sched.snapshot.stream import StreamSink, StreamWriter
+from cedana_sched.snapshot.tcp_orphans import await_delivery
 from cedana_sched.snapshot.toolchain import Toolchain
 
 LAYER = "rootfs.tar"
@@ -62,6 +63,7 @@ class WorkloadDump:
         """
         began = time.monotonic()
         try:
+            await_delivery({pid for cgroup in self._workload.freezers for pid in members(cgroup)})
             with self._connections_held():
                 self._run_all(self._steps())
         except BaseException:

@@ -9,26 +9,32 @@ from typing import Final, NamedTuple
 
 PROC: Final = Path("/proc")
 ESTABLISHED, SYN_RECEIVED, CLOSE_WAIT = "01", "03", "08"  # linux tcp_states.h
-_NOBODY = "0"
-"""Inode of sockets that no process has."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+End = tuple[Address, int]
+"""With its port."""
 
 
 class Connection(NamedTuple):
     """One end of a connection."""
 
-    local: Address
-    remote: Address
+    local: End
+    remote: End
     state: str
     """As the table writes it, such as `ESTABLISHED`."""
-    has_owner: bool
-    """Whether a process has it; one that waits to be accepted has none."""
+    unacknowledged: int
+    """Bytes that the other end has not received; an end of all data is one."""
+    inode: int
+    """0 if no process has it: it waits to be accepted, or was closed."""
+
+    @property
+    def has_owner(self) -> bool:
+        return self.inode != 0
 
     @property
     def is_within(self) -> bool:
         """Whether both ends are in the same network."""
-        return self.local == self.remote or self.remote.is_loopback
+        return self.local[0] == self.remote[0] or self.remote[0].is_loopback
 
 
 def connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
@@ -55,7 +61,7 @@ def remote_addresses(pids: Iterable[int], proc: Path = PROC) -> frozenset[str]:
             network = (proc / str(pid) / "ns/net").stat().st_ino
             if network not in seen:
                 seen.add(network)
-                found.update(str(one.remote) for one in connections(pid, proc) if _leads_out(one))
+                found.update(str(one.remote[0]) for one in connections(pid, proc) if _leads_out(one))
         except (FileNotFoundError, ProcessLookupError):
             continue
     return frozenset(found)
@@ -68,8 +74,13 @@ def _leads_out(connection: Connection) -> bool:
 def _rows(table: Path) -> Iterator[Connection]:
     for line in table.read_text().splitlines()[1:]:
         fields = line.split()
-        local, remote = (_address(field.split(":")[0]) for field in fields[1:3])
-        yield Connection(local, remote, fields[3], fields[9] != _NOBODY)
+        waiting_to_leave, _, _ = fields[4].partition(":")
+        yield Connection(_end(fields[1]), _end(fields[2]), fields[3], int(waiting_to_leave, 16), int(fields[9]))
+
+
+def _end(text: str) -> End:
+    address, port = text.split(":")
+    return _address(address), int(port, 16)
 
 
 def _address(text: str) -> Address:

@@ -47,6 +47,38 @@ print("connected")
 time.sleep(60)
 """
 
+LISTENER = """
+import os, socket, time
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+server.bind(("127.0.0.1", 7070))
+server.listen()
+connection, _ = server.accept()
+print("connected")
+while not os.path.exists("/data/may read"):
+    time.sleep(0.02)
+received = 0
+while part := connection.recv(10000):
+    received += len(part)
+print(received)
+time.sleep(60)
+"""
+
+SPEAKER = """
+import socket, time
+while True:
+    try:
+        connection = socket.create_connection(("127.0.0.1", 7070))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.02)
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+connection.sendall(bytes(100_000))
+connection.close()
+print("said all")
+time.sleep(60)
+"""
+
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -99,6 +131,21 @@ def test_a_connection_that_is_not_accepted_yet_is_a_matter_of_time(lab: Laborato
     assert isinstance(report, CaptureFailed), report
     assert "had not accepted" in report.why
     assert report.retryable
+
+
+def test_what_was_said_before_a_connection_was_closed_is_not_lost(lab: Laboratory) -> None:
+    pod = lab.node.pod("pod-1")
+    listener = pod.run("listener", LISTENER)
+    pod.run("speaker", SPEAKER).await_lines(1)
+    listener.await_lines(1)
+    report = asyncio.run(lab.capture(lab.freeze(pod)))
+    assert isinstance(report, CaptureFailed), report
+    assert "whose other end is closed" in report.why
+    assert report.retryable
+    (pod.volume / "may read").touch()
+    listener.await_lines(2)
+    assert listener.lines[1] == "100000"
+    lab.dump(lab.freeze(pod))
 
 
 def test_a_connection_from_elsewhere_that_is_never_accepted_is_left_out(lab: Laboratory) -> None:

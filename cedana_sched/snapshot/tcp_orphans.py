@@ -1,0 +1,75 @@
+"""What a process sent before it closed its end of a connection, and its peer has not received yet.
+
+The kernel goes on to deliver that in nobody's name (tcp(7), tcp_max_orphans). CRIU saves what processes have, so such
+data would be lost with the kernel that has them, and a peer among the saved processes would wait for them for ever.
+Most of them arrive within the moment, as the peer's kernel receives for it while it is frozen; where its buffer is
+full, the peer has to read first. It is the same with a connection whose making the other end has not heard of yet:
+CRIU sees only those that wait to be accepted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cedana_sched.snapshot.dump import DumpInterruptedError
+from cedana_sched.snapshot.tcp_table import PROC, SYN_RECEIVED, Connection, connections
+
+_PATIENCE_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.01
+
+
+def await_delivery(pids: Collection[int], proc: Path = PROC) -> None:
+    """Wait until nothing is under way to these frozen processes from ends that nobody has, any more or yet.
+
+    Raises:
+        DumpInterruptedError: it does not arrive while they are frozen.
+    """
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while missing := _missing(pids, proc):
+        if time.monotonic() > until:
+            raise DumpInterruptedError(missing, remedy="that would be lost; the snapshot is tried again")
+        time.sleep(_PAUSE_SECONDS)  # the kernel tells nobody when it has arrived
+
+
+def _missing(pids: Collection[int], proc: Path) -> str | None:
+    """To any one of them."""
+    for table in _tables(pids, proc):
+        orphans = [one for one in table if not one.has_owner and (one.unacknowledged or one.state == SYN_RECEIVED)]
+        if orphans:
+            ours = set(_sockets(pids, proc))
+            ends = {(one.local, one.remote) for one in table if one.inode in ours}
+            for orphan in orphans:
+                if (orphan.remote, orphan.local) in ends:
+                    return _sentence(orphan)
+    return None
+
+
+def _sentence(orphan: Connection) -> str:
+    if orphan.state == SYN_RECEIVED:
+        return f"a connection of its own to port {orphan.local[1]} is only half made"
+    return f"it has not read the last {orphan.unacknowledged} bytes of a connection whose other end is closed"
+
+
+def _tables(pids: Collection[int], proc: Path) -> Iterator[list[Connection]]:
+    """Of each network that they are in."""
+    seen: set[int] = set()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            network = (proc / str(pid) / "ns/net").stat().st_ino
+            if network not in seen:
+                seen.add(network)
+                yield list(connections(pid, proc))
+
+
+def _sockets(pids: Collection[int], proc: Path) -> Iterator[int]:
+    """Inodes."""
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for descriptor in (proc / str(pid) / "fd").iterdir():
+                kind, _, number = str(descriptor.readlink()).partition(":")
+                if kind == "socket":
+                    yield int(number.strip("[]"))
