@@ -1,6 +1,6 @@
 """Measure how long a preemptor waits, with the product and without it, on one cluster: `make bench-cluster`.
 
-    python -m tests.bench.cluster [--schedulers Kueue Volcano Armada] [--places 2] [--repetitions 3]
+    python -m tests.bench.cluster [--schedulers Kueue Volcano ...] [--places 2] [--repetitions 3]
                                   [--kept build/bench-cluster.json] [--write docs/bench-cluster.md]
 
 The cluster is that of CLUSTER_NAME, brought up if it is not; the schedulers are there one after the other. Whether the
@@ -27,7 +27,7 @@ from tests.bench.report import machine
 from tests.bench.schedulers.armada import Armada
 from tests.bench.schedulers.kueue import Kueue
 from tests.bench.schedulers.scheduler import Scheduler
-from tests.bench.schedulers.volcano import Volcano
+from tests.bench.schedulers.volcano import Volcano, VolcanoWithExtender
 from tests.cluster import lifetime, settings
 from tests.cluster.api.client import Api
 from tests.cluster.bring_up import bring_up, lay_images
@@ -38,7 +38,7 @@ from tests.cluster.images.catalog import find_images
 from tests.cluster.steps import Steps
 from tests.e2e.product import installation, s3_server
 
-SCHEDULERS: dict[str, type[Scheduler]] = {one.name: one for one in (Kueue, Volcano, Armada)}
+SCHEDULERS: dict[str, type[Scheduler]] = {one.name: one for one in (Kueue, Volcano, VolcanoWithExtender, Armada)}
 VICTIMS = {"ignores SIGTERM": IGNORES_SIGTERM, "ends at SIGTERM": ENDS_AT_ONCE}
 _SHARE = 0.43
 """Of a node is half of its pods' request: more than two fifths, so that each group owns two pods of four and no third;
@@ -64,8 +64,7 @@ async def measure(
         s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
         product = await stack.enter_async_context(installation.installed(cluster, api, s3, steps))
         for name in names:
-            async with SCHEDULERS[name].ready(cluster, steps) as scheduler:
-                await product.install(**scheduler.values())
+            async with SCHEDULERS[name].ready(product, steps) as scheduler:
                 cases = [(victim, protected) for victim in VICTIMS for protected in (False, True)]
                 for number, (victim, protected) in enumerate(cases * repetitions):
                     what = f"{name} {1 + number // len(cases)}: {victim}, {'with' if protected else 'without'} us"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tests.bench.preemption import Preemption, Stage, now
 from tests.bench.schedulers.scheduler import Scheduler
 from tests.cluster.api.client import Object
 from tests.cluster.armada import armada as server
 from tests.cluster.armada.jobs import pod_name
-from tests.cluster.cluster import Cluster
 from tests.cluster.steps import Steps
 from tests.e2e.product.armada_jobs import SET, Group
+from tests.e2e.product.installation import Product
 
 
 class Armada:
@@ -22,25 +22,20 @@ class Armada:
 
     Args:
         server: that is up.
-        url: where pods find it.
     """
 
     name: ClassVar[str] = "Armada"
 
-    def __init__(self, server: server.Armada, url: str) -> None:
+    def __init__(self, server: server.Armada) -> None:
         self._server = server
-        self._url = url
 
     @classmethod
     @asynccontextmanager
-    async def ready(cls, cluster: Cluster, steps: Steps) -> AsyncIterator[Self]:
+    async def ready(cls, product: Product, steps: Steps) -> AsyncIterator[Self]:
         """See `Scheduler`."""
-        async with server.Armada.beside(cluster, steps) as running:
-            yield cls(running, running.address_in(cluster))
-
-    def values(self) -> Mapping[str, Any]:
-        """See `Scheduler`."""
-        return {"armada": {"enabled": True, "url": self._url}}
+        async with server.Armada.beside(product.cluster, steps) as running:
+            await product.install(armada={"enabled": True, "url": running.address_in(product.cluster)})
+            yield cls(running)
 
     async def preempt(self, stage: Stage) -> Preemption:
         """See `Scheduler`."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tests.bench.preemption import Preemption, Stage, first_of_each, now, says
 from tests.bench.schedulers.scheduler import Scheduler
 from tests.cluster.addons.catalog import install
 from tests.cluster.api.client import Object
-from tests.cluster.cluster import Cluster
 from tests.cluster.steps import Steps
+from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
 
 _CHECK = "checkpoint-restore"
@@ -24,14 +24,11 @@ class Kueue:
 
     @classmethod
     @asynccontextmanager
-    async def ready(cls, cluster: Cluster, steps: Steps) -> AsyncIterator[Self]:
+    async def ready(cls, product: Product, steps: Steps) -> AsyncIterator[Self]:
         """See `Scheduler`."""
-        await install(cluster, ["kueue"], steps)
+        await install(product.cluster, ["kueue"], steps)
+        await product.install(kueue={"enabled": True})
         yield cls()
-
-    def values(self) -> Mapping[str, Any]:
-        """See `Scheduler`."""
-        return {"kueue": {"enabled": True}}
 
     async def preempt(self, stage: Stage) -> Preemption:
         """See `Scheduler`."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from tests.bench.preemption import Preemption, Stage
-from tests.cluster.cluster import Cluster
 from tests.cluster.steps import Steps
+from tests.e2e.product.installation import Product
 
 
 class Scheduler(Protocol):
@@ -18,16 +17,12 @@ class Scheduler(Protocol):
     """As people call it."""
 
     @classmethod
-    def ready(cls, cluster: Cluster, steps: Steps) -> AbstractAsyncContextManager[Self]:
-        """Have it on a cluster.
+    def ready(cls, product: Product, steps: Steps) -> AbstractAsyncContextManager[Self]:
+        """Have it on the product's cluster, and the product know of it.
 
         Raises:
-            ClusterError: it does not come up.
+            ClusterError: one of them does not come up.
         """
-        ...
-
-    def values(self) -> Mapping[str, Any]:
-        """What our chart is told of it."""
         ...
 
     async def preempt(self, stage: Stage) -> Preemption:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tests.bench.preemption import Preemption, Stage, first_of_each, now, says
 from tests.bench.schedulers.scheduler import Scheduler
 from tests.cluster.addons import volcano as addon
 from tests.cluster.addons.catalog import install
 from tests.cluster.api.client import Object
-from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.audit import Write
 from tests.cluster.steps import Steps
+from tests.e2e.product.installation import Product
+from tests.e2e.product.volcano_extender import ACCOUNT, with_extender
 from tests.e2e.product.volcano_queues import RECLAIMS, SCHEDULER, groups, vcjob
 
 
@@ -23,14 +25,11 @@ class Volcano:
 
     @classmethod
     @asynccontextmanager
-    async def ready(cls, cluster: Cluster, steps: Steps) -> AsyncIterator[Self]:
+    async def ready(cls, product: Product, steps: Steps) -> AsyncIterator[Self]:
         """See `Scheduler`."""
-        await install(cluster, [addon.Volcano(RECLAIMS)], steps)
+        await install(product.cluster, [addon.Volcano(RECLAIMS)], steps)
+        await product.install(volcano={"enabled": True})
         yield cls()
-
-    def values(self) -> Mapping[str, Any]:
-        """See `Scheduler`."""
-        return {"volcano": {"enabled": True}}
 
     async def preempt(self, stage: Stage) -> Preemption:
         """See `Scheduler`."""
@@ -41,9 +40,30 @@ class Volcano:
             began = now()
             await stage.namespace.apply(_vcjob("train", "ml", stage, stage.places, stage.places, stage.preemptor()))
             await stage.run("train-")
-            marks = stage.writes("pods/status", ("md-",))
-            chosen = first_of_each(w for w in marks if w.user == SCHEDULER and says(w, "DisruptionTarget"))
-            return Preemption(began, tuple(chosen), ("md-",), ("train-",))
+            return Preemption(began, tuple(first_of_each(self._choices(stage))), ("md-",), ("train-",))
+
+    def _choices(self, stage: Stage) -> Iterator[Write]:
+        """What Volcano writes, or would write, of its victims."""
+        writes = stage.writes("pods/status", ("md-",))
+        return (write for write in writes if write.user == SCHEDULER and says(write, "DisruptionTarget"))
+
+
+class VolcanoWithExtender(Volcano):
+    """Volcano as the notes of our release say, which asks our extender before it evicts."""
+
+    name: ClassVar[str] = "Volcano with the extender"
+
+    @classmethod
+    @asynccontextmanager
+    async def ready(cls, product: Product, steps: Steps) -> AsyncIterator[Self]:
+        """See `Scheduler`."""
+        await with_extender(product, steps)
+        yield cls()
+
+    def _choices(self, stage: Stage) -> Iterator[Write]:
+        """The extender names whom Volcano means before Volcano does."""
+        yield from (write for write in stage.writes("pods", ("md-",)) if write.user == ACCOUNT)
+        yield from super()._choices(stage)
 
 
 def _vcjob(name: str, queue: str, stage: Stage, pods: int, at_least: int, spec: Object) -> Object:

@@ -17,13 +17,11 @@ from tests.cluster.steps import Steps
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.rendering import NAMESPACE
-from tests.e2e.product.volcano_extender import EXTENDER, asked_in_vain, silent_extender, with_extender
+from tests.e2e.product.volcano_extender import ACCOUNT, asked_in_vain, silent_extender, with_extender
 from tests.e2e.product.volcano_queues import HOST, completed, groups, on, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
 
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{EXTENDER}"
 LONG = 400
 """Counts of pods that go on while others come."""
 OPEN = "tests.cluster/open"

@@ -22,6 +22,7 @@ from tests.e2e.product.installation import Product
 from tests.e2e.product.rendering import NAMESPACE, RELEASE
 
 EXTENDER: Final = f"{RELEASE}-volcano-extender"
+ACCOUNT: Final = f"system:serviceaccount:{NAMESPACE}:{EXTENDER}"
 SELECTOR: Final = "app.kubernetes.io/component=volcano-extender"
 ASKED_IN_VAIN: Final = b"Reclaimable failed with error"
 SEVERAL: Final = 6
