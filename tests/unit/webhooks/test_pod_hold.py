@@ -92,8 +92,15 @@ class Desk:
         told = configuration(scheduler_users=frozenset({SCHEDULER}), excluded_namespaces=frozenset({"monitoring"}))
         self.marked: list[str] = []
         self.seconds = 1000.0
+        self.now = NOW
         persistent = FirstRequests(lambda: self.seconds, longest_gap_seconds=LONGEST_GAP_SECONDS)
-        self._hold = PodHold(known, told, self, first_requests=persistent, now=lambda: NOW)
+        self._hold = PodHold(
+            known, told, self, first_requests=persistent, now=lambda: self.now, clock=lambda: self.seconds
+        )
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.now += timedelta(seconds=seconds)
 
     def asked(self, pod: Metadata, by: str) -> None:
         self.marked.append(f"{pod.uid} by {by}")
@@ -154,6 +161,27 @@ def test_who_was_spared_is_held_anew() -> None:
 def test_who_could_not_be_saved_and_is_to_run_on_stays() -> None:
     desk = Desk(hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=-3))
     assert refused(desk.ask(eviction())).startswith("Kept running by cedana")
+
+
+def test_who_was_kept_running_is_held_anew_when_it_is_asked_for_all_the_while() -> None:
+    desk = Desk(hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=-3))
+    for _ in range(56):
+        refused(desk.ask(eviction(annotations=mark(since=-20, last=-2))))
+        desk.wait(1)
+    assert desk.marked == [], "a wish that lasts so long would be let through when it counts again"
+    desk.wait(2)
+    assert desk.ask(eviction(annotations=mark(since=-20, last=-2))).decision == "not-yet-held"
+    assert desk.marked
+
+
+def test_nobody_waits_for_ever_for_a_mark_that_cannot_be_written() -> None:
+    desk = Desk()
+    for _ in range(30):
+        refused(desk.ask(eviction()))
+        desk.wait(1)
+    assert desk.ask(eviction()) == Answer("nobody-holds")
+    desk.wait(7)
+    refused(desk.ask(eviction()))
 
 
 def test_of_several_holds_the_newest_counts() -> None:
@@ -217,6 +245,28 @@ def test_a_wish_with_a_gap_is_another_one() -> None:
         desk.seconds = 1000.0 + waited
         refused(desk.ask(eviction()))
     assert desk.marked == []
+
+
+def test_a_slow_scheduler_is_believed_after_a_while() -> None:
+    desk = of_others(left=600)
+    for _ in range(8):
+        refused(desk.ask(eviction()))
+        desk.wait(4)
+    assert desk.marked == []
+    refused(desk.ask(eviction()))
+    assert desk.marked
+
+
+def test_what_a_replica_only_looks_up_does_not_disturb_what_it_remembers() -> None:
+    seconds = [0.0]
+    requests = FirstRequests(lambda: seconds[0], longest_gap_seconds=5.0)
+    requests.waited("a")
+    seconds[0] = 10.0
+    assert [requests.waited("a", remember=False) for _ in range(2)] == [0.0, 0.0]
+    assert len(requests) == len(requests._last) == 0
+    requests.waited("a")
+    seconds[0] = 12.0
+    assert requests.waited("a") == 2.0
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class FirstRequests:
         now = self._clock()
         self._forget(now)
         if now - self._last.get(key, now) > self._longest_gap_seconds:
-            del self._since[key]
+            del self._since[key], self._last[key]
         since = self._since.get(key, now)
         if remember:
             self._since.setdefault(key, since)

@@ -9,6 +9,7 @@ are never held.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
@@ -29,6 +30,8 @@ from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import PreemptionHold
 
 DISRUPTED: Final = "DisruptionTarget"
+KEPT: Final = "kept"
+"""The decision on a pod that its policy keeps running."""
 RELEASE_LASTS: Final = timedelta(seconds=60)
 """An eviction that was released and has not come by then is another one when it comes."""
 RETRY_SECONDS: Final = 1
@@ -38,6 +41,9 @@ PERSISTENT_SECONDS: Final = 3.0
 """Who is asked for after others, while these are being saved, is asked for so long before it is believed."""
 LONGEST_GAP_SECONDS: Final = 2.5
 """Between two requests that are one wish; with two replicas, each of us may see every other one."""
+LONGEST_SILENCE_SECONDS: Final = 6.0
+"""The same where only a bound is looked for. It is shorter than marks last, so that whoever is asked for anew after his
+mark has become stale is asked for anew here, too."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -53,7 +59,14 @@ class Marker(Protocol):
     def asked(self, pod: Metadata, by: str) -> None: ...
 
 
-def decide(pod_uid: str, mark: EvictionMark | None, holds: Iterable[PreemptionHold], now: datetime) -> Decision:
+def decide(
+    pod_uid: str,
+    mark: EvictionMark | None,
+    holds: Iterable[PreemptionHold],
+    now: datetime,
+    *,
+    told_seconds: float = 0.0,
+) -> Decision:
     """Whether this pod may be evicted now.
 
     Args:
@@ -61,6 +74,7 @@ def decide(pod_uid: str, mark: EvictionMark | None, holds: Iterable[PreemptionHo
         mark: what is known of the scheduler's wish.
         holds: all of this pod.
         now: by the clock that deadlines are written with.
+        told_seconds: for how long the mark has been asked for here; it may be that it can never be written.
     """
     newest = max(holds, key=lambda hold: hold.spec.created_at, default=None)
     if newest is not None and newest.status.deadline is not None:
@@ -71,9 +85,9 @@ def decide(pod_uid: str, mark: EvictionMark | None, holds: Iterable[PreemptionHo
         if verdict in {Verdict.COMMITTED, Verdict.LET_GO} and _is_recent(newest, now):
             return Decision("released")
         if verdict is Verdict.KEEP_RUNNING and _is_recent(newest, now):
-            return Decision("kept", "Kept running by cedana: it could not be saved, and its policy says so")
+            return Decision(KEPT, "Kept running by cedana: it could not be saved, and its policy says so")
     waited = mark.waited(now) if mark is not None and mark.is_fresh(now) else 0.0
-    left = UNANNOUNCED_SECONDS - waited
+    left = UNANNOUNCED_SECONDS - max(waited, told_seconds)
     if left > 0:
         return Decision("not-yet-held", _sentence("the coordinator has not taken the eviction up yet", left))
     return Decision("nobody-holds")
@@ -92,7 +106,9 @@ class PodHold:
     """Answers the writes of pods' statuses by which schedulers evict.
 
     Args:
+        first_requests: when each wish began; `LONGEST_GAP_SECONDS` end it.
         now: the time of day, as deadlines are written with.
+        clock: seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -103,11 +119,14 @@ class PodHold:
         *,
         first_requests: FirstRequests,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._knowledge = knowledge
         self._configuration = configuration
         self._marker = marker
         self._first_requests = first_requests
+        self._doubted = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
+        self._told = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
         self._now = now
 
     def answer(self, request: Request) -> Answer:
@@ -117,10 +136,13 @@ class PodHold:
             return Answer("not-ours")
         pod = msgspec.convert(before["metadata"], Metadata)
         mark = read_mark(pod.annotations)
-        decision = decide(pod.uid, mark, self._knowledge.holds_of_pod(pod.uid), self._now())
+        told = self._told.waited(pod.uid, remember=False)
+        decision = decide(pod.uid, mark, self._knowledge.holds_of_pod(pod.uid), self._now(), told_seconds=told)
         if decision.refused is None:
             return Answer(decision.word)
-        if not request.dry_run and not self._is_a_whim(pod.uid, mark):
+        # of who is kept the wish is not marked: it would be as old as the refusals once these end, and let through
+        if not request.dry_run and decision.word != KEPT and not self._is_a_whim(pod.uid, mark):
+            self._told.waited(pod.uid)
             self._marker.asked(pod, request.user_info.username)
         refusal = Refusal(429, "TooManyRequests", decision.refused, retry_after_seconds=RETRY_SECONDS)
         return Answer(decision.word, refusal=refusal)
@@ -129,13 +151,15 @@ class PodHold:
         """Whether it is another victim in place of those that are being saved for the same preemptor, most likely.
 
         A scheduler that is refused chooses anew in each cycle, and not always the same; whom it would not take in the
-        end is not to be frozen.
+        end is not to be frozen. A slow scheduler, whose cycles are all gaps, is believed after a while.
         """
         now = self._now()
-        waited = self._first_requests.waited(pod_uid)
+        waited, doubted = self._first_requests.waited(pod_uid), self._doubted.waited(pod_uid)
         if mark is not None and mark.is_fresh(now):
             return False
-        return waited < PERSISTENT_SECONDS and self._knowledge.saves_pods(now, timedelta(seconds=CYCLE_SECONDS))
+        if waited >= PERSISTENT_SECONDS or doubted >= UNANNOUNCED_SECONDS:
+            return False
+        return self._knowledge.saves_pods(now, timedelta(seconds=CYCLE_SECONDS))
 
     def _is_held(self, request: Request, before: Object, now: Object) -> bool:
         """Only schedulers' evictions of protected pods that run, and are not being deleted already."""
