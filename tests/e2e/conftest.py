@@ -67,11 +67,16 @@ def _is_beyond_the_brief(item: pytest.Item) -> bool:
     return brief is not None and item.name not in brief.args
 
 
+def _lateness(item: pytest.Item) -> tuple[bool, bool]:
+    return "other_cluster" in getattr(item, "fixturenames", ()), item.path.is_relative_to(_HERE / "product")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks itself
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out.
 
-    Those of the installed product come last: it stays until the end, and the others look at the parts without it.
+    Those of the installed product come late: it stays until the end, and the others look at the parts without it. Those
+    with a second cluster come last: Armada counts on it for half a minute after it is gone, and would give it jobs.
     """
     shape = read(settings.kind_config())
     ours = [item for item in items if item.path.is_relative_to(_HERE)]
@@ -79,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
         if _is_beyond_the_brief(item):
             item.add_marker(pytest.mark.exhaustive)
-    items.sort(key=lambda item: item.path.is_relative_to(_HERE / "product"))
+    items.sort(key=_lateness)
     left_out = [item for item in ours if not is_for(item, shape)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -1,7 +1,4 @@
-"""One Armada has two clusters with the product and one bucket: a preempted job goes on in whichever has room.
-
-It comes after the other tests with Armada, which still counts on a cluster for half a minute after it is gone.
-"""
+"""One Armada has two clusters with the product and one bucket: a preempted job goes on in whichever has room."""
 
 from __future__ import annotations
 
