@@ -80,9 +80,9 @@ class Armada:
     @asynccontextmanager
     async def without(self, *parts: str) -> AsyncIterator[None]:
         """Let these of its programs and stores, or its `executor`, die; after the block they are started again."""
-        for part in parts:
-            await self._runs(part).kill_service(part)
         try:
+            for part in parts:
+                await self._runs(part).kill_service(part)
             yield
         finally:
             for part in parts:
