@@ -43,10 +43,12 @@ async def hold(
 ) -> AsyncIterator[VolcanoHold]:
     """Our webhook, asked by the API server."""
     async with VolcanoHold.serving(cluster, tmp_path_factory.mktemp("webhook")) as (hold, configuration):
-        await api.create(configuration)
-        await _is_asked(cluster, api)
-        yield hold
-        await api.delete(configuration["apiVersion"], configuration["kind"], configuration["metadata"]["name"])
+        await api.apply(configuration)
+        try:
+            await _is_asked(cluster, api)
+            yield hold
+        finally:
+            await api.delete(configuration["apiVersion"], configuration["kind"], configuration["metadata"]["name"])
 
 
 async def _is_asked(cluster: Cluster, api: Api) -> None:
