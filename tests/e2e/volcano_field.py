@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.product.volcano_queues import BATCH, groups, vcjob
+from tests.e2e.product.volcano_queues import BATCH, HOST, groups, on, urgency, vcjob
 
-_PRIORITIES = "scheduling.k8s.io/v1"
 _FILLING = 7000
 _WAITS = ("sh", "-c", "trap exit TERM; sleep 3600 & wait")
 
@@ -36,23 +35,22 @@ class Field:
     @asynccontextmanager
     async def laid(cls, cluster: Cluster, api: Api, image: str) -> AsyncIterator[Field]:
         here, there = sorted(cluster.nodes)
-        async with Namespace.created(cluster, api, "conformance-field") as namespace, groups(namespace):
-            field = cls(here, f"{namespace.name}-bio", f"{namespace.name}-ml", namespace.name)
-            priority = {"apiVersion": _PRIORITIES, "kind": "PriorityClass", "metadata": {"name": field.urgent}}
-            await api.apply({**priority, "value": 1000})
+        async with (
+            Namespace.created(cluster, api, "conformance-field") as namespace,
+            groups(namespace),
+            urgency(namespace) as urgent,
+        ):
+            field = cls(here, f"{namespace.name}-bio", f"{namespace.name}-ml", urgent)
             filler = vcjob("filler", "bio", namespace, image, *_WAITS, pods=1)
             await namespace.apply(placed(filler, field.bio, there, _FILLING))
             await namespace.ready("filler-sim-0")
             yield field
             await namespace.delete(BATCH, "Job", "filler")
-            await api.delete(_PRIORITIES, "PriorityClass", field.urgent)
 
 
 def placed(job: Object, queue: str, node: str, millicpu: int) -> Object:
     """The same job, whose pods ask for so much, in this queue and on this node."""
     job["spec"]["queue"] = queue
     (task,) = job["spec"]["tasks"]
-    spec = task["template"]["spec"]
-    spec["nodeSelector"] = {"kubernetes.io/hostname": node}
-    spec["containers"][0]["resources"] = {"requests": {"cpu": f"{millicpu}m"}}
-    return job
+    task["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{millicpu}m"}}
+    return on({HOST: node}, job)

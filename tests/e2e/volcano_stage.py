@@ -15,7 +15,7 @@ from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_volcano.adapter import VolcanoAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.product.volcano_queues import BATCH, SCHEDULING, vcjob
+from tests.e2e.product.volcano_queues import BATCH, SCHEDULING, completed, vcjob
 from tests.e2e.real_stage import UNTIL_TOLD, Mirrored, RealStage, protected, workload_of
 from tests.e2e.volcano_field import Field, placed
 from tests.e2e.volcano_hold import VolcanoHold
@@ -87,11 +87,7 @@ class RealVolcanoStage(RealStage):
 
     async def finish(self, victim: RunningWorkload) -> None:
         await self.end_well(victim)
-
-        def is_completed(body: Object) -> bool:
-            return bool(body.get("status", {}).get("state", {}).get("phase") == "Completed")
-
-        await self.namespace.wait(BATCH, "Job", _job_of(victim), is_completed)
+        await completed(self.namespace, _job_of(victim))
 
     async def give_up(self, workload: RunningWorkload) -> None:
         await self._delete(_job_of(workload))
