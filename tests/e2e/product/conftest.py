@@ -19,6 +19,7 @@ from tests.e2e.product import installation, s3_server
 from tests.e2e.product.armada_jobs import product_beside
 from tests.e2e.product.installation import Product
 from tests.e2e.product.s3_server import S3Server
+from tests.e2e.product.volcano_extender import with_extender
 from tests.e2e.product.volcano_queues import RECLAIMS
 
 
@@ -67,6 +68,13 @@ async def volcano_that_reclaims(cluster: Cluster, steps: Steps) -> None:
 async def installed_with_volcano(volcano_that_reclaims: None, installed: Product) -> Product:
     """The product beside Volcano."""
     await installed.ensure(volcano={"enabled": True})
+    return installed
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed_with_extender(installed: Product, volcano: None, steps: Steps) -> Product:
+    """The product with Volcano's extender, and Volcano with the configuration that the release's notes ask for."""
+    await with_extender(installed, steps)
     return installed
 
 

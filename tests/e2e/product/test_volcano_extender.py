@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-import pytest_asyncio
 
 from cedana_sched.model.objects.eviction_mark import read_mark
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
-from tests.cluster.steps import Steps
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.volcano_extender import ACCOUNT, asked_in_vain, silent_extender, with_extender
+from tests.e2e.product.volcano_extender import ACCOUNT, asked_in_vain, silent_extender
 from tests.e2e.product.volcano_queues import HOST, completed, groups, on, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
@@ -27,15 +25,8 @@ LONG = 400
 OPEN = "tests.cluster/open"
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def product(installed: Product, volcano: None, steps: Steps) -> Product:
-    """The product with the extender, and Volcano with the configuration that its notes ask for."""
-    await with_extender(installed, steps)
-    return installed
-
-
 async def test_nobody_is_evicted_before_its_work_is_saved(
-    namespace: Namespace, toolbox: str, product: Product, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(protected("md", "bio", namespace, toolbox, *counting(), pods=4))
@@ -52,12 +43,12 @@ async def test_nobody_is_evicted_before_its_work_is_saved(
 
 
 async def test_without_an_answer_nobody_is_evicted_and_with_the_next_it_goes_on(
-    namespace: Namespace, toolbox: str, product: Product, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(protected("md", "bio", namespace, toolbox, *counting(counts=LONG), pods=4))
         await begun(bio, *range(4))
-        async with silent_extender(product):
+        async with silent_extender(installed_with_extender):
             await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
             await asked_in_vain(namespace)
             for index in range(4):
@@ -71,16 +62,16 @@ async def test_without_an_answer_nobody_is_evicted_and_with_the_next_it_goes_on(
 
 
 async def test_of_equal_victims_the_one_goes_that_has_least_to_lose(
-    namespace: Namespace, toolbox: str, product: Product, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
     """Volcano by itself would take the pod that was created last; it has run longer than the one that had to wait."""
-    here, there = sorted(product.cluster.nodes)
+    here, there = sorted(installed_with_extender.cluster.nodes)
     count = counting(counts=LONG)
     async with (
         groups(namespace),
         Following.of(namespace, "fresh") as fresh,
         Following.of(namespace, "stale") as stale,
-        opened_at_the_end(product, here) as open_it,
+        opened_at_the_end(installed_with_extender, here) as open_it,
     ):
         await namespace.apply(on({OPEN: "true"}, protected("fresh", "bio", namespace, toolbox, *count)))
         await namespace.wait("v1", "Pod", "fresh-sim-0", lambda _: True)

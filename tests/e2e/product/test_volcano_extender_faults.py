@@ -7,31 +7,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import pytest_asyncio
 
 from cedana_sched.model.records import CheckpointStep, HoldStep
+from tests.cluster.api.client import Api
+from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
-from tests.cluster.steps import Steps
 from tests.e2e.product import parts
 from tests.e2e.product.counting import LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import reached, released_in_time
 from tests.e2e.product.rendering import NAMESPACE
-from tests.e2e.product.volcano_extender import SELECTOR, asked_in_vain, stopped_extender, with_extender
+from tests.e2e.product.volcano_extender import SELECTOR, asked_in_vain, stopped_extender
 from tests.e2e.product.volcano_queues import completed, groups, reclaim, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
 
 PODS = 4
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def product(installed: Product, volcano: None, steps: Steps) -> Product:
-    """The product with the extender, and Volcano that asks it."""
-    await with_extender(installed, steps)
-    return installed
 
 
 @asynccontextmanager
@@ -55,15 +48,18 @@ async def preempting(namespace: Namespace, image: str, kind: str, step: str) -> 
 
 
 async def test_extender_that_starts_anew_goes_on_with_those_that_are_being_saved(
-    namespace: Namespace, toolbox: str, product: Product
+    namespace: Namespace, toolbox: str, installed_with_extender: Product, cluster: Cluster, api: Api
 ) -> None:
     async with preempting(namespace, toolbox, "Checkpoint", CheckpointStep.DUMPING):
-        await parts.signal_all(product.cluster, product.api, NAMESPACE, SELECTOR)
+        await parts.signal_all(cluster, api, NAMESPACE, SELECTOR)
 
 
 async def test_extender_that_answers_too_late_costs_time_and_no_work(
-    namespace: Namespace, toolbox: str, product: Product, audit: Audit
+    namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
-    async with preempting(namespace, toolbox, "PreemptionHold", HoldStep.HOLDING), stopped_extender(product):
+    async with (
+        preempting(namespace, toolbox, "PreemptionHold", HoldStep.HOLDING),
+        stopped_extender(installed_with_extender),
+    ):
         await asked_in_vain(namespace)
         assert audit.writes(namespace=namespace.name, resource="pods", verb="delete") == []
