@@ -29,7 +29,9 @@ class Kind(StrEnum):
     RUNNING = "running"
     PREEMPTED = "preempted"
     CANCEL_ASKED = "cancel asked"
-    """Somebody named this very job. A cancelled job set has no event of its own: its jobs are cancelled by nobody."""
+    """Somebody named this very job."""
+    SET_CANCELLED = "job set cancelled"
+    """It goes with its job set, whose cancellation has no event of its own."""
     CANCELLED = "cancelled"
     RETURNED = "returned"
     """This run is over, the job may run again."""
@@ -74,7 +76,7 @@ def read_event(told: EventStreamMessage) -> Heard | None:
         return None
     event = getattr(message, name)
     if kind is Kind.CANCEL_ASKED and not event.requestor:
-        return None  # the scheduler says it of each job that it cancels with its job set
+        kind = Kind.SET_CANCELLED  # the scheduler says it itself, of each job that it cancels with its job set
     if name == "failed" and event.retryable:
         kind = Kind.RETURNED
     return Heard(

@@ -77,8 +77,6 @@ class Preemptions:
         self._told: set[str] = set()
         self._released: set[str] = set()
         """Uids of pods that were let go."""
-        self._asked: set[str] = set()
-        """Jobs whose cancellation was asked for by their id, until they are cancelled."""
         self._successors: dict[str, str] = {}
         """By client id of ours: the job that Armada made first of it."""
 
@@ -88,15 +86,10 @@ class Preemptions:
             case Kind.PREEMPTED:
                 self._preempted(job_set, heard, missed=missed)
             case Kind.CANCEL_ASKED:
-                self._asked.add(heard.job)
                 self._cancelled(heard.job, "the job was cancelled")
-            case Kind.CANCELLED:
-                self._is_over(heard.job)
-                if heard.job in self._asked:
-                    self._asked.discard(heard.job)
-                else:
-                    self._set_cancelled(job_set)
-            case Kind.OVER | Kind.RETURNED:
+            case Kind.SET_CANCELLED:
+                self._set_cancelled(job_set)
+            case Kind.CANCELLED | Kind.OVER | Kind.RETURNED:
                 self._is_over(heard.job)
             case Kind.RUNNING:
                 self.arrived(heard.job)  # here, or in another cluster, whose coordinator knows it then
@@ -261,7 +254,7 @@ class Preemptions:
             self._call_off(case, why)
 
     def _set_cancelled(self, job_set: JobSet) -> None:
-        """Jobs that are cancelled without being named were cancelled with their job set, preempted ones unseen."""
+        """Armada says it of the jobs that it still has, and means those that it has preempted as well."""
         for case in tuple(self._ledger.cases_of(job_set)):
             if not case.cancelled:
                 self._call_off(case, "the job set was cancelled")

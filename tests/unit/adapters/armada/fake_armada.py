@@ -6,7 +6,8 @@
   with the old job, whatever has become of it. A call that is cancelled in between is published and not remembered.
 * What is published is seen in the streams a little later (`ingesting = False` holds it back).
 * A preempted job is over: `preempted` and `failed` come in one batch, and a later cancellation of it has no effect. The
-  cancellation of a job set has no event of its own; of each of its jobs it is said that nobody asked for its own.
+  cancellation of a job set has no event of its own; of each of its jobs it is said that nobody asked for its own. What
+  an admin cancels with a queue or on an executor is cancelled without a word before.
 * Of a queue that its cache does not know yet, the server says PERMISSION_DENIED.
 """
 
@@ -137,7 +138,7 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         made = self.jobs[job]
         if made.state not in _OVER:
             made.state = submit_pb2.CANCELLED
-            self._say(made, ("cancelled", {"requestor": "anna"}))
+            self._say(made, ("cancelled", {}))
 
     def cancel_job_set(self, queue: str, job_set: str) -> None:
         for made in self.jobs.values():

@@ -276,6 +276,34 @@ async def test_another_job_that_is_cancelled_by_its_id_changes_nothing(world: Wo
     assert len(world.armada.successors_of(job)) == 1
 
 
+async def test_a_cancellation_by_id_is_none_of_the_job_set_after_a_restart(world: World) -> None:
+    """The coordinator dies after it was asked for, and before the scheduler has carried it out."""
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        signal = await _preempted(world, coordinator, job)
+        world.armada.ask_to_cancel(other)
+        await until(lambda: bool(world.let_go))
+        await coordinator.adapter._ledger.written()
+    world.armada.carry_out_cancellation(other)
+    async with world.coordinator() as coordinator:
+        await coordinator.release(signal)
+    assert len(world.armada.successors_of(job)) == 1
+
+
+async def test_a_job_that_an_admin_cancels_with_its_executor_takes_nobody_along(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        signal = await _preempted(world, coordinator, job)
+        world.armada.carry_out_cancellation(other)
+        await until(lambda: bool(world.let_go))
+        await coordinator.release(signal)
+    assert len(world.armada.successors_of(job)) == 1
+
+
 async def test_events_that_are_read_twice_count_once(world: World) -> None:
     """A cancellation by id, read with a release, is not taken for one of the job set when the stream tells it late."""
     jobs = [world.submit() for _ in range(4)]
