@@ -102,9 +102,13 @@ class Resubmissions:
         case = self._ledger.cases.get(uid)
         if case is None:
             return
+        made: Mapping[str, str] = {}
         try:
-            outcome = Outcome(await self._bring_back(case, verdicts))
+            made = await self._bring_back(case, verdicts)
+            self._check_called_off(case)  # while it was submitted
+            outcome = Outcome(made)
         except _NoReturnError as reason:
+            await self._take_back(case, made)
             outcome = Outcome(why_none=str(reason))
         case = self._current(case)
         self._ledger.drop(uid)
@@ -117,7 +121,7 @@ class Resubmissions:
         if not working:
             raise _NoReturnError("it has finished its work")
         back = await self._prepare(case, working, verdicts)
-        await self._wait(case, back.number)
+        await self._wait_until(max(case.at + self._settings.limits.pause(back.number), self._shown_at(case)), case)
         async with self._locks[case.job_set]:  # Armada does not see that two submissions under way are the same
             await self._catch_up(case.job_set)
             seen = self._current(case).successors
@@ -199,15 +203,28 @@ class Resubmissions:
         )
         return 1 if fresh else number_of(job) + 1
 
-    async def _wait(self, case: Case, number: int) -> None:
-        """Until it may be submitted: later each time in a row, and not before an earlier attempt must have shown."""
-        times = [case.at + self._settings.limits.pause(number)]
-        if case.submitting_since is not None:
-            times.append(case.submitting_since + self._settings.settle_seconds)
-        pause = max(times) - self._clock()
+    def _shown_at(self, case: Case) -> float:
+        """When an attempt whose outcome is not known must have shown."""
+        since = self._current(case).submitting_since
+        return 0.0 if since is None else since + self._settings.settle_seconds
+
+    async def _wait_until(self, at: float, case: Case) -> None:
+        pause = at - self._clock()
         if pause > 0:
-            log.info("resubmission waits", preemption=case.uid, number=number, pause_seconds=round(pause, 1))
+            log.info("resubmission waits", preemption=case.uid, pause_seconds=round(pause, 1))
             await self._sleep(pause)
+
+    async def _take_back(self, case: Case, made: Mapping[str, str]) -> None:
+        """Cancel what an attempt has made before it was known that nothing comes back."""
+        now = self._current(case)
+        if now.submitting_since is None and not now.successors:
+            return
+        if not made:
+            await self._wait_until(self._shown_at(case), case)
+            await self._catch_up(case.job_set)
+        for job in {*made.values(), *self._current(case).successors.values()}:
+            await self._server.cancel(case.job_set, job, "cedana-sched: the job whose place it takes does not come back")
+            self._ledger.awaited.pop(job, None)
 
     async def _submit(self, case: Case, back: _Return, there: Mapping[str, str]) -> dict[str, str]:
         ids = {member.job: member.id for member in back.members}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Verdict
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError
+from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.jobs import EXTERNAL_URI, FIRST, NUMBER, PREVIOUS
+from cedana_sched_armada.server import ArmadaServer
 from tests.unit.adapters.armada.armada_builders import (
     JOB_SET,
     QUEUE,
@@ -250,6 +254,49 @@ async def test_a_job_that_is_cancelled_while_held_stays_away(world: World) -> No
         await coordinator.release(signal)
     assert world.armada.successors_of(job) == []
     assert "the job was cancelled" in world.events.told[0].message
+
+
+async def test_a_job_that_is_cancelled_after_an_attempt_that_nobody_answered_stays_away(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        signal = await _preempted(world, coordinator, job)
+        world.armada.faults["submit"] = ["published"]
+        world.armada.ingesting = False
+        with pytest.raises(RetryableError):
+            await coordinator.release(signal)
+        world.armada.cancel(job)
+        world.armada.ingest()
+    async with world.coordinator() as coordinator:
+        await coordinator.release(signal)
+        assert not coordinator.adapter._ledger.awaited
+    assert len(world.armada.jobs) == 2, "it was submitted"
+    assert world.armada.successors_of(job) == []
+    assert [told.reason for told in world.events.told] == ["NotResubmitted"]
+
+
+async def test_a_job_that_is_cancelled_while_it_is_submitted_stays_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()
+    world.start(job)
+    submit = ArmadaServer.submit
+    async with world.coordinator() as coordinator:
+        signal = await _preempted(world, coordinator, job)
+        ledger = coordinator.adapter._ledger
+
+        async def slowly(server: ArmadaServer, job_set: JobSet, items: Any) -> tuple[str, ...]:
+            made = await submit(server, job_set, items)
+            world.armada.cancel(job)
+            await until(lambda: ledger.cases[signal.uid].cancelled != "")
+            return made
+
+        monkeypatch.setattr(ArmadaServer, "submit", slowly)
+        await coordinator.release(signal)
+        assert not ledger.awaited
+    assert len(world.armada.jobs) == 2, "it was submitted"
+    assert world.armada.successors_of(job) == []
+    assert world.slept == [], "who it was is known"
 
 
 async def test_a_job_set_that_is_cancelled_while_held_stays_away(world: World) -> None:
