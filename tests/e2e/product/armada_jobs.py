@@ -14,6 +14,7 @@ from armada_client.typings import EventType
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched_armada.jobs import CARDINALITY, FIRST, GANG, PREVIOUS
 from tests.cluster.api.client import Object
+from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_name
 from tests.cluster.cluster import Cluster
@@ -140,10 +141,16 @@ async def half_a_node(namespace: Namespace) -> str:
     return f"{min(int(node['status']['allocatable']['cpu']) for node in nodes) * 400}m"
 
 
-async def told(namespace: Namespace, job: str) -> dict[str, str]:
-    """What `kubectl describe` shows of us on a job's pod, by its word."""
-    found = await namespace.events(pod_name(job))
-    return {one["reason"]: one["message"] for one in found if one["source"].get("component") == "cedana-sched"}
+async def told(namespace: Namespace, job: str, reason: str) -> str:
+    """Wait until an Event of ours on a job's pod has this reason, and return what it says."""
+
+    def said(events: list[Object]) -> list[str]:
+        ours = (one for one in events if one["source"].get("component") == "cedana-sched" and one["reason"] == reason)
+        return [one["message"] for one in ours if one["involvedObject"]["name"] == pod_name(job)]
+
+    return said(
+        await wait_for_all(namespace.api, "v1", "Event", lambda events: bool(said(events)), namespace=namespace.name)
+    )[0]
 
 
 async def complete(following: Following) -> list[str]:

@@ -21,14 +21,13 @@ from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.jobs import FIRST
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
-from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import wait_for_all
+from tests.cluster.api.client import Api
 from tests.cluster.armada.armada import Armada
-from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.armada.jobs import Jobs
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.armada_access import Access
-from tests.e2e.product.armada_jobs import Group, product_beside
+from tests.e2e.product.armada_jobs import Group, product_beside, told
 from tests.e2e.product.counting import begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -148,8 +147,7 @@ async def test_jobs_are_saved_as_soon_as_armada_knows_us(
     ):
         await installed.ensure(armada=product_beside(armada, cluster, **access.values(method, "wrong")))
         job = await bio.submit("md", toolbox, *counting(counts=None))
-        (told,) = await _told(namespace, job, "ArmadaDenied")
-        assert "see armada.auth" in told
+        assert "see armada.auth" in await told(namespace, job, "ArmadaDenied")
 
         await installed.ensure(armada=product_beside(armada, cluster, **access.values(method, proof)))
         await begun(output, 0)
@@ -162,19 +160,3 @@ async def test_jobs_are_saved_as_soon_as_armada_knows_us(
     await installed.ensure(armada=product_beside(armada, cluster))
     for body in (*access.secrets("wrong"), *access.secrets(proof)):
         await api.delete("v1", "Secret", body["metadata"]["name"], NAMESPACE)
-
-
-async def _told(namespace: Namespace, job: str, reason: str) -> set[str]:
-    """Wait until something is told of a job's pod, and return it."""
-
-    def ours(events: list[Object]) -> set[str]:
-        return {
-            one["message"]
-            for one in events
-            if one["reason"] == reason and one["involvedObject"]["name"] == pod_name(job)
-        }
-
-    found = await wait_for_all(
-        namespace.api, "v1", "Event", lambda events: bool(ours(events)), namespace=namespace.name
-    )
-    return ours(found)
