@@ -25,6 +25,17 @@ _ORDER: dict[str, Sequence[str]] = {
     "Restore": (RestoreStep.WAITING, RestoreStep.STAGING, RestoreStep.RESTORING, RestoreStep.RUNNING),
 }
 
+PHASES = {
+    "held": ("PreemptionHold", HoldStep.HOLDING),
+    "freezing": ("Checkpoint", CheckpointStep.FREEZING),
+    "dumping": ("Checkpoint", CheckpointStep.DUMPING),
+    "committed": ("Checkpoint", CheckpointStep.COMMITTED),
+    "released": ("PreemptionHold", HoldStep.RELEASED),
+    "staging": ("Restore", RestoreStep.STAGING),
+    "restoring": ("Restore", RestoreStep.RESTORING),
+}
+"""Those in which parts die: what `reached` waits for."""
+
 
 async def reached(namespace: Namespace, kind: str, step: str, *, within: float = 120) -> str:
     """Wait until an object of this kind is at this step, or past it; which one that is."""

@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from cedana_sched.model.objects.names import API_VERSION
-from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
+from cedana_sched.model.records import CheckpointStep, RestoreStep
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
@@ -18,31 +18,22 @@ from tests.e2e.product import parts
 from tests.e2e.product.counting import LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.phases import all_at, reached, released_in_time
+from tests.e2e.product.phases import PHASES, all_at, reached, released_in_time
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import reclaim
 
 _PODS = 4
-_PHASES = {
-    "held": ("PreemptionHold", HoldStep.HOLDING),
-    "freezing": ("Checkpoint", CheckpointStep.FREEZING),
-    "dumping": ("Checkpoint", CheckpointStep.DUMPING),
-    "committed": ("Checkpoint", CheckpointStep.COMMITTED),
-    "released": ("PreemptionHold", HoldStep.RELEASED),
-    "staging": ("Restore", RestoreStep.STAGING),
-    "restoring": ("Restore", RestoreStep.RESTORING),
-}
 _KILLS: dict[str, parts.Kill] = {"deleted": parts.delete_pods, "killed": parts.kill_processes}
 
 
-_ALWAYS = dict(zip(_PHASES, itertools.cycle(parts.ALL), strict=False))
+_ALWAYS = dict(zip(PHASES, itertools.cycle(parts.ALL), strict=False))
 """Every phase once, with every part in turn."""
 
 
 def _cases() -> Iterator[ParameterSet]:
     """Every part at every phase, in turn with its pod and without."""
     for start, part in enumerate(parts.ALL):
-        for phase, kill in zip(_PHASES, itertools.islice(itertools.cycle(_KILLS), start, None), strict=False):
+        for phase, kill in zip(PHASES, itertools.islice(itertools.cycle(_KILLS), start, None), strict=False):
             marks = () if _ALWAYS[phase] == part else pytest.mark.exhaustive
             yield pytest.param(part, kill, phase, marks=marks)
 
@@ -59,7 +50,7 @@ async def test_dead_part_costs_no_work(
         await begun(bio, *range(_PODS), counts=5)
         reclaiming = asyncio.create_task(reclaim(namespace, toolbox))
 
-        await reached(namespace, *_PHASES[phase])
+        await reached(namespace, *PHASES[phase])
         await _KILLS[kill](cluster, api, part)
 
         await reclaiming

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from _pytest.mark import ParameterSet
 
-from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
+from cedana_sched.model.records import CheckpointStep, RestoreStep
 from tests.cluster.addons.deployments import wait_available
 from tests.cluster.addons.volcano import DEPLOYMENTS
 from tests.cluster.addons.volcano import NAMESPACE as VOLCANO
@@ -21,7 +21,7 @@ from tests.e2e.product import parts
 from tests.e2e.product.counting import LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.phases import all_at, reached, released_in_time
+from tests.e2e.product.phases import PHASES, all_at, reached, released_in_time
 from tests.e2e.product.volcano_queues import completed, groups, reclaim, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
@@ -32,15 +32,6 @@ _PARTS = {
     "controllers": "app=volcano-controller",
     "admission": "app=volcano-admission",
 }
-_PHASES = {
-    "held": ("PreemptionHold", HoldStep.HOLDING),
-    "freezing": ("Checkpoint", CheckpointStep.FREEZING),
-    "dumping": ("Checkpoint", CheckpointStep.DUMPING),
-    "committed": ("Checkpoint", CheckpointStep.COMMITTED),
-    "released": ("PreemptionHold", HoldStep.RELEASED),
-    "staging": ("Restore", RestoreStep.STAGING),
-    "restoring": ("Restore", RestoreStep.RESTORING),
-}
 _KILLS = {"deleted": parts.delete_all, "killed": parts.signal_all}
 _ALWAYS = {"scheduler": "released", "controllers": "released", "admission": "dumping"}
 
@@ -48,7 +39,7 @@ _ALWAYS = {"scheduler": "released", "controllers": "released", "admission": "dum
 def _cases() -> Iterator[ParameterSet]:
     """Every part at every phase, in turn with its pod and without."""
     for start, part in enumerate(_PARTS):
-        for phase, kill in zip(_PHASES, itertools.islice(itertools.cycle(_KILLS), start, None), strict=False):
+        for phase, kill in zip(PHASES, itertools.islice(itertools.cycle(_KILLS), start, None), strict=False):
             marks = () if _ALWAYS[part] == phase else pytest.mark.exhaustive
             yield pytest.param(part, kill, phase, marks=marks)
 
@@ -73,7 +64,7 @@ async def test_dead_part_of_volcano_costs_no_work(
         await begun(bio, *range(_PODS), counts=5)
         async with asyncio.TaskGroup() as group:
             group.create_task(reclaim(namespace, toolbox), name="ml")
-            await reached(namespace, *_PHASES[phase])
+            await reached(namespace, *PHASES[phase])
             await _KILLS[kill](cluster, api, VOLCANO, _PARTS[part])
 
         await enough(namespace, bio, "md", _PODS, completed=completed)
