@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cedana_sched.model.objects.names import API_VERSION, PROTECT
+from cedana_sched.model.records import CheckpointStep
 from cedana_sched_volcano.jobs import HARMLESS
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import has_condition, wait_for_all
@@ -18,6 +19,7 @@ from tests.e2e.product import parts
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import WEBHOOKS, Product
+from tests.e2e.product.phases import all_at
 from tests.e2e.product.rendering import NAMESPACE
 from tests.e2e.product.volcano_queues import (
     HALF_A_NODE,
@@ -127,8 +129,7 @@ async def test_without_webhooks_the_prestop_saves_them(
             await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
             await completed(namespace, "train")
             assert not _refused(audit, namespace)
-            saved = await _saved(namespace)
-            assert len(saved) == 2
+            assert len(await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=2)) == 2
 
 
 @asynccontextmanager
