@@ -60,6 +60,13 @@ class Following:
         async with self._grew:
             await self._grew.wait_for(lambda: len(self.lines(index)) >= count)
 
+    async def all_said(self, count: int) -> None:
+        """Wait until each pod seen so far has said so many lines."""
+        async with self._grew:
+            await self._grew.wait_for(
+                lambda: all(len(lines) >= count for index in self._output for lines in self.by_pod(index))
+            )
+
     async def read(self) -> None:
         """Wait until the logs of all pods seen so far have ended."""
         await asyncio.gather(*self._seen.values())

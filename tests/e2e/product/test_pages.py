@@ -28,6 +28,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
 from tests.e2e.product import parts
+from tests.e2e.product.armada_jobs import half_a_node
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.page import Page
@@ -117,19 +118,18 @@ async def test_volcano(
 
 
 @pytest.mark.any_shape
+@pytest.mark.nodes(2)
 async def test_armada(
     research: Namespace,
     product: Product,
     cluster: Cluster,
-    api: Api,
     steps: Steps,
     armada: Armada,
     page: Open,
     tmp_path: Path,
 ) -> None:
-    nodes = await api.objects("v1", "Node")
-    cpu = min(int(node["status"]["allocatable"]["cpu"]) for node in nodes) * 400
-    told = page("armada.md", {"armada.example.org:50051": armada.address_in(cluster), "{cpu: 1,": f"{{cpu: {cpu}m,"})
+    cpu = f"{{cpu: {await half_a_node(research)},"
+    told = page("armada.md", {"armada.example.org:50051": armada.address_in(cluster), "{cpu: 1,": cpu})
     await _lay_armadactl(armada, tmp_path, steps)
     await told.follow("Tell it of Armada")
     await told.follow("Two queues")
@@ -144,6 +144,7 @@ async def test_armada(
 
             await research.pods("app=md", count=_PODS, within=180)
             await _goes_on(bio, 0, _PODS * _ENOUGH)
+            await asyncio.wait_for(bio.all_said(1), 60)
             said = [[int(line) for line in lines] for lines in bio.by_pod(0)]
             assert all(_is_gapless(numbers) for numbers in said)
             later = [numbers[0] for numbers in said if numbers[0] > 0]
