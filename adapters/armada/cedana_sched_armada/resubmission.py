@@ -9,8 +9,8 @@ until the job set's stream must show it, and read that.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -87,7 +87,7 @@ class Resubmissions:
         self._told = told
         self._clock = clock
         self._sleep = sleep
-        self._locks: defaultdict[JobSet, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[JobSet, asyncio.Lock] = WeakValueDictionary()
 
     async def conclude(self, uid: str, verdicts: Mapping[str, Verdict]) -> None:
         """End it: submit what comes back, and forget it. Called again, it does what is left to do.
@@ -122,7 +122,8 @@ class Resubmissions:
             raise _NoReturnError("it has finished its work")
         back = await self._prepare(case, working, verdicts)
         await self._wait_until(max(case.at + self._settings.limits.pause(back.number), self._shown_at(case)), case)
-        async with self._locks[case.job_set]:  # Armada does not see that two submissions under way are the same
+        # Armada does not see that two submissions under way are the same
+        async with self._locks.setdefault(case.job_set, asyncio.Lock()):
             await self._catch_up(case.job_set)
             seen = self._current(case).successors
             successors = {job: seen[job] for job in back.jobs if job in seen}
@@ -223,7 +224,7 @@ class Resubmissions:
             await self._wait_until(self._shown_at(case), case)
             await self._catch_up(case.job_set)
         for job in {*made.values(), *self._current(case).successors.values()}:
-            await self._server.cancel(case.job_set, job, "cedana-sched: the job whose place it takes does not come back")
+            await self._server.cancel(case.job_set, job, "cedana-sched: the job before it does not come back")
             self._ledger.awaited.pop(job, None)
 
     async def _submit(self, case: Case, back: _Return, there: Mapping[str, str]) -> dict[str, str]:
