@@ -48,6 +48,8 @@ class Heard(msgspec.Struct, frozen=True):
     at: float = 0.0
     run: str = ""
     reason: str = ""
+    pod: str = ""
+    """Uid of the run's pod, where Armada names it."""
     preemptor: str = ""
     """Id of the job that takes the place, where Armada names one."""
     submitted: Job | None = None
@@ -86,6 +88,7 @@ def read_event(told: EventStreamMessage) -> Heard | None:
         at=event.created.seconds + event.created.nanos / 1e9,
         run=getattr(event, "run_id", ""),
         reason=getattr(event, "reason", ""),
+        pod=getattr(event, "kubernetes_id", ""),
         preemptor=getattr(event, "preempting_job_id", ""),
         submitted=event.job if kind is Kind.SUBMITTED else None,
     )

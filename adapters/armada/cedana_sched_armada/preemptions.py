@@ -89,8 +89,10 @@ class Preemptions:
                 self._cancelled(heard.job, "the job was cancelled")
             case Kind.SET_CANCELLED:
                 self._set_cancelled(job_set)
-            case Kind.CANCELLED | Kind.OVER | Kind.RETURNED:
+            case Kind.CANCELLED | Kind.OVER:
                 self._is_over(heard.job)
+            case Kind.RETURNED:
+                self._is_over(heard.job, heard.pod)
             case Kind.RUNNING:
                 self.arrived(heard.job)  # here, or in another cluster, whose coordinator knows it then
             case Kind.SUBMITTED:
@@ -238,11 +240,14 @@ class Preemptions:
         gang = gang_of(pods[0]) if pods else None
         return (self._gangs.of(gang) if gang is not None else pods), gang
 
-    def _is_over(self, job: str) -> None:
+    def _is_over(self, job: str, pod_uid: str = "") -> None:
+        """`pod_uid`: of the run that is over; heard late, the job may have another run by now."""
         self.arrived(job)
         case = self._ledger.case_of(job)
         if case is None:  # a preempted job fails right after, and that is no news
-            self._let_go(job)
+            self._let_go(job, pod_uid)
+        elif pod_uid and all(member.pod_uid != pod_uid for member in case.members):
+            return
         elif case.doubtful and not case.cancelled:
             self._call_off(case, "it was not preempted")
 
@@ -269,9 +274,10 @@ class Preemptions:
         for member in case.members:
             self._let_go(member.job)
 
-    def _let_go(self, job: str) -> None:
+    def _let_go(self, job: str, pod_uid: str = "") -> None:
         for pod in self._pods.of(job):
-            self._let_pod_go(pod)
+            if pod_uid in {"", pod.metadata.uid}:
+                self._let_pod_go(pod)
 
     def _let_pod_go(self, pod: Pod) -> None:
         if not pod.finished and pod.metadata.uid not in self._released:

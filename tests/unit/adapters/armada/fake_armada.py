@@ -121,9 +121,10 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         self.jobs[job].state = submit_pb2.SUCCEEDED
         self._say(self.jobs[job], ("succeeded", {}))
 
-    def return_lease(self, job: str) -> None:
+    def return_lease(self, job: str, pod: str = "") -> None:
+        """`pod`: its uid, where there was one."""
         self.jobs[job].state = submit_pb2.QUEUED
-        self._say(self.jobs[job], ("lease_returned", {"reason": "node went away"}))
+        self._say(self.jobs[job], ("lease_returned", {"reason": "node went away", "kubernetes_id": pod}))
 
     def cancel(self, job: str) -> None:
         """By its id."""

@@ -79,6 +79,30 @@ async def test_a_job_that_ended_otherwise_is_left_to_armada(world: World, end: s
     assert world.events.told == [], "nobody has preempted it"
 
 
+async def test_the_end_of_an_earlier_run_explains_nothing(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        signal = await _saved_unexplained(world, coordinator, job)
+        world.armada.return_lease(job, pod="its-earlier-one")
+        world.armada.preempt(job)
+        world.armada.ingest()
+        await coordinator.release(signal)
+    assert len(world.armada.successors_of(job)) == 1
+
+
+async def test_a_job_that_was_given_back_is_called_off_though_its_pod_is_gone(world: World) -> None:
+    job = world.submit()
+    pod = world.start(job)
+    async with world.coordinator() as coordinator:
+        signal = await _saved_unexplained(world, coordinator, job)
+        world.delete(job)
+        world.armada.return_lease(job, pod=pod)
+        world.armada.ingest()
+        await coordinator.release(signal)
+    assert world.armada.successors_of(job) == []
+
+
 async def test_a_deletion_that_is_explained_is_no_doubt(world: World) -> None:
     preempted, cancelled = world.submit(), world.submit()
     for job in (preempted, cancelled):

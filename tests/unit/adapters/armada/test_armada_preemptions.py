@@ -102,6 +102,18 @@ async def test_every_end_that_is_no_preemption_lets_the_pod_go(world: World) -> 
         assert coordinator.reports.empty()
 
 
+async def test_the_end_of_an_earlier_run_that_is_heard_late_lets_nobody_go(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    pods = [world.start(one) for one in (job, other)]
+    async with world.coordinator() as coordinator:
+        world.armada.return_lease(job, pod="its-earlier-one")
+        world.armada.return_lease(other, pod=pods[1])
+        await until(lambda: world.let_go != [])
+        assert world.let_go == pods[1:]
+        world.armada.preempt(job)
+        assert (await coordinator.signal()).uid.startswith(job)
+
+
 async def test_a_victim_that_does_not_run_is_let_go_at_once(world: World) -> None:
     job = world.submit()
     pod = world.start(job, phase="Pending")
