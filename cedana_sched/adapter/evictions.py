@@ -78,6 +78,8 @@ class MarkedEvictions:
         self._told: dict[str, Signal] = {}
         """By uid of the family: what is neither over nor taken back."""
         self._family_of_victim: dict[str, str] = {}
+        self._saved: dict[str, frozenset[str]] = {}
+        """By uid of the family: its pods that go now, because they are saved. Absent before its release."""
         self._torn: dict[str, Signal] = {}
         """By uid of pods that are being deleted, and that nobody had told us of."""
         self._let_go: set[str] = set()
@@ -118,11 +120,16 @@ class MarkedEvictions:
     def released(self, release: Release) -> None:
         """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared.
 
-        Not before `synced`.
+        Of a gang those that are not saved stay, unless the scheduler takes them. Not before `synced`.
         """
-        if any(signal.uid == release.signal_uid for signal in self._told.values()):
+        committed = frozenset(uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED)
+        family = next((uid for uid, signal in self._told.items() if signal.uid == release.signal_uid), None)
+        if family is not None:
+            self._saved[family] = committed
+            self._review(family)
             return
-        committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
+        if len(release.verdicts) > 1:
+            return  # what is left of a gang goes, too: some may be gone already
         if any(pod.metadata.uid in committed and _is_running(pod) for pod in self._cluster.pods):
             self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))
 
@@ -166,17 +173,27 @@ class MarkedEvictions:
         if not left:
             self._forget(uid)
             return
-        if len(left) < len(signal.victims) and all(victim.gang is not None for victim in signal.victims):
-            return  # it goes as a whole, once one of it goes
+        broken = len(left) < len(signal.victims)
+        if broken and self._goes_on(uid, signal, left):
+            return
         now = self._now()
         seconds = [mark.seconds_left(now) for pod in left if (mark := read_mark(pod.metadata.annotations))]
         if (longest := max(seconds, default=0.0)) > 0:
             self._look_again(uid, longest)
             return
+        over = broken and uid in self._saved
         self._forget(uid)
-        self._report(PreemptionCancelled(signal.uid, NOT_ASKED))
+        if not over:  # else it would spare those that are just going
+            self._report(PreemptionCancelled(signal.uid, NOT_ASKED))
         for pod in left:
             self._unmarking.add(pod.metadata.uid)
+
+    def _goes_on(self, uid: str, signal: Signal, left: Iterable[Pod]) -> bool:
+        """Whether the rest of a gang goes too, of which some are gone: once it is released, as far as it was saved."""
+        if any(victim.gang is None for victim in signal.victims):
+            return False
+        saved = self._saved.get(uid)
+        return saved is None or any(pod.metadata.uid in saved for pod in left)
 
     def _look_again(self, uid: str, seconds: float) -> None:
         if (timer := self._timers.pop(uid, None)) is not None:
@@ -184,6 +201,7 @@ class MarkedEvictions:
         self._timers[uid] = asyncio.get_running_loop().call_later(seconds, self._review, uid)
 
     def _forget(self, uid: str) -> None:
+        self._saved.pop(uid, None)
         if (signal := self._told.pop(uid, None)) is not None:
             self._let_go |= {pod.metadata.uid for pod in self._victims(signal) if pod.metadata.deletion_timestamp}
             for victim in signal.victims:

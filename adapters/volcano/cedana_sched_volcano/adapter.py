@@ -70,8 +70,8 @@ class VolcanoAdapter:
             RetryableError: the API server could not be told.
         """
         await self._evictions.synced.wait()
+        self._evictions.released(release)
         if len(release.verdicts) == 1:
-            self._evictions.released(release)
             return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
         for pod in self._pods:

@@ -244,3 +244,29 @@ async def test_a_family_is_one_preemption(monkeypatch: pytest.MonkeyPatch) -> No
         await asyncio.sleep(0.4)
         await nothing(heard)
         assert cluster.patched == [], "it goes whole"
+
+
+async def test_what_is_left_of_a_gang_that_was_not_saved_is_told_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eviction_mark, "STALE_SECONDS", 0.3)
+    cluster = Cluster()
+    cluster.family = lambda _: Family("group-1", tuple(cluster.pods), gang="group-1")
+    async with followed(cluster) as heard:
+        for name in ("md-0", "md-1", "md-2"):
+            cluster.put(name)
+        cluster.put("md-0", text=mark())
+        signal = (await preempted(heard)).signal
+        verdicts = {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED, "uid-md-2": Verdict.LET_GO}
+        cluster.evictions.released(Release(signal.uid, verdicts))
+        cluster.put("md-0", deleted=True)
+        await asyncio.sleep(0.4)
+        cluster.put("md-2", text=mark())
+        await nothing(heard)  # md-1 is still going
+        cluster.put("md-1", deleted=True)
+        await asyncio.sleep(0.4)
+        await nothing(heard)  # those that go are not spared
+        cluster.put("md-2", text=mark())
+        again = (await preempted(heard)).signal
+        assert again.uid != signal.uid
+        assert "uid-md-2" in {one.workload.uid for one in again.victims}
