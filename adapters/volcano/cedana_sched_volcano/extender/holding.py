@@ -7,6 +7,7 @@ meets a moment later, so that what is allowed here goes through there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,8 @@ from cedana_sched_volcano.extender.holder import Holder, Standing, Wanted
 from cedana_sched_volcano.extender.room import Rooms
 from cedana_sched_volcano.gangs import Gangs, group_of
 from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
-from cedana_sched_webhooks.holds.pods import decide
+from cedana_sched_webhooks.holds.first_requests import FirstRequests
+from cedana_sched_webhooks.holds.pods import KEPT, LONGEST_SILENCE_SECONDS, decide
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Preemptions
 from cedana_sched_webhooks.objects import Checkpoint, PreemptionHold
@@ -38,9 +40,15 @@ class Holding:
 
     Args:
         now: the time of day, as deadlines are written with.
+        clock: seconds of a clock that never goes back.
     """
 
-    def __init__(self, api: Api, now: Callable[[], datetime] = lambda: datetime.now(tz=UTC)) -> None:
+    def __init__(
+        self,
+        api: Api,
+        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._now = now
         self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
         self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup))
@@ -56,6 +64,8 @@ class Holding:
         """By PodGroup: what all members would compute again; None where it goes on without one."""
         self._costs_since = now()
         self._marker = EvictionMarker(api, now)
+        self._told = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
+        """Pods that were to be marked: nobody is held for ever for a mark that cannot be written."""
 
     @property
     def synced(self) -> bool:
@@ -82,8 +92,9 @@ class Holding:
         if pod.status.phase != "Running" or metadata.deletion_timestamp is not None or pod.is_evicted:
             return Standing(may_go=True)
         now, mark = self._now(), read_mark(metadata.annotations)
-        decision = decide(pod_uid, mark, self._preemptions.holds_of_pod(pod_uid), now)
-        stays = decision.word == "kept"
+        told = self._told.waited(pod_uid, remember=False)
+        decision = decide(pod_uid, mark, self._preemptions.holds_of_pod(pod_uid), now, told_seconds=told)
+        stays = decision.word == KEPT
         wanted = mark is not None and mark.is_fresh(now)
         return Standing(
             may_go=decision.refused is None,
@@ -96,6 +107,7 @@ class Holding:
         """See `Holder`."""
         pod = self._by_uid.one(pod_uid)
         if pod is not None and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None:
+            self._told.waited(pod_uid)
             self._marker.asked(pod.metadata, f"volcano extender, {by.way} for {by.job}")
 
     def free(self, node: str, preemptor: str) -> dict[str, float] | None:

@@ -41,8 +41,11 @@ class World:
     def __init__(self) -> None:
         self.now = NOON
         self.patches: list[dict[str, Any]] = []
-        self.holding = Holding(cast("Any", self), lambda: self.now)
+        self.holding = Holding(cast("Any", self), lambda: self.now, clock=self._seconds)
         self._version = 0
+
+    def _seconds(self) -> float:
+        return self.now.timestamp()
 
     def at(self, seconds: float) -> str:
         return (NOON + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
@@ -199,6 +202,18 @@ async def test_who_is_asked_for_is_marked_and_says_for_whom() -> None:
     mark = read_mark(patch["metadata"]["annotations"])
     assert mark is not None
     assert mark.by == "volcano extender, reclaim for lab/ml"
+
+
+def test_nobody_waits_for_ever_for_a_mark_that_cannot_be_written() -> None:
+    world = World()
+    world.put()
+    for _ in range(30):
+        assert not world.standing().may_go
+        world.holding.asked("md-0", ML)
+        world.now += timedelta(seconds=1)
+    assert world.standing().may_go
+    world.now += timedelta(seconds=7)
+    assert not world.standing().may_go, "it is another wish"
 
 
 def test_nothing_is_known_before_everything_is_listed() -> None:
