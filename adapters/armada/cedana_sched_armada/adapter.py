@@ -29,7 +29,7 @@ from cedana_sched_armada.doubts import Doubts
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
 from cedana_sched_armada.job_sets import JobSets
-from cedana_sched_armada.jobs import gang_of, job_of, job_set_of
+from cedana_sched_armada.jobs import gang_of, job_of
 from cedana_sched_armada.ledger import Case, Ledger
 from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
 from cedana_sched_armada.resubmission import Outcome, Resubmissions
@@ -212,14 +212,14 @@ class ArmadaAdapter:
         if self._job_sets is not None:
             self._job_sets.review(case.job_set)
 
-    def _not_followed(self, job_set: JobSet, error: CedanaSchedError) -> None:
+    def _not_followed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """What a person must act on, he finds on the pods that are not saved because of it."""
         metrics.FAILURES.inc()
         reason = _TOLD.get(type(error))
         if reason is None:
             return
-        for pod in self._cluster.pods:
-            if job_set_of(pod) == job_set and not pod.finished:
+        for pod in pods:
+            if not pod.finished:
                 involved = PODS.reference(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                 text = f"Preemptions are not heard of: {error}"
                 self._cluster.events.tell(Happening(involved, reason, text, warning=True))

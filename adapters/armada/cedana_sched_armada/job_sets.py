@@ -46,7 +46,7 @@ class JobSets:
         ledger: where the streams stand, and what is open.
         opted_in: whether a queue is.
         hear: takes in an event; `missed` when a pod of its job may have been here, and be gone.
-        failed: hears why a job set cannot be followed now.
+        failed: hears why a job set cannot be followed now, and which pods are concerned.
         clock: seconds since the epoch.
     """
 
@@ -57,7 +57,7 @@ class JobSets:
         ledger: Ledger,
         opted_in: Callable[[str], bool],
         hear: Callable[[JobSet, Heard, bool], None],
-        failed: Callable[[JobSet, CedanaSchedError], None],
+        failed: Callable[[tuple[Pod, ...], CedanaSchedError], None],
         clock: Callable[[], float],
     ) -> None:
         self._server = server
@@ -109,7 +109,10 @@ class JobSets:
         if job_set is None or job is None or not self._opted_in(job_set.queue):
             return
         if before is None and now is not None and not now.finished:
-            self._unended.setdefault(job_set, {}).setdefault(job, None)
+            jobs = self._unended.setdefault(job_set, {})
+            if (timer := jobs.get(job)) is not None:  # it was given back, and has another pod now
+                timer.cancel()
+            jobs[job] = None
         elif now is None and job in self._unended.get(job_set, {}):
             self._linger(job_set, job)
         self.review(job_set)
@@ -167,7 +170,7 @@ class JobSets:
                 what,
                 lambda: self._listen(job_set),
                 longest=LONGEST_PAUSE_SECONDS,
-                failed=lambda error: self._failed(job_set, error),
+                failed=lambda error: self._failed(self._pods.of(job_set), error),
             )
 
     async def _listen(self, job_set: JobSet) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
+from cedana_sched_armada import job_sets
 from cedana_sched_armada.events import JobSet, position
 from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, until
 
@@ -152,6 +155,26 @@ async def test_a_stream_ends_with_the_last_that_it_is_followed_for(world: World)
         world.start(again)
         world.armada.preempt(again)
         assert (await coordinator.signal()).uid.startswith(again)
+
+
+async def test_a_job_that_got_another_pod_is_listened_for_when_that_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first pod was long gone when the second one went, and its preemption comes late."""
+    monkeypatch.setattr(job_sets, "LINGER_SECONDS", 0.05)
+    job = world.submit()
+    world.start(job)
+    world.snapshots.add(job)
+    async with world.coordinator() as coordinator:
+        await until(lambda: _followed(coordinator) == [JOB_SET])
+        world.delete(job)
+        world.start(job)
+        await asyncio.sleep(3 * job_sets.LINGER_SECONDS)
+        monkeypatch.setattr(job_sets, "LINGER_SECONDS", 600.0)
+        world.delete(job)
+        assert _followed(coordinator) == [JOB_SET]
+        world.armada.preempt(job)
+        await until(lambda: len(world.armada.successors_of(job)) == 1)
 
 
 async def test_a_case_keeps_its_stream_until_it_is_over(world: World) -> None:
