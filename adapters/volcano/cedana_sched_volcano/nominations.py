@@ -19,7 +19,7 @@ from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Key, Mirror, Watch, name_of
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched_volcano.objects import SCHEDULER_NAME
 
@@ -51,7 +51,9 @@ class Nominations:
         self._protected = Index(_node_of, pods)
         self._waiting = Mirror(Watch(api, PODS, NominatedPod, fields=_WAITING))
         self._doubts = WorkQueue("removal of a nomination", self._review)
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._due: dict[str, set[Key]] = {}
+        """By node: pods that wait for it long enough. A gang's come at once, and are looked at together."""
 
     async def run(self) -> None:
         """Follow the pods that wait for a node, for ever."""
@@ -67,23 +69,38 @@ class Nominations:
 
     def _changed(self, _: NominatedPod | None, now: NominatedPod | None) -> None:
         if now is not None:
-            self._look_later(f"{now.metadata.namespace}/{now.metadata.name}")
+            self._look_later(name_of(now))
 
-    def _look_later(self, key: str) -> None:
+    def _look_later(self, key: Key) -> None:
         if key not in self._timers:
             self._timers[key] = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._look, key)
 
-    def _look(self, key: str) -> None:
+    def _look(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self._doubts.add(key)
+        if node := self._node_for(key):
+            self._due.setdefault(node, set()).add(key)
+            self._doubts.add(node)
 
-    async def _review(self, key: str) -> None:
-        namespace, _, name = key.partition("/")
-        pod = self._waiting.get(name, namespace)
-        if pod is None or not (node := pod.status.nominated_node_name):
-            return
-        if not self._protected.of(node) or await self._is_left_by_somebody(node):
-            self._look_later(key)
+    def _node_for(self, key: Key) -> str:
+        """Where it waits for its place; empty where it waits no more."""
+        pod = self._waiting.get(key[1], key[0])
+        return "" if pod is None else pod.status.nominated_node_name
+
+    async def _review(self, node: str) -> None:
+        stands = not self._protected.of(node) or await self._is_left_by_somebody(node)
+        due = self._due.get(node, set())
+        for key in tuple(due):
+            if stands:
+                self._look_later(key)
+            elif self._node_for(key) == node:
+                await self._remove(key, node)
+            due.discard(key)
+        if not due:
+            self._due.pop(node, None)
+
+    async def _remove(self, key: Key, node: str) -> None:
+        namespace, name = key
+        if (pod := self._waiting.get(name, namespace)) is None:
             return
         seen = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
         patch = {"metadata": seen, "status": {"nominatedNodeName": None}}
@@ -94,7 +111,11 @@ class Nominations:
         log.info("nomination removed: nobody leaves that node yet", namespace=namespace, pod=name, node=node)
 
     async def _is_left_by_somebody(self, node: str) -> bool:
-        here, _ = await self._api.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}, into=PartialObject)
+        if any(one.metadata.deletion_timestamp is not None for one in self._protected.of(node)):
+            return True
+        # version 0: from the API server's memory, where a list of one node's pods does not read those of all nodes
+        query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"}
+        here, _ = await self._api.list_all(PODS, query=query, into=PartialObject)
         return any(one.metadata.deletion_timestamp is not None for one in here)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -68,6 +68,43 @@ async def test_once_somebody_leaves_the_node_the_note_stands(api: FakeApi) -> No
     api.remove(PODS, "stranger", "bio")  # and the place was not enough
     async with asyncio.timeout(5):
         await api.until(lambda: not _nominated(api, "urgent"))
+
+
+@pytest.fixture
+def looked(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
+    """What the API server was asked to list."""
+    asked: list[Mapping[str, str]] = []
+    list_all = api.list_all
+
+    async def counted(resource: Any, namespace: Any = None, query: Any = None, *, into: Any) -> Any:
+        asked.append(query)
+        return await list_all(resource, namespace, query, into=into)
+
+    monkeypatch.setattr(api, "list_all", counted)
+    return asked
+
+
+async def test_that_a_victim_of_ours_leaves_is_known_without_asking(
+    api: FakeApi, looked: list[Mapping[str, str]]
+) -> None:
+    _protected(api, "victim", "here", deletionTimestamp=ENDING)
+    api.put(PODS, _pod("urgent", nominated="here"))
+    await loop_turns(500)
+    assert _nominated(api, "urgent") == "here"
+    assert looked == []
+
+
+async def test_a_gang_that_waits_for_one_node_is_looked_at_together(
+    api: FakeApi, looked: list[Mapping[str, str]]
+) -> None:
+    _protected(api, "victim", "here")
+    members = [f"urgent-{number}" for number in range(30)]
+    for name in members:
+        api.put(PODS, _pod(name, nominated="here"))
+    async with asyncio.timeout(5):
+        await api.until(lambda: not any(_nominated(api, name) for name in members))
+    assert len(looked) < 10
+    assert {query["resourceVersion"] for query in looked} == {"0"}, "by memory, as every kubelet does"
 
 
 async def test_others_are_left_alone(api: FakeApi) -> None:
