@@ -214,7 +214,6 @@ class ArmadaAdapter:
 
     def _not_followed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """What a person must act on, he finds on the pods that are not saved because of it."""
-        metrics.FAILURES.inc()
         reason = _TOLD.get(type(error))
         if reason is None:
             return

@@ -20,7 +20,7 @@ from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import Heard, JobSet, Kind, id_at, position
 from cedana_sched_armada.jobs import job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
-from cedana_sched_armada.metrics import FOLLOWED
+from cedana_sched_armada.metrics import FAILURES, FOLLOWED
 from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
 
@@ -34,6 +34,8 @@ LONGEST_PAUSE_SECONDS = 5.0
 """A deletion waits about 15 s for the word that says what it is."""
 SHORTEST_SECONDS = 60.0
 """A watch that is over before is not over by our own deadline."""
+TOLD_AGAIN_SECONDS = 300.0
+"""Why a job set cannot be followed is told on all its pods; attempts are far more frequent."""
 _LAST = {Kind.PREEMPTED, Kind.CANCELLED, Kind.OVER}
 
 
@@ -72,6 +74,8 @@ class JobSets:
         self._followed: dict[JobSet, asyncio.Task[None]] = {}
         self._unended: dict[JobSet, dict[str, asyncio.TimerHandle | None]] = {}
         """Jobs whose end was not heard of yet; with a timer once their pod is gone."""
+        self._complained: dict[JobSet, tuple[type[CedanaSchedError], float]] = {}
+        """Of what, and until when it is not said again."""
         self._resumed: set[JobSet] = set()
         self._began_at = 0.0
 
@@ -138,6 +142,7 @@ class JobSets:
         elif task is not None and not self._wanted(job_set):
             task.cancel()
             del self._followed[job_set]
+            self._complained.pop(job_set, None)
             FOLLOWED.set(len(self._followed))
             self._ledger.forget(job_set)
             log.info("job set is not followed any more", queue=job_set.queue, job_set=job_set.name)
@@ -170,8 +175,15 @@ class JobSets:
                 what,
                 lambda: self._listen(job_set),
                 longest=LONGEST_PAUSE_SECONDS,
-                failed=lambda error: self._failed(self._pods.of(job_set), error),
+                failed=lambda error: self._complain(job_set, error),
             )
+
+    def _complain(self, job_set: JobSet, error: CedanaSchedError) -> None:
+        FAILURES.inc()
+        kind, until = self._complained.get(job_set, (None, 0.0))
+        if type(error) is not kind or self._clock() >= until:
+            self._complained[job_set] = type(error), self._clock() + TOLD_AGAIN_SECONDS
+            self._failed(self._pods.of(job_set), error)
 
     async def _listen(self, job_set: JobSet) -> None:
         """Until the stream breaks; without having heard anything that is a failure."""

@@ -204,6 +204,16 @@ async def test_who_may_not_watch_is_told_which_permission_is_missing(world: Worl
     assert f"verb watch on queue {QUEUE}, or watch_all_events" in told.message
 
 
+async def test_who_may_not_watch_is_told_once_in_a_while(world: World) -> None:
+    world.start(world.submit())
+    world.armada.denied.add("watch")
+    async with world.coordinator():
+        await until(lambda: world.armada.calls.count("watch") == 3)
+        assert len(world.events.told) == 1
+        world.now += job_sets.TOLD_AGAIN_SECONDS
+        await until(lambda: len(world.events.told) == 2)
+
+
 async def test_an_armada_that_is_not_trusted_is_told(world: World) -> None:
     world.start(world.submit())
     world.settings = {"tls": {"serverName": "armada.lab"}}
