@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
+from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import RetryableError
@@ -65,6 +65,9 @@ class ConfigMapNotes:
         body = self._body({_KEY: base64.b64encode(notes).decode()}, self._version)
         try:
             made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
+        except AbsentError as error:  # somebody has deleted it; the next write makes it anew
+            self._version = None
+            raise self._again(error) from error
         except ConflictError as error:
             await self._own(error)
             raise self._again(error) from error

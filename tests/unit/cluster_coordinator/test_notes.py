@@ -57,6 +57,16 @@ async def test_a_write_whose_answer_was_lost_does_not_stand_in_its_own_way(serve
     assert await notes(server, "second").read() == b"3"
 
 
+async def test_notes_that_somebody_deletes_are_written_anew(server: FakeApiServer) -> None:
+    kept = notes(server)
+    await kept.write(b"1")
+    server.objects.clear()
+    with pytest.raises(RetryableError):
+        await kept.write(b"2")
+    await kept.write(b"2")
+    assert await notes(server, "second").read() == b"2"
+
+
 async def test_an_api_server_that_does_not_answer_is_asked_again(server: FakeApiServer) -> None:
     server.fails.add(1)
     with pytest.raises(RetryableError):
