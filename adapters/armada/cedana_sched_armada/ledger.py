@@ -124,7 +124,7 @@ class Ledger:
             RetryableError: it cannot be read now.
         """
         written = await self._notes.read()
-        state = msgspec.json.decode(zlib.decompress(written), type=_State) if written else _State()
+        state = _read(written) if written else _State()
         self._waiting.clear()  # what was not written is heard again
         self._uid_of.clear()
         self.cases.clear()
@@ -211,3 +211,11 @@ class Ledger:
             raise
         for then in waiting:
             then()
+
+
+def _read(written: bytes) -> _State:
+    try:
+        return msgspec.json.decode(zlib.decompress(written), type=_State)
+    except (zlib.error, msgspec.DecodeError) as error:  # a coordinator that ends by it would end for every scheduler
+        log.warning("armada's notes cannot be read: jobs that were to come back stay away", problem=str(error))
+        return _State()

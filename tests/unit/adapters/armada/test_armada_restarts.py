@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 
 import pytest
 
@@ -61,6 +62,16 @@ async def test_an_adapter_that_is_run_again_goes_on(world: World) -> None:
         assert (await coordinator.signal()).uid.startswith(other)
         await coordinator.release(told)
     assert len(world.armada.successors_of(job)) == 1
+
+
+@pytest.mark.parametrize("text", [b"no text of ours", zlib.compress(b'{"cases":[{}]}'), zlib.compress(b"{")])
+async def test_notes_that_cannot_be_read_end_nobody(world: World, text: bytes) -> None:
+    job = world.submit()
+    world.start(job)
+    world.notes.text = text
+    async with world.coordinator() as coordinator:
+        world.armada.preempt(job)
+        assert (await coordinator.signal()).uid.startswith(job)
 
 
 async def test_nobody_is_told_before_it_is_noted(world: World) -> None:
