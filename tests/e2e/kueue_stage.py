@@ -1,7 +1,6 @@
 """The real Kueue as the conformance suite plays it: bio's Job takes the whole cohort, and ml wants its half back.
 
-A ValidatingAdmissionPolicy stands in for the webhook's hold: Kueue may suspend a protected Job that has the annotation
-of the release alone.
+An admission policy stands in for the webhook's hold of protected Jobs.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from cedana_sched_kueue.adapter import KueueAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container, job
+from tests.e2e.product.queues import API, QUEUE_LABEL
 from tests.e2e.real_stage import UNTIL_TOLD, Mirrored, RealStage, protected, workload_of
 
-KUEUE = "kueue.x-k8s.io/v1beta2"
 HELD = "conformance-held"
 """Label of the Jobs whose suspension is refused."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -41,7 +40,7 @@ class RealKueueStage(RealStage):
         jobs, workloads = adapter._jobs, adapter._workloads
         await jobs.synced.wait()
         await workloads.synced.wait()
-        return (("batch/v1", "Job", jobs), (KUEUE, "Workload", workloads))
+        return (("batch/v1", "Job", jobs), (API, "Workload", workloads))
 
     async def start(
         self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
@@ -64,7 +63,7 @@ class RealKueueStage(RealStage):
             owned = [one for one in workloads if one["metadata"]["ownerReferences"][0]["name"] == owner]
             return any(is_evicted(one) for one in owned)
 
-        await wait_for_all(self.namespace.api, KUEUE, "Workload", decided, namespace=self.namespace.name)
+        await wait_for_all(self.namespace.api, API, "Workload", decided, namespace=self.namespace.name)
 
     async def finish(self, victim: RunningWorkload) -> None:
         await self.end_well(victim)
@@ -101,7 +100,7 @@ class RealKueueStage(RealStage):
         self._jobs.append(name)
         main = container(self.image, "python3", "-c", UNTIL_TOLD, resources={"requests": {"cpu": cpu}})
         size = {"parallelism": members, "completions": members, "completionMode": "Indexed"}
-        labels = {"kueue.x-k8s.io/queue-name": queue}
+        labels = {QUEUE_LABEL: queue}
         return job(name, main, labels=labels, fields={"suspend": True, "backoffLimit": 0, **size})
 
 

@@ -1,6 +1,6 @@
 """The Kueue adapter beside a real Kueue: admission through our check, preemptions as signals, releases by annotation.
 
-A ValidatingAdmissionPolicy stands in for the webhook's hold: Kueue may suspend a Job that has the annotation alone.
+An admission policy stands in for the webhook's hold.
 """
 
 from __future__ import annotations
@@ -30,26 +30,19 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_kueue.preemptions import KueueReport
-from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, is_gone, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
+from tests.e2e.kueue_hold import suspension_held
+from tests.e2e.product import queues
 
 pytestmark = pytest.mark.any_shape
 
-_KUEUE = "kueue.x-k8s.io/v1beta2"
-_ADMISSION = "admissionregistration.k8s.io/v1"
-_CONTROLLER = "system:serviceaccount:kueue-system:kueue-controller-manager"
 _ROOT = Path(__file__).parents[2]
 _RIGHTS = _ROOT / "adapters" / "kueue" / "rbac.yaml"
 _ENDLESS = "import time; time.sleep(10_000)"
-_HELD = f"""
-!(object.spec.suspend == true && oldObject.spec.suspend != true)
-|| request.userInfo.username != '{_CONTROLLER}'
-|| '{names.RELEASED}' in object.metadata.?annotations.orValue({{}})
-"""
 
 
 class _BuiltIn:
@@ -142,64 +135,19 @@ def _policy(name: str) -> Object:
 def _check(name: str) -> Object:
     parameters = {"apiGroup": names.GROUP, "kind": "CheckpointPolicy", "name": name}
     spec = {"controllerName": names.ADMISSION_CHECK_CONTROLLER, "parameters": parameters}
-    return {"apiVersion": _KUEUE, "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": spec}
-
-
-def _queue(name: str, namespace: str) -> Object:
-    """A group's half of 800m of CPU, and the way in and out of it."""
-    quota = {"name": namespace, "resources": [{"name": "cpu", "nominalQuota": "400m"}]}
-    return {
-        "apiVersion": _KUEUE,
-        "kind": "ClusterQueue",
-        "metadata": {"name": f"{namespace}-{name}"},
-        "spec": {
-            "cohortName": namespace,
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-            "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
-            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
-            "admissionChecksStrategy": {"admissionChecks": [{"name": namespace}]},
-        },
-    }
-
-
-def _holding(namespace: str) -> tuple[Object, Object]:
-    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["jobs"]}
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    policy = {
-        "apiVersion": _ADMISSION,
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": namespace},
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
-            "validations": [{"expression": _HELD, "message": "held by the test"}],
-        },
-    }
-    binding = {
-        "apiVersion": _ADMISSION,
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": namespace},
-        "spec": {"policyName": namespace, "validationActions": ["Deny"]},
-    }
-    return policy, binding
+    return {"apiVersion": queues.API, "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def groups(running: _Running, namespace: Namespace) -> AsyncIterator[Namespace]:
     """Two groups, bio and ml, whose queues name our check, and a hold that is in force."""
     api, name = namespace.api, namespace.name
-    flavor = {"apiVersion": _KUEUE, "kind": "ResourceFlavor", "metadata": {"name": name}}
-    bodies = [flavor, _policy(name), _check(name), *(_queue(group, name) for group in ("bio", "ml")), *_holding(name)]
+    bodies = [_policy(name), _check(name)]
     for body in bodies:
         await api.apply(body)
-    for group in ("bio", "ml"):
-        spec = {"clusterQueue": f"{name}-{group}"}
-        local = {"apiVersion": _KUEUE, "kind": "LocalQueue", "metadata": {"name": group}, "spec": spec}
-        await namespace.apply(local)
-    await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active"))
-    await namespace.apply(job("probe", container("none"), fields={"parallelism": 0}))
-    suspends = ("patch", "job/probe", "--dry-run=server", f"--as={_CONTROLLER}", '--patch={"spec":{"suspend":true}}')
-    await wait_until_refused(lambda: namespace.kubectl(*suspends), "held by the test")
-    yield namespace
+    ours = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    async with queues.groups(namespace, check=name), suspension_held(namespace, namespaceSelector=ours):
+        yield namespace
     for body in reversed(bodies):
         await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"])
 
@@ -225,7 +173,7 @@ async def _preempt(groups: Namespace, toolbox: str, running: _Running, program: 
 
 
 async def _workload_of(namespace: Namespace, name: str) -> Object:
-    found = await namespace.api.objects(_KUEUE, "Workload", namespace.name)
+    found = await namespace.api.objects(queues.API, "Workload", namespace.name)
     return next(one for one in found if one["metadata"]["ownerReferences"][0]["name"] == name)
 
 
@@ -299,7 +247,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
     async with _adapting(rights) as restarted:
         assert (await restarted.signal()).uid == signal.uid, "what is pending is told again"
 
-    preemptor = await groups.wait(_KUEUE, "Workload", preemptor["metadata"]["name"], _has_its_check)
+    preemptor = await groups.wait(queues.API, "Workload", preemptor["metadata"]["name"], _has_its_check)
     assert _message(preemptor) == "", "it has no quota yet"
     await _keep_snapshot(groups, signal)
     await running.adapter.release(_released(Verdict.COMMITTED, signal))
@@ -337,10 +285,10 @@ async def test_an_eviction_of_pods_that_do_not_run_is_let_go_at_once(
     await groups.pods("job=stuck", phase="Pending")
     workload = (await _workload_of(groups, "stuck"))["metadata"]["name"]
 
-    await groups.api.patch(_KUEUE, "Workload", workload, {"spec": {"active": False}}, groups.name)
+    await groups.api.patch(queues.API, "Workload", workload, {"spec": {"active": False}}, groups.name)
 
     stopped = await groups.wait("batch/v1", "Job", "stuck", _is_suspended)
-    evicted = await groups.get(_KUEUE, "Workload", workload)
+    evicted = await groups.get(queues.API, "Workload", workload)
     since = next(one for one in evicted["status"]["conditions"] if one["type"] == "Evicted")["lastTransitionTime"]
     name = hold_name(f"{stopped['metadata']['uid']}@{since}")
 
@@ -357,9 +305,9 @@ async def test_a_check_without_its_policy_is_not_active_until_it_exists(
 ) -> None:
     name = namespace.name
     await api.apply(_check(name))
-    await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active", "False", reason="BadParametersRef"))
+    await wait_for(api, queues.API, "AdmissionCheck", name, has_condition("Active", "False", reason="BadParametersRef"))
     await api.apply(_policy(name))
-    await wait_for(api, _KUEUE, "AdmissionCheck", name, has_condition("Active"))
-    await api.delete(_KUEUE, "AdmissionCheck", name)
-    await wait_for(api, _KUEUE, "AdmissionCheck", name, is_gone)
+    await wait_for(api, queues.API, "AdmissionCheck", name, has_condition("Active"))
+    await api.delete(queues.API, "AdmissionCheck", name)
+    await wait_for(api, queues.API, "AdmissionCheck", name, is_gone)
     await api.delete(names.API_VERSION, "CheckpointPolicy", name)

@@ -52,7 +52,7 @@ async def hold(
 
 
 async def _is_asked(cluster: Cluster, api: Api) -> None:
-    async with Namespace.created(cluster, api, "conformance") as namespace:
+    async with Namespace.created(cluster, api, "conformance-hold") as namespace:
         never = pod("probe", container("none"), labels={names.PROTECTED: "true"}, schedulerName="nobody")
         [probe] = await namespace.apply(never)
         status = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
