@@ -41,6 +41,9 @@ a job in `LONGEST_PAUSE_SECONDS`, because it can freeze a node's pods for nothin
 is free."""
 FIRST_PAUSE_SECONDS: Final = 10.0
 LONGEST_PAUSE_SECONDS: Final = 600.0
+ANEW_SECONDS: Final = 2 * LONGEST_PAUSE_SECONDS
+"""Since pods were given up last, until all who were are thought of again: other plugins may allow them by now. Longer
+than a pause, so that those who were not tried yet come first."""
 
 Word = Literal["nothing-of-ours", "not-needed", "not-enough", "held", "elsewhere", "offered", "given-up", "paused"]
 """Why: nobody here is protected; others come first; all together are too few; pods are being saved, here or elsewhere;
@@ -103,6 +106,7 @@ class _Asking(msgspec.Struct):
 class _Job(msgspec.Struct):
     tasks: dict[str, _Asking] = {}
     given_up: set[str] = set()
+    given_up_until: float = 0.0
     pauses: int = 0
     paused_until: float = 0.0
     short_until: float = 0.0
@@ -164,6 +168,8 @@ class Claims:
         asking.at = now
         self._begin_round(preemptor, asking, place)
         going = frozenset(one.uid for one in candidates if one.may_go)
+        if now >= job.given_up_until:
+            job.given_up.clear()
         if now < job.paused_until:
             self._claim(preemptor, asking, None)
             return Decision("paused", going)
@@ -252,6 +258,7 @@ class Claims:
 
     def _give_up(self, preemptor: Preemptor, job: _Job, asking: _Asking, chosen: tuple[Candidate, ...]) -> None:
         job.given_up.update(one.uid for one in chosen)
+        job.given_up_until = self._clock() + ANEW_SECONDS
         if asking.claim is not None and asking.claim.short:
             job.short_until = self._clock() + LONGEST_PAUSE_SECONDS
         self._claim(preemptor, asking, None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched_volcano.extender.claims import FORGOTTEN_SECONDS, LONGEST_PATIENT_ROUNDS, Claims
+from cedana_sched_volcano.extender.claims import ANEW_SECONDS, FORGOTTEN_SECONDS, LONGEST_PATIENT_ROUNDS, Claims
 from cedana_sched_volcano.extender.holder import Standing
 from tests.unit.adapters.volcano.extender_builders import KnownPods
 from tests.unit.adapters.volcano.simulated_volcano import Preemptor, Volcano
@@ -136,6 +136,20 @@ def test_victims_that_other_plugins_forbid_are_let_be_and_others_found(seed: int
     world.volcano.forbids = lambda pod: pod["UID"] == "forbidden"
     cycles = world.until(lambda evicted, _: evicted == {"possible"}, ml)
     assert cycles < 40
+
+
+def test_what_becomes_possible_after_it_was_given_up_happens() -> None:
+    """A queue that has got more than its share meanwhile, say; the preemptor has asked all the while."""
+    world, ml = World(), Preemptor("ml", [1.0])
+    world.run("ours", "one")
+    world.volcano.forbids = lambda _: True
+    for _ in range(300):
+        world.save(*world.cycle(ml)[1])
+        if "given-up" in world.volcano.words:
+            world.holder.standings["ours"] = RUNS  # its release is over
+    assert world.holder.standings["ours"] is RUNS
+    world.volcano.forbids = lambda _: False
+    assert world.until(lambda evicted, _: evicted == {"ours"}, ml, cycles=int(ANEW_SECONDS)) > 300
 
 
 def test_those_before_them_who_are_forbidden_do_not_keep_ours_from_being_asked() -> None:
