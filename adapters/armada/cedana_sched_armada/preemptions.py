@@ -238,7 +238,9 @@ class Preemptions:
         """A job's pods here, or those of its whole gang."""
         pods = self._pods.of(job)
         gang = gang_of(pods[0]) if pods else None
-        return (self._gangs.of(gang) if gang is not None else pods), gang
+        if gang is not None:  # what has ended without having been deleted may be left of an earlier gang of that name
+            pods = tuple(pod for pod in self._gangs.of(gang) if job_of(pod) == job or not _ended_by_itself(pod))
+        return pods, gang
 
     def _is_over(self, job: str, pod_uid: str = "") -> None:
         """`pod_uid`: of the run that is over; heard late, the job may have another run by now."""
@@ -303,3 +305,7 @@ class Preemptions:
             identifier = member.id or id_of(made)
             self._ledger.awaited[heard.job] = Awaited(job_set, made.namespace, identifier, member.index)
         self._ledger.put(replace(case, successors={**case.successors, followed: heard.job}))
+
+
+def _ended_by_itself(pod: Pod) -> bool:
+    return pod.finished and pod.metadata.deletion_timestamp is None
