@@ -52,6 +52,14 @@ def _is_named_already(pod: Object, identifier: str) -> bool:
     return protected and _texts(pod, "annotations").get(names.ID) == identifier
 
 
+def is_unnamed(pod: Object) -> bool:
+    """Whether nobody has said who it is: an empty variable says that it is not to be protected."""
+    if names.ID in _texts(pod, "annotations"):
+        return False
+    variables = (one for container in _containers(pod) for one in container.get("env") or ())
+    return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
+
+
 def is_numbered(pod: Object) -> bool:
     """Whether its controller, or whoever asked for its protection, numbered it."""
     return any(key in texts for _, key, texts in _numbers(pod))

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PartialObject
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
 from cedana_sched_volcano.objects import DEFAULT_QUEUE, QUEUE_NAME, QUEUE_OF_JOB, SCHEDULER_NAME
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.identity import TASK, is_unnamed
 from cedana_sched_webhooks.json_patch import difference
 
 NOT_OURS: Final = Answer("not-ours")
@@ -35,26 +35,25 @@ class QueueOptIn:
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded or not _is_unnamed(pod):
+        if pod is None or request.namespace in self._excluded or not is_unnamed(pod):
             return NOT_OURS
         queue = self._queue(_queue_of(pod))
-        if queue is None or queue.metadata.annotations.get(names.PROTECT) != "true":
+        if pod["spec"].get("schedulerName") != SCHEDULER_NAME or queue is None or not protects(queue):
             return NOT_OURS
         if (owner := _controller(pod)) is None:  # nothing can ever continue in its place
             return Answer("alone")
-        annotations = {names.ID: derived_id(owner["name"], owner["uid"]), names.DERIVED: "true"}
+        task = _texts(pod, "labels").get(TASK, "")
+        identifier = derived_id(owner["name"], owner["uid"], room=len(f"-{task}") if task else 0)
+        annotations = {names.ID: identifier, names.DERIVED: "true"}
         if policy := queue.metadata.annotations.get(names.POLICY):
             annotations[names.POLICY] = policy
         metadata = {**pod["metadata"], "annotations": {**annotations, **_texts(pod, "annotations")}}
         return Answer("protected", patch=tuple(difference(pod, {**pod, "metadata": metadata})))
 
 
-def _is_unnamed(pod: Object) -> bool:
-    """Whether it is Volcano's, and nobody has said who it is: an empty variable says that it is not to be protected."""
-    if pod["spec"].get("schedulerName") != SCHEDULER_NAME or names.ID in _texts(pod, "annotations"):
-        return False
-    variables = (one for container in pod["spec"].get("containers") or () for one in container.get("env") or ())
-    return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
+def protects(queue: PartialObject) -> bool:
+    """Whether it protects all of its pods."""
+    return queue.metadata.annotations.get(names.PROTECT) == "true"
 
 
 def _queue_of(pod: Object) -> str:

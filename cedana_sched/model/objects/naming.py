@@ -25,10 +25,17 @@ def hold_name(uid: str) -> str:
     return _name("hold", uid)
 
 
-def derived_id(owner: str, owner_uid: str) -> str:
-    """The id of pods that name none, after who controls them: another one of its name never continues from theirs."""
+def derived_id(owner: str, owner_uid: str, *, room: int = 0) -> str:
+    """The id of pods that name none, after who controls them: another one of its name never continues from theirs.
+
+    Args:
+        owner: its name.
+        owner_uid: its uid.
+        room: characters that will be put behind the id.
+    """
     digits = owner_uid[:UID_DIGITS]
-    return f"{owner[: LONGEST - len(digits) - 1].rstrip('-.')}-{digits}"
+    length = max(LONGEST - room - len(digits) - 1, 1)
+    return f"{owner[:length].rstrip('-.')}-{digits}"
 
 
 def _name(word: str, uid: str) -> str:

@@ -10,6 +10,7 @@ from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched_volcano.queues import NOT_OURS, QueueOptIn
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.identity import replica_of
 from tests.unit.webhooks.admission_builders import patched
 
 OWNER = {
@@ -85,3 +86,12 @@ async def test_system_namespaces_are_left_alone() -> None:
 
 async def test_a_pod_that_nobody_makes_again_is_left_alone() -> None:
     assert await answered(pod(owners=[])) == Answer("alone")
+
+
+async def test_an_id_leaves_room_for_the_tasks_name() -> None:
+    body = pod({"volcano.sh/queue-name": "bio"}, owners=[{**OWNER, "name": "j" * 60}])
+    body["metadata"]["labels"] = {"volcano.sh/task-spec": "worker", "volcano.sh/task-index": "1"}
+    written = patched(body, (await answered(body)).patch)
+    replica = replica_of(written)
+    assert replica is not None
+    assert str(replica) == "j" * (63 - len("-1a2b3c4d-worker")) + "-1a2b3c4d-worker/1"
