@@ -5,45 +5,84 @@ On request (`HARMLESS` on the job) the policies are rewritten. Nobody is ever re
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from cedana_sched.kube.client import Object
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
+from cedana_sched_volcano.objects import DEFAULT_QUEUE, SCHEDULER_NAME
+from cedana_sched_volcano.queues import protects
 from cedana_sched_volcano.vcjob_policies import harmless, losses
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.identity import TASK, is_unnamed, replica_of
 from cedana_sched_webhooks.json_patch import difference
 
 HARMLESS: Final = f"{names.GROUP}/rewrite-policies"
 """Annotation of a vcjob: `true` has its policies rewritten, so that preemptions cost nothing."""
 
 
-async def answer_for_job(request: Request) -> Answer:
-    """What is said of a job, or changed in it."""
-    job = request.object
-    if job is None or not _is_protected(job):
-        return Answer("not-ours")
-    if (job["metadata"].get("annotations") or {}).get(HARMLESS) == "true":
-        rewritten = harmless(job["spec"])
-        patch = tuple(difference(job, {**job, "spec": rewritten.spec}))
-        return Answer("rewritten" if patch else "harmless", patch=patch, warnings=_told(rewritten.changes))
-    found = losses(job["spec"])
-    return Answer("warned" if found else "harmless", warnings=_told(map(str, found)))
+class JobAdmission:
+    """Answers for vcjobs at CREATE.
+
+    Args:
+        queue: a Queue by its name; None where there is none, or none is known yet.
+    """
+
+    def __init__(self, queue: Callable[[str], PartialObject | None]) -> None:
+        self._queue = queue
+
+    async def answer(self, request: Request) -> Answer:
+        """What is said of a job, or changed in it."""
+        job = request.object
+        if job is None:
+            return Answer("not-ours")
+        unclear = tuple(_unclear(job))
+        if not self._is_protected(job):
+            return Answer("unclear", warnings=unclear) if unclear else Answer("not-ours")
+        if (job["metadata"].get("annotations") or {}).get(HARMLESS) == "true":
+            rewritten = harmless(job["spec"])
+            patch = tuple(difference(job, {**job, "spec": rewritten.spec}))
+            return Answer(
+                "rewritten" if patch else "harmless", patch=patch, warnings=unclear + _told(rewritten.changes)
+            )
+        found = losses(job["spec"])
+        return Answer("warned" if found else "harmless", warnings=unclear + _told(map(str, found)))
+
+    def _is_protected(self, job: Object) -> bool:
+        """Whether pods of it ask for protection, or are of a queue that protects all who do not decline it."""
+        spec = job["spec"]
+        queue = self._queue(spec.get("queue") or DEFAULT_QUEUE)
+        by_queue = queue is not None and protects(queue)
+        by_queue = by_queue and (spec.get("schedulerName") or SCHEDULER_NAME) == SCHEDULER_NAME
+        return any(by_queue if is_unnamed(pod) else _is_named(pod) for pod in _pods(job))
 
 
-def _told(sentences: Any) -> tuple[str, ...]:
+def _pods(job: Object) -> Iterator[Object]:
+    """One of each task, as far as it says who it is."""
+    for task in job["spec"].get("tasks") or ():
+        template = task.get("template") or {}
+        metadata = template.get("metadata") or {}
+        labels = {**(metadata.get("labels") or {}), **({TASK: task["name"]} if task.get("name") else {})}
+        yield {**template, "metadata": {**metadata, "labels": labels}}
+
+
+def _is_named(pod: Object) -> bool:
+    try:
+        return replica_of(pod) is not None
+    except UsageError:  # it is told, and not protected
+        return False
+
+
+def _unclear(job: Object) -> Iterator[str]:
+    """What its pods would be told one by one, where no person hears it: Volcano's controller creates them."""
+    for pod in _pods(job):
+        try:
+            replica_of(pod)
+        except UsageError as error:
+            yield f"cedana: pods of this task are not protected: {error}"
+
+
+def _told(sentences: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"cedana: {sentence}" for sentence in sentences)
-
-
-def _is_protected(job: Object) -> bool:
-    """Whether pods of it ask for protection; those of a queue that protects all are known when they come."""
-    templates = [task.get("template") or {} for task in job["spec"].get("tasks") or ()]
-    return any(_is_named(template) for template in templates)
-
-
-def _is_named(template: Object) -> bool:
-    if names.ID in ((template.get("metadata") or {}).get("annotations") or {}):
-        return True
-    containers = (template.get("spec") or {}).get("containers") or ()
-    variables = (one for container in containers for one in container.get("env") or ())
-    return any(one.get("name") == CHECKPOINT_VARIABLE for one in variables)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.watching import Mirror, Watch
-from cedana_sched_volcano.jobs import answer_for_job
+from cedana_sched_volcano.jobs import JobAdmission
 from cedana_sched_volcano.objects import QUEUES
 from cedana_sched_volcano.queues import QueueOptIn
 from cedana_sched_webhooks.configuration import Configuration
@@ -26,6 +26,7 @@ class VolcanoWebhooks:
     def __init__(self, api: Api, configuration: Configuration) -> None:
         self._queues = Mirror(Watch(api, QUEUES, PartialObject))
         self._opt_in = QueueOptIn(self._queues.get, configuration.excluded_namespaces)
+        self._jobs = JobAdmission(self._queues.get)
 
     @classmethod
     def connect(cls, api: Api, configuration: Configuration) -> Self:
@@ -34,7 +35,7 @@ class VolcanoWebhooks:
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
-        return {PODS: self._opt_in.answer, JOBS: answer_for_job}
+        return {PODS: self._opt_in.answer, JOBS: self._jobs.answer}
 
     async def run(self) -> None:
         """See `SchedulerWebhooks`."""
