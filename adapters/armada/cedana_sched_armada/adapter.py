@@ -21,7 +21,7 @@ from cedana_sched.kube.events import Happening
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_armada import metrics
 from cedana_sched_armada.chores import Chores
@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 _TOLD: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
     ArmadaUntrustedError: "ArmadaNotTrusted",
+    UsageError: "ArmadaDenied",  # a file that says who we are
 }
 """Why nothing is heard from Armada, where a person must act."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import Callable
@@ -69,7 +70,11 @@ class BearerToken:
         self._settings = settings
 
     async def metadata(self) -> Metadata:
-        return (("authorization", f"Bearer {_secret('armada.auth.token.file', self._settings.file)}"),)
+        field, path = "armada.auth.token.file", self._settings.file
+        token = _secret(field, path)
+        if not (token.isascii() and token.isprintable()):  # gRPC could not send it
+            raise UsageError(field, str(path), "holds no token", remedy="write one line of ASCII")
+        return (("authorization", f"Bearer {token}"),)
 
     def rejected(self) -> None: ...
 
@@ -91,12 +96,14 @@ class ClientCredentials:
         self._clock = clock
         self._token = ""
         self._until = 0.0
+        self._asking = asyncio.Lock()
 
     async def metadata(self) -> Metadata:
-        if self._clock() >= self._until:
-            token = await self._ask()
-            self._token = token.access_token
-            self._until = self._clock() + max(token.expires_in - EXPIRY_MARGIN_SECONDS, 1.0)
+        async with self._asking:  # thousands of streams begin at once
+            if self._clock() >= self._until:
+                token = await self._ask()
+                self._token = token.access_token
+                self._until = self._clock() + max(token.expires_in - EXPIRY_MARGIN_SECONDS, 1.0)
         return (("authorization", f"Bearer {self._token}"),)
 
     def rejected(self) -> None:
@@ -162,7 +169,13 @@ def _pem(field: str, path: Path | None) -> bytes | None:
 
 
 def _secret(field: str, path: Path) -> str:
-    return _content(field, path).decode().strip()
+    try:
+        secret = _content(field, path).decode().strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(field, str(path), "is no text", remedy="write it in UTF-8") from error
+    if not secret:
+        raise UsageError(field, str(path), "is empty", remedy="see whether it is filled")
+    return secret
 
 
 def _content(field: str, path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime as dt
 import ipaddress
@@ -57,6 +58,17 @@ async def test_a_token_is_read_anew_for_each_call(world: World, tmp_path: Path) 
     assert world.armada.authorizations == ["Bearer first", "Bearer second"]
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"\n", "is empty"), (b"\xff\xfe", "is no text"), (b"two\nlines", "holds no token"), ("ü".encode(), "holds no")],
+)
+async def test_a_file_that_holds_no_token_is_named(world: World, tmp_path: Path, content: bytes, problem: str) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(content)
+    with pytest.raises(UsageError, match=rf"armada\.auth\.token\.file: .*{problem}"):
+        await _ask(world, {"token": {"file": str(token)}})
+
+
 @asynccontextmanager
 async def _provider(answers: list[web.Response]) -> AsyncIterator[tuple[str, list[str]]]:
     """An OpenID provider that gives these answers; its URL, and who has asked."""
@@ -98,6 +110,17 @@ async def test_client_credentials_are_kept_until_they_expire_or_are_rejected(tmp
     assert said == ["Bearer one", "Bearer one", "Bearer two", "Bearer three"]
     basic = base64.b64encode(b"cedana:s3cret").decode()
     assert asked == [f"Basic {basic} client_credentials a b"] * 3
+
+
+async def test_many_who_need_a_token_at_once_ask_for_one(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    async with _provider([web.json_response({"access_token": "one", "expires_in": 300})]) as (url, asked):
+        settings = OidcSettings(provider_url=url, client_id="cedana", client_secret_file=secret)
+        credentials = ClientCredentials(settings)
+        said = await asyncio.gather(*(credentials.metadata() for _ in range(20)))
+    assert said == [(("authorization", "Bearer one"),)] * 20
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, ArmadaDeniedError), (503, ArmadaUnavailableError)])

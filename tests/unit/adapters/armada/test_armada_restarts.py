@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -233,6 +234,15 @@ async def test_an_armada_that_is_not_trusted_is_told(world: World) -> None:
     told = world.events.told[0]
     assert (told.reason, told.warning) == ("ArmadaNotTrusted", True)
     assert "leave armada.tls out" in told.message
+
+
+async def test_a_secret_that_is_not_there_is_told(world: World, tmp_path: Path) -> None:
+    world.start(world.submit())
+    world.settings = {"auth": {"token": {"file": str(tmp_path / "token")}}}
+    async with world.coordinator():
+        await until(lambda: bool(world.events.told))
+    assert world.events.told[0].reason == "ArmadaDenied"
+    assert "armada.auth.token.file" in world.events.told[0].message
 
 
 async def test_an_armada_that_is_not_there_is_waited_for(world: World) -> None:
