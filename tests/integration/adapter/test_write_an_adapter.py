@@ -7,9 +7,12 @@ import os
 import sys
 from pathlib import Path
 
+from cedana_sched.adapter.conformance import AdapterConformance
 from tests.unit.adapter import toy_page
 
 ROOT = Path(__file__).resolve().parents[3]
+STARTS = 3
+"""Tests of starts, which the page's scheduler leaves to others."""
 INSTALL, TEST = "pip install . pytest pytest-asyncio", "pytest test_toy.py"
 
 
@@ -56,4 +59,5 @@ async def test_who_follows_the_page_has_an_adapter_that_keeps_the_contract(tmp_p
     assert said.split() == ["toy_adapter"]
 
     said = await run(*TEST.split(), "-p", "no:cacheprovider", cwd=project, path=(site, ROOT))
-    assert "36 passed, 3 skipped" in said, said
+    tests = [name for name in dir(AdapterConformance) if name.startswith("test_")]
+    assert f"{len(tests) - STARTS} passed, {STARTS} skipped" in said, said
