@@ -59,16 +59,16 @@ cluster-logs: venv ## Show the last lines of every component
 	@$(BIN)/python -m tests.cluster logs
 
 .PHONY: e2e-parts
-e2e-parts: cluster-packages ## Build what the tests on clusters need: Kubernetes, nodes, images
+e2e-parts: cluster-packages ## Build what the tests on clusters need: Kubernetes, schedulers, nodes, images
 	@$(BIN)/python -m tests.cluster prepare
 
 .PHONY: e2e
-e2e: e2e-parts ## Bring a cluster up, run tests/e2e on it, take it down; KEEP=1 leaves it
+e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on it, take it down; KEEP=1 leaves it
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e-faults
 e2e-faults: e2e-parts ## Kill every part of everything at every phase of a preemption; try each adapter's whole conformance
-	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_[ap]*.py tests/e2e/test_*conformance*.py $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_{access,preempts}.py tests/e2e/test_*conformance*.py $(PYTEST_ARGUMENTS)
 	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*faults.py tests/e2e/test_volcano_conformance*.py $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
