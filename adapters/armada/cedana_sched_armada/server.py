@@ -6,8 +6,9 @@ metadata, and its event stream reconnects without telling.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -28,6 +29,9 @@ READ_SECONDS = 120.0
 """For reading what a stream has."""
 WATCH_SECONDS = 900.0
 """A stream that is watched has no end, and does not say that its server is still well."""
+WATCHES_PER_CONNECTION = 50
+"""What stands before Armada may allow 100 calls at once over one connection (nginx: 128); all others would wait, and
+nobody would say so."""
 DETAILS_AT_ONCE = 100
 """Servers refuse to look up more than their `queryApi.maxQueryItems`, 500 by default."""
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
@@ -35,17 +39,34 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 3_000),  # its own is two minutes; a deletion waits about 15 s for our word
     ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # channels would share one connection
 )
 
 
-class ArmadaServer:
-    """What is asked of it; every method raises `ArmadaError`."""
+class _Connection:
+    """One, and how many streams are watched over it."""
 
-    def __init__(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.events = EventStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+        self.watches = 0
+
+
+class ArmadaServer:
+    """What is asked of it; every method raises `ArmadaError`.
+
+    Args:
+        connect: makes a channel with a connection of its own.
+        credentials: who we are.
+    """
+
+    def __init__(self, connect: Callable[[], grpc.aio.Channel], credentials: Credentials) -> None:
+        self._connect = connect
         self._credentials = credentials
-        self._events = EventStub(channel)  # type: ignore[no-untyped-call]  # generated without types
-        self._submit = SubmitStub(channel)  # type: ignore[no-untyped-call]  # generated without types
-        self._jobs = JobsStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+        self._calls = _Connection(connect())
+        self._submit = SubmitStub(self._calls.channel)  # type: ignore[no-untyped-call]  # generated without types
+        self._jobs = JobsStub(self._calls.channel)  # type: ignore[no-untyped-call]  # generated without types
+        self._watched: list[_Connection] = []
 
     @classmethod
     @asynccontextmanager
@@ -57,13 +78,18 @@ class ArmadaServer:
         """
         options = list(_OPTIONS)
         if settings.tls is None:
-            channel = grpc.aio.insecure_channel(settings.url, options=options)
+            connect = partial(grpc.aio.insecure_channel, settings.url, options=options)
         else:
             if settings.tls.server_name is not None:
                 options.append(("grpc.ssl_target_name_override", settings.tls.server_name))
-            channel = grpc.aio.secure_channel(settings.url, channel_credentials(settings.tls), options=options)
-        async with channel:
-            yield cls(channel, credentials_of(settings.auth))
+            secrets = channel_credentials(settings.tls)
+            connect = partial(grpc.aio.secure_channel, settings.url, secrets, options=options)
+        server = cls(connect, credentials_of(settings.auth))
+        try:
+            yield server
+        finally:
+            for connection in (server._calls, *server._watched):
+                await connection.channel.close()
 
     async def events(self, job_set: JobSet, since: str, *, watch: bool) -> AsyncGenerator[Heard, None]:
         """What happened to the jobs of a job set after the event `since`; with `watch` also what happens, for a while.
@@ -72,7 +98,10 @@ class ArmadaServer:
         """
         request = JobSetRequest(id=job_set.name, queue=job_set.queue, from_message_id=since, watch=watch)
         timeout = WATCH_SECONDS if watch else READ_SECONDS
-        stream = self._events.GetJobSetEvents(request, metadata=await self._metadata(), timeout=timeout)
+        metadata = await self._metadata()
+        connection = self._for_a_watch() if watch else self._calls
+        connection.watches += watch
+        stream = connection.events.GetJobSetEvents(request, metadata=metadata, timeout=timeout)
         try:
             async for told in stream:
                 heard = read_event(told)
@@ -85,6 +114,7 @@ class ArmadaServer:
             raise self._said(f"events of job set {job_set}", error, needs) from error
         finally:
             stream.cancel()
+            connection.watches -= watch
 
     async def submit(self, job_set: JobSet, items: Sequence[JobSubmitRequestItem]) -> tuple[str, ...]:
         """Submit jobs; their ids, in order. A client id that was used before has the id of the job from then.
@@ -124,6 +154,13 @@ class ArmadaServer:
         except grpc.RpcError as error:
             needs = f"verb cancel on queue {job_set.queue}, or cancel_any_jobs"
             raise self._said(f"cancellation of job {job}", error, needs) from error
+
+    def _for_a_watch(self) -> _Connection:
+        for connection in self._watched:
+            if connection.watches < WATCHES_PER_CONNECTION:
+                return connection
+        self._watched.append(_Connection(self._connect()))
+        return self._watched[-1]
 
     async def _metadata(self) -> Metadata:
         return await self._credentials.metadata()

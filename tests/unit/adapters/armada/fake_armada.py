@@ -75,9 +75,12 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
         self._cut = 0
 
     @asynccontextmanager
-    async def serving(self, credentials: grpc.ServerCredentials | None = None, port: int = 0) -> AsyncIterator[str]:
+    async def serving(
+        self, credentials: grpc.ServerCredentials | None = None, port: int = 0, calls_per_connection: int | None = None
+    ) -> AsyncIterator[str]:
         """Its address inside the block."""
-        server = grpc.aio.server()
+        limit = [("grpc.max_concurrent_streams", calls_per_connection)] if calls_per_connection is not None else []
+        server = grpc.aio.server(options=limit)
         submit_pb2_grpc.add_SubmitServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
         event_pb2_grpc.add_EventServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
         job_pb2_grpc.add_JobsServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.preemption import Verdict
+from cedana_sched_armada import server
 from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, World, rfc3339, until
 
 
@@ -151,6 +154,21 @@ async def test_a_broken_stream_goes_on_where_it_stood(world: World) -> None:
         assert coordinator.reports.empty(), "what was told is not told again"
     assert (first.uid, second.uid) == (f"{job}@run-of-{job}", f"{other}@run-of-{other}")
     assert world.armada.watching[1][2] > world.armada.watching[0][2]
+
+
+async def test_job_sets_are_followed_however_few_calls_a_connection_allows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "WATCHES_PER_CONNECTION", 2)
+    job_sets = [f"set-{number}" for number in range(5)]
+    jobs = [world.submit(job_set) for job_set in job_sets]
+    for job in jobs:
+        world.start(job)
+    async with world.armada.serving(calls_per_connection=2) as world.address, world.coordinator() as coordinator:
+        await until(lambda: {job_set for _, job_set, _ in world.armada.watching} == set(job_sets))
+        world.armada.preempt(jobs[-1])
+        await coordinator.release(await coordinator.signal())
+    assert len(world.armada.successors_of(jobs[-1])) == 1
 
 
 async def test_a_preemption_that_is_heard_after_its_pod_is_gone_is_one_all_the_same(world: World) -> None:
