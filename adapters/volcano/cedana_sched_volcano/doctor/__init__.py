@@ -2,5 +2,5 @@
 
 examine     all findings of one scheduler       preemption  whether anything can be preempted at all
 scheduler   the scheduler's file, read          extender    whether it asks our extender, and obeys
-installed   looks at a cluster
+protection  what Queues say to us               installed   looks at a cluster
 """

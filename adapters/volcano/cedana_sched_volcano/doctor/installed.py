@@ -8,10 +8,19 @@ import msgspec
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SERVICES, VALIDATING_WEBHOOKS, Resource
+from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.resources import (
+    CHECKPOINT_POLICIES,
+    CONFIG_MAPS,
+    MUTATING_WEBHOOKS,
+    SERVICES,
+    VALIDATING_WEBHOOKS,
+    Resource,
+)
 from cedana_sched.model.findings import Finding, Level
+from cedana_sched.model.objects import names
 from cedana_sched_volcano.doctor.examine import CHECK, CONFIG_MAP, Installation, examine
+from cedana_sched_volcano.doctor.protection import protection
 from cedana_sched_volcano.objects import QUEUES
 
 OURS: Final = {"labelSelector": "app.kubernetes.io/part-of=cedana-sched"}
@@ -61,13 +70,24 @@ async def look(api: Api) -> list[Finding]:
         queues, _ = await api.list_all(QUEUES, into=dict[str, Any])
     except AbsentError:
         return [Finding(CHECK, Level.OK, "Volcano is not installed")]
+    named_by_queues = any(names.POLICY in (one["metadata"].get("annotations") or {}) for one in queues)
+    protected = list(protection(queues, await _policies(api) if named_by_queues else None))
     installation = await _installation(api)
     named = {"fieldSelector": f"metadata.name={CONFIG_MAP}"}
     found, _ = await api.list_all(CONFIG_MAPS, None, named, into=_ConfigMap)
     if not found:
         says = f"no ConfigMap is called {CONFIG_MAP}: Volcano is not there, or was installed under another name"
-        return [Finding(CHECK, Level.WARN, says, "look at its scheduler's configuration yourself")]
-    return [finding for one in found for finding in examine(one.data, list[Object](queues), installation)]
+        return [Finding(CHECK, Level.WARN, says, "look at its scheduler's configuration yourself"), *protected]
+    examined = [finding for one in found for finding in examine(one.data, list[Object](queues), installation)]
+    return [*examined, *protected]
+
+
+async def _policies(api: Api) -> frozenset[str] | None:
+    try:
+        found, _ = await api.list_all(CHECKPOINT_POLICIES, into=PartialObject)
+    except AbsentError:  # we are not installed, as others say
+        return None
+    return frozenset(one.metadata.name for one in found)
 
 
 async def _installation(api: Api) -> Installation:

@@ -9,8 +9,16 @@ import msgspec
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SERVICES, VALIDATING_WEBHOOKS, Resource
+from cedana_sched.kube.resources import (
+    CHECKPOINT_POLICIES,
+    CONFIG_MAPS,
+    MUTATING_WEBHOOKS,
+    SERVICES,
+    VALIDATING_WEBHOOKS,
+    Resource,
+)
 from cedana_sched.model.findings import Finding, Level
+from cedana_sched.model.objects import names
 from cedana_sched_volcano.doctor.examine import CONFIG_MAP
 from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.objects import QUEUES
@@ -42,6 +50,13 @@ class Cluster:
             VALIDATING_WEBHOOKS: [_webhooks(webhooks.get("validating", "statuses.sched.cedana.ai"))],
             MUTATING_WEBHOOKS: [_webhooks(webhooks.get("mutating", "pods.sched.cedana.ai"))],
         }
+
+    def with_queue(self, policies: tuple[str, ...] | None = (), **annotations: str) -> Cluster:
+        written = {names.PROTECT if key == "protect" else names.POLICY: text for key, text in annotations.items()}
+        self._there[QUEUES] = [{**QUEUE, "metadata": {"name": "bio", "annotations": written}}]
+        if policies is not None:
+            self._there[CHECKPOINT_POLICIES] = [{"metadata": {"name": name}} for name in policies]
+        return self
 
     def without(self, resource: Resource) -> Cluster:
         del self._there[resource]
@@ -96,3 +111,22 @@ async def test_a_configuration_that_is_not_found_is_said() -> None:
     cluster._there[CONFIG_MAPS] = []
     (finding,) = await cluster.findings()
     assert finding.level is Level.WARN
+
+
+async def test_a_queue_that_says_something_else_than_true_protects_nobody() -> None:
+    assert bad(await Cluster().with_queue(protect="yes").findings()) == [
+        "warn queue bio protects nobody: sched.cedana.ai/protect is 'yes'"
+    ]
+
+
+async def test_a_queue_whose_policy_is_not_there_protects_nobody() -> None:
+    assert bad(await Cluster().with_queue(("fast",), protect="true", policy="fats").findings()) == [
+        "fail pods of queue bio are not protected: sched.cedana.ai/policy is 'fats', which is no CheckpointPolicy"
+    ]
+
+
+async def test_what_a_queue_says_rightly_is_no_finding() -> None:
+    assert bad(await Cluster().with_queue(("fast",), protect="true", policy="fast").findings()) == []
+    assert bad(await Cluster().with_queue(None, protect="true", policy="unknown here").findings()) == []
+    assert bad(await Cluster().with_queue(protect="false", policy="gone").findings()) == []
+    assert bad(await Cluster().with_queue().findings()) == []
