@@ -113,6 +113,9 @@ class ArmadaSettings(Written):
     def _host_and_port(cls, url: str) -> str:
         if "://" in url:
             raise ValueError("write host:port without a scheme; `tls` says whether it is encrypted")
+        host, _, port = url.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:  # gRPC would take 443
+            raise ValueError("write host:port; Armada's server mostly listens on 50051")
         return url
 
     @classmethod

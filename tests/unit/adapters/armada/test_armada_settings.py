@@ -32,6 +32,8 @@ def test_where_queues_are_named_others_are_left_alone() -> None:
         (None, "armada", "say at least where Armada is"),
         ({}, "armada.url", "Field required"),
         ({"url": "https://armada:443"}, "armada.url", "host:port without a scheme"),
+        ({"url": "armada.example"}, "armada.url", "write host:port"),
+        ({"url": "armada:grpc"}, "armada.url", "write host:port"),
         ({"url": "armada:1", "queues": ["bio"]}, "armada.queues", "Extra inputs"),
         ({"url": "armada:1", "holdSeconds": 300}, "armada.holdSeconds", "less than 300"),
         ({"url": "armada:1", "tls": {"key": "/k"}}, "armada.tls", "name both, or neither"),
