@@ -25,6 +25,9 @@ from cedana_sched_armada.successor import id_of, predecessor
 
 log = structlog.get_logger(__name__)
 
+REMEMBERED = 10_000
+"""Successors of which a second one would be noticed; it shows within minutes of the first."""
+
 ArmadaReport = Preempted | PreemptionCancelled
 
 
@@ -295,6 +298,8 @@ class Preemptions:
         case = self._ledger.case_of(followed)
         noted = case.successors.get(followed, heard.job) if case is not None else heard.job
         first = self._successors.setdefault(made.client_id, noted)
+        if len(self._successors) > REMEMBERED:
+            del self._successors[next(iter(self._successors))]
         if first != heard.job:
             self._effects.surplus(job_set, heard.job)
             return

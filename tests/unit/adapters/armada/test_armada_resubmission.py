@@ -9,6 +9,7 @@ import pytest
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Verdict
+from cedana_sched_armada import preemptions
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.jobs import EXTERNAL_URI, FIRST, NUMBER, PREVIOUS
@@ -183,6 +184,18 @@ async def test_two_jobs_in_one_place_become_one(world: World) -> None:
         world.armada.ingest()
         await until(lambda: len(world.armada.successors_of(job)) == 1)
     assert world.armada.successors_of(job) == twice[:1]
+
+
+async def test_successors_are_not_remembered_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemptions, "REMEMBERED", 2)
+    async with world.coordinator() as coordinator:
+        for _ in range(4):
+            job = world.submit()
+            world.start(job)
+            await coordinator.release(await _preempted(world, coordinator, job))
+            remembered = coordinator.adapter._preemptions._successors
+            await until(lambda: f"cedana-sched:{job}" in remembered)  # noqa: B023 - awaited here
+        assert len(remembered) == 2
 
 
 async def test_a_release_that_was_refused_for_good_is_tried_again_at_once(world: World) -> None:
