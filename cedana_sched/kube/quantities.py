@@ -8,8 +8,9 @@ import re
 from decimal import Decimal
 from typing import Final
 
-_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([KMGTPE]i|[mkMGTPE])?)")
+_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE])?)")
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_FRACTIONS: Final = {"m": -3, "u": -6, "n": -9}
 
 
 def amount(quantity: str) -> Decimal:
@@ -20,8 +21,8 @@ def amount(quantity: str) -> Decimal:
     number, exponent, suffix = Decimal(match[1]), match[2], match[3] or ""
     if exponent is not None:
         return number.scaleb(int(exponent))
-    if suffix == "m":
-        return number / 1000
+    if suffix in _FRACTIONS:
+        return number.scaleb(_FRACTIONS[suffix])
     base = 1024 if suffix.endswith("i") else 1000
     return number * Decimal(base) ** _POWERS[suffix[:1].upper()]
 

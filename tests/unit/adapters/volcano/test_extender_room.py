@@ -92,7 +92,7 @@ def test_what_is_elsewhere_or_nowhere_takes_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [("2", 2000), ("500m", 500), ("0.1m", 1), ("1.5Ki", 1536_000), ("1e3", 10**6), ("1E", 10**21), ("12e-3", 12),
-     ("", 0), ("two", 0)],
+     ("1500u", 2), ("5n", 1), ("", 0), ("two", 0)],
 )  # fmt: skip
 def test_quantities_are_read_and_rounded_as_kubernetes_does(text: str, value: int) -> None:
     assert quantities.thousandths(text) == value
