@@ -21,6 +21,7 @@ import msgspec
 
 from cedana_sched_volcano.extender.holder import Standing
 from cedana_sched_volcano.extender.wire import Task
+from cedana_sched_volcano.objects import QUEUE_NAME, QUEUE_OF_JOB
 
 _SMALLEST: Final = 0.1
 """Differences below this are none to Volcano (`minResource`, pkg/scheduler/api/resource_info.go)."""
@@ -28,7 +29,7 @@ _SMALLEST: Final = 0.1
 _PODS: Final = "pods"
 """Every pod frees one of these; alone it makes nobody worth evicting, unless nothing else is scarce."""
 
-_QUEUE_ANNOTATIONS: Final = ("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name")
+_QUEUE_ANNOTATIONS: Final = (QUEUE_OF_JOB, QUEUE_NAME)
 
 
 class Candidate(msgspec.Struct, frozen=True):
