@@ -22,9 +22,9 @@ from cedana_sched_armada.adapter import ArmadaAdapter
 from cedana_sched_armada.events import JobSet, position, read_event
 from cedana_sched_armada.jobs import CARDINALITY, GANG, PREVIOUS
 from tests.cluster.api.client import Object
-from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec
 from tests.cluster.errors import ClusterError
-from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.cable import Cable
 from tests.e2e.real_stage import UNTIL_TOLD, Mirrored, RealStage, protected, workload_of
 
@@ -169,13 +169,11 @@ class RealArmadaStage(RealStage):
             self._cable.down = False
 
     def _spec(self, *, held: bool) -> Object:
-        """Armada takes no requests but those that are the limits."""
-        amounts = {"cpu": "100m", "memory": "64Mi"}
-        fields: Object = {"resources": {"requests": amounts, "limits": amounts}}
+        spec = pod_spec(self.image, "python3", "-c", UNTIL_TOLD, terminationGracePeriodSeconds=_GRACE_SECONDS)
         if held:
-            fields["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", _WAIT]}}}
-        spec: Object = pod("job", container(self.image, "python3", "-c", UNTIL_TOLD, **fields))["spec"]
-        return {**spec, "terminationGracePeriodSeconds": _GRACE_SECONDS}
+            (main,) = spec["containers"]
+            main["lifecycle"] = {"preStop": {"exec": {"command": ["sh", "-c", _WAIT]}}}
+        return spec
 
     async def _running(self, jobs: Collection[str]) -> tuple[RunningWorkload, ...]:
         wanted = [pod_name(job) for job in jobs]

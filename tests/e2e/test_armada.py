@@ -8,12 +8,11 @@ import pytest
 import pytest_asyncio
 from armada_client.typings import EventType
 
-from tests.cluster.api.client import Object
 from tests.cluster.armada import rights
 from tests.cluster.armada.armada import Armada
-from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec
 from tests.cluster.fixtures.audit import Audit
-from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.fixtures.namespace import Namespace
 
 pytestmark = pytest.mark.any_shape
 
@@ -25,19 +24,10 @@ async def jobs(armada: Armada, namespace: Namespace) -> AsyncIterator[Jobs]:
         yield jobs
 
 
-def spec(image: str, code: str, cpu: str = "100m") -> Object:
-    """A pod that runs Python, with requests that are its limits: Armada takes no others."""
-    amounts = {"cpu": cpu, "memory": "64Mi"}
-    body: Object = pod(
-        "job", container(image, "python3", "-c", code, resources={"requests": amounts, "limits": amounts})
-    )["spec"]
-    return body
-
-
 async def test_job_runs_to_its_end(namespace: Namespace, toolbox: str, jobs: Jobs, audit: Audit) -> None:
     queue = await jobs.queue(f"{namespace.name}-a")
 
-    [job] = await jobs.submit(queue, "work", spec(toolbox, "print('done')"))
+    [job] = await jobs.submit(queue, "work", pod_spec(toolbox, "python3", "-c", "print('done')"))
 
     await jobs.wait_for(queue, "work", {job: EventType.succeeded})
     assert await namespace.logs(pod_name(job)) == "done\n"
@@ -49,11 +39,11 @@ async def test_queue_preempts_what_another_has_beyond_its_share(namespace: Names
     nodes = [node for node in await namespace.api.objects("v1", "Node") if not node["spec"].get("taints")]
     cpu = f"{min(int(node['status']['allocatable']['cpu']) for node in nodes) * 400}m"  # two fit a node, three do not
     first, second = await jobs.queue(f"{namespace.name}-a"), await jobs.queue(f"{namespace.name}-b")
-    sleeping = spec(toolbox, "import time; time.sleep(3600)", cpu)
+    sleeping = pod_spec(toolbox, "python3", "-c", "import time; time.sleep(3600)", cpu=cpu)
     fill = await jobs.submit(first, "fill", *[sleeping] * 2 * len(nodes))
     await jobs.wait_for(first, "fill", dict.fromkeys(fill, EventType.running))
 
-    owed = await jobs.submit(second, "owed", *[spec(toolbox, "print('done')", cpu)] * len(fill))
+    owed = await jobs.submit(second, "owed", *[pod_spec(toolbox, "true", cpu=cpu)] * len(fill))
 
     await jobs.wait_for(second, "owed", dict.fromkeys(owed, EventType.succeeded))
     victims = await jobs.preempted(first, "fill", len(fill) // 2)

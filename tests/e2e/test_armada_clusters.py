@@ -7,9 +7,9 @@ from armada_client.armada.event_pb2 import JobRunningEvent
 from armada_client.typings import EventType
 
 from tests.cluster.armada.armada import Armada
-from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec
 from tests.cluster.cluster import Cluster
-from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.fixtures.namespace import Namespace
 
 _ASK = """
 import socket
@@ -30,14 +30,12 @@ async def test_jobs_run_on_both_clusters_of_one_armada(
         Jobs.opened(armada.address, namespace.name) as jobs,
     ):
         queue = await jobs.queue(namespace.name)
-        amounts = {"cpu": "100m", "memory": "64Mi"}
-        resources = {"requests": amounts, "limits": amounts}
         places = {cluster.place.name: (cluster, namespace), other.place.name: (other, elsewhere)}
         for name, (place, within) in places.items():
             host, _, port = armada.address_in(place).partition(":")
-            ask = container(toolbox, "python3", "-c", _ASK.format(host=host, port=port), resources=resources)
+            ask = ("python3", "-c", _ASK.format(host=host, port=port))
             node = {"kubernetes.io/hostname": next(iter(place.nodes))}
-            spec = pod("job", ask, nodeSelector=node, tolerations=[{"operator": "Exists"}])["spec"]
+            spec = pod_spec(toolbox, *ask, nodeSelector=node, tolerations=[{"operator": "Exists"}])
 
             [job] = await jobs.submit(queue, name, spec)
 

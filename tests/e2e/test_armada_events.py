@@ -13,9 +13,8 @@ from cedana_sched_armada.events import JobSet, Kind
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
 from tests.cluster.armada.armada import Armada
-from tests.cluster.armada.jobs import Jobs
+from tests.cluster.armada.jobs import Jobs, pod_spec
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.test_armada import spec
 
 pytestmark = pytest.mark.any_shape
 
@@ -40,7 +39,7 @@ async def test_job_is_preempted_cancelled_or_goes_with_its_job_set(
 ) -> None:
     async with Jobs.opened(armada.address, namespace.name) as jobs:
         queue = await jobs.queue(f"{namespace.name}-a")
-        sleeping = spec(toolbox, "import time; time.sleep(3600)")
+        sleeping = pod_spec(toolbox, "python3", "-c", "import time; time.sleep(3600)")
         preempted, cancelled, *rest = await jobs.submit(queue, "set", *[sleeping] * 4)
         await jobs.wait_for(queue, "set", dict.fromkeys((preempted, cancelled, *rest), EventType.running))
         job_set = JobSet(queue, "set")

@@ -19,6 +19,7 @@ from google.protobuf import json_format
 
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import WaitedInVainError
+from tests.cluster.fixtures.namespace import container, pod
 
 _QUEUE_KNOWN_WITHIN = 15
 _OPTIONS = (("grpc.max_reconnect_backoff_ms", 1000),)
@@ -86,7 +87,7 @@ class Jobs:
     ) -> submit_pb2.JobSubmitRequestItem:
         """One job of a submission of several that differ."""
         return self.client.create_job_request_item(
-            pod_spec=_pod_spec({"priorityClassName": priority_class, **spec}),
+            pod_spec=_as_message({"priorityClassName": priority_class, **spec}),
             namespace=self._namespace,
             client_id=client_id,
             labels=dict(labels or {}),
@@ -183,7 +184,23 @@ def pod_name(job: str) -> str:
     return f"armada-{job}-0"
 
 
-def _pod_spec(spec: Object) -> core_v1.PodSpec:
+def pod_spec(
+    image: str,
+    *command: str,
+    cpu: str = "100m",
+    memory: str = "64Mi",
+    env: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Object:
+    """A pod of one container, with requests that are its limits: Armada takes no others; `fields` are the pod's."""
+    amounts = {"cpu": cpu, "memory": memory}
+    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    main = container(image, *command, resources={"requests": amounts, "limits": amounts}, env=variables)
+    spec: Object = pod("job", main, **fields)["spec"]
+    return spec
+
+
+def _as_message(spec: Object) -> core_v1.PodSpec:
     """A pod's spec as Armada takes it: quantities and volumes have another form in it than in JSON."""
     document = dict(spec)
     for kind in ("initContainers", "containers"):

@@ -16,9 +16,9 @@ from cedana_sched_armada.jobs import CARDINALITY, FIRST, GANG, PREVIOUS
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.armada.armada import Armada
-from tests.cluster.armada.jobs import Jobs, pod_name
+from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec
 from tests.cluster.cluster import Cluster
-from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product.following import Following
 
 SET = "md"
@@ -127,12 +127,8 @@ def named(name: str) -> dict[str, str]:
 
 
 def simulation(image: str, *command: str, cpu: str, env: Mapping[str, str]) -> Object:
-    """A pod's spec, with requests that are its limits: Armada takes no others."""
-    amounts = {"cpu": cpu, "memory": "512Mi"}
-    variables = [{"name": key, "value": value} for key, value in env.items()]
-    main = container(image, *command, resources={"requests": amounts, "limits": amounts}, env=variables)
-    spec: Object = pod("job", main)["spec"]
-    return spec
+    """A pod's spec, with room for what real programs need."""
+    return pod_spec(image, *command, cpu=cpu, memory="512Mi", env=env)
 
 
 async def half_a_node(namespace: Namespace) -> str:
