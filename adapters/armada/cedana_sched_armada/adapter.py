@@ -18,7 +18,6 @@ from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
 from cedana_sched.adapter.contract import HoldsEvictions
 from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.events import Happening
-from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import CedanaSchedError, UsageError
@@ -28,8 +27,8 @@ from cedana_sched_armada.chores import Chores
 from cedana_sched_armada.doubts import Doubts
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
+from cedana_sched_armada.job_pods import JobPods
 from cedana_sched_armada.job_sets import JobSets
-from cedana_sched_armada.jobs import gang_of, job_of
 from cedana_sched_armada.ledger import Case, Ledger
 from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
 from cedana_sched_armada.resubmission import Outcome, Resubmissions
@@ -74,8 +73,7 @@ class ArmadaAdapter:
         self._ledger = Ledger(cluster.notes)
         self._chores = Chores()
         self._preemptions = Preemptions(
-            pods=Index(job_of, cluster.pods),
-            gangs=Index(gang_of, cluster.pods),
+            pods=JobPods(cluster.pods, self._let_go),
             ledger=self._ledger,
             policies=cluster.policies,
             settings=settings,
@@ -175,14 +173,14 @@ class ArmadaAdapter:
     def conclude(self, uid: str) -> None:
         self._chores.start(f"end of preemption {uid}", lambda: self._conclude(uid))
 
-    def let_go(self, pod: Pod) -> None:
-        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._chores.start(f"letting go of pod {name} {pod.metadata.uid}", lambda: let_go(self._cluster.api, pod))
-
     def surplus(self, job_set: JobSet, job: str) -> None:
         log.error("two jobs in one place; the later one is cancelled", job=job, job_set=str(job_set))
         reason = "cedana-sched: another job takes the same place"
         self._chores.start(f"cancellation of job {job}", lambda: self._server.cancel(job_set, job, reason))
+
+    def _let_go(self, pod: Pod) -> None:
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self._chores.start(f"letting go of pod {name} {pod.metadata.uid}", lambda: let_go(self._cluster.api, pod))
 
     async def _conclude(self, uid: str) -> None:
         if self._resubmissions is not None:

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched_armada.events import Heard, JobSet, Kind, id_at, submitted_at
-from cedana_sched_armada.jobs import Gang, gang_of, job_of, job_set_of, queue_of
+from cedana_sched_armada.job_pods import JobPods
+from cedana_sched_armada.jobs import job_of, job_set_of, queue_of
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.signals import member_of, seconds, signal_of
@@ -40,9 +40,6 @@ class Effects(Protocol):
     def conclude(self, uid: str) -> None:
         """End a preemption that the coordinator does not know."""
 
-    def let_go(self, pod: Pod) -> None:
-        """Its deletion is no preemption, or there is nothing to save."""
-
     def surplus(self, job_set: JobSet, job: str) -> None:
         """Cancel a job: another one takes the same job's place."""
 
@@ -51,8 +48,7 @@ class Preemptions:
     """Takes in one event after the other.
 
     Args:
-        pods: protected pods, by the id of their job.
-        gangs: the same pods by their gang.
+        pods: protected ones.
         ledger: what is open.
         policies: of the cluster.
         settings: which queues, and how long is held.
@@ -62,8 +58,7 @@ class Preemptions:
 
     def __init__(
         self,
-        pods: Index[str, Pod],
-        gangs: Index[Gang, Pod],
+        pods: JobPods,
         ledger: Ledger,
         policies: Policies,
         settings: ArmadaSettings,
@@ -71,15 +66,12 @@ class Preemptions:
         effects: Effects,
     ) -> None:
         self._pods = pods
-        self._gangs = gangs
         self._ledger = ledger
         self._policies = policies
         self._settings = settings
         self._clock = clock
         self._effects = effects
         self._told: set[str] = set()
-        self._released: set[str] = set()
-        """Uids of pods that were let go."""
         self._successors: dict[str, str] = {}
         """By client id of ours: the job that Armada made first of it."""
 
@@ -109,13 +101,13 @@ class Preemptions:
     def changed(self, before: Pod | None, now: Pod | None) -> None:
         """A mirror's sink: a victim that is deleted has a deadline from then on, which `until` tells."""
         if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
-            self._released.discard(before.metadata.uid)
+            self._pods.gone(before.metadata.uid)
         job = job_of(now) if now is not None else None
         if now is None or job is None:
             return
         if not self._settings.opts_in(queue_of(now)):
             if now.metadata.deletion_timestamp is not None:  # it asks before its end, and its events are not followed
-                self._let_pod_go(now)
+                self._pods.let_pod_go(now)
             return
         self.arrived(job)
         case = self._ledger.case_of(job)
@@ -164,10 +156,10 @@ class Preemptions:
 
     def doubt(self, job: str, uid: str) -> None:
         """A pod of this job is being deleted, and nobody has said why: what can be saved is saved."""
-        pods, gang = self._pods_with(job)
+        pods, gang = self._pods.with_gang(job)
         members = {pod.metadata.uid: member_of(pod) for pod in pods if pod.metadata.deletion_timestamp}
         own, job_set = members.get(uid), job_set_of(pods[0]) if pods else None
-        explained = uid in self._released or self._ledger.case_of(job) is not None
+        explained = self._pods.was_let_go(uid) or self._ledger.case_of(job) is not None
         if own is None or job_set is None or explained or not self._settings.opts_in(job_set.queue):
             return
         if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
@@ -196,7 +188,7 @@ class Preemptions:
             self._ledger.put(replace(known, doubtful=False, at=heard.at))
         if known is not None or not self._settings.opts_in(job_set.queue):
             return
-        pods, gang = self._pods_with(heard.job)
+        pods, gang = self._pods.with_gang(heard.job)
         left = [pod for pod in pods if pod.status.phase != "Succeeded"]
         members = [member for member in map(member_of, left) if member is not None]
         awaited = self._ledger.awaited.pop(heard.job, None)
@@ -235,22 +227,14 @@ class Preemptions:
             self._effects.conclude(case.uid)
         for member in case.members:
             if not member.runs:
-                self._let_go(member.job)
-
-    def _pods_with(self, job: str) -> tuple[tuple[Pod, ...], Gang | None]:
-        """A job's pods here, or those of its whole gang."""
-        pods = self._pods.of(job)
-        gang = gang_of(pods[0]) if pods else None
-        if gang is not None:  # what has ended without having been deleted may be left of an earlier gang of that name
-            pods = tuple(pod for pod in self._gangs.of(gang) if job_of(pod) == job or not _ended_by_itself(pod))
-        return pods, gang
+                self._pods.let_go(member.job)
 
     def _is_over(self, job: str, pod_uid: str = "") -> None:
         """`pod_uid`: of the run that is over; heard late, the job may have another run by now."""
         self.arrived(job)
         case = self._ledger.case_of(job)
         if case is None:  # a preempted job fails right after, and that is no news
-            self._let_go(job, pod_uid)
+            self._pods.let_go(job, pod_uid)
         elif pod_uid and all(member.pod_uid != pod_uid for member in case.members):
             return
         elif case.doubtful and not case.cancelled:
@@ -259,7 +243,7 @@ class Preemptions:
     def _cancelled(self, job: str, why: str) -> None:
         case = self._ledger.case_of(job)
         if case is None:
-            self._let_go(job)
+            self._pods.let_go(job)
         elif not case.cancelled:
             self._call_off(case, why)
 
@@ -277,17 +261,7 @@ class Preemptions:
         if case.held:
             self._effects.report(PreemptionCancelled(case.uid, case.cancelled))
         for member in case.members:
-            self._let_go(member.job)
-
-    def _let_go(self, job: str, pod_uid: str = "") -> None:
-        for pod in self._pods.of(job):
-            if pod_uid in {"", pod.metadata.uid}:
-                self._let_pod_go(pod)
-
-    def _let_pod_go(self, pod: Pod) -> None:
-        if not pod.finished and pod.metadata.uid not in self._released:
-            self._released.add(pod.metadata.uid)
-            self._effects.let_go(pod)
+            self._pods.let_go(member.job)
 
     def _submitted(self, job_set: JobSet, heard: Heard) -> None:
         """A job in the place of a preempted one; a second one in the same place is too many."""
@@ -310,7 +284,3 @@ class Preemptions:
             identifier = member.id or id_of(made)
             self._ledger.awaited[heard.job] = Awaited(job_set, made.namespace, identifier, member.index)
         self._ledger.put(replace(case, successors={**case.successors, followed: heard.job}))
-
-
-def _ended_by_itself(pod: Pod) -> bool:
-    return pod.finished and pod.metadata.deletion_timestamp is None

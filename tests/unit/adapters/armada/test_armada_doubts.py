@@ -111,7 +111,7 @@ async def test_a_deletion_that_is_explained_is_no_doubt(world: World) -> None:
         world.armada.preempt(preempted)
         await coordinator.signal()
         world.armada.cancel(cancelled)
-        await until(lambda: coordinator.adapter._preemptions._released != set())
+        await until(lambda: world.let_go != [])
         for job in (preempted, cancelled):
             _delete(world, job)
         await asyncio.sleep(3 * doubts.WORD_SECONDS)
