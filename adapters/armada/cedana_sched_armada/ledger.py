@@ -41,6 +41,11 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: bool = False
     """There is something to save."""
 
+    @property
+    def seen(self) -> bool:
+        """Whether it had a pod here, or was submitted by us: else nobody here knows more than its job."""
+        return self.namespace != ""
+
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """One preemption that is not over: of a job, or of a gang. Its uid is the signal's."""

@@ -121,7 +121,7 @@ class Resubmissions:
         if not working:
             raise _NoReturnError("it has finished its work")
         back = await self._prepare(case, working, verdicts)
-        await self._wait_until(max(case.at + self._settings.limits.pause(back.number), self._shown_at(case)), case)
+        await self._wait_until(max(self._due_at(case, back.number), self._shown_at(case)), case)
         # Armada does not see that two submissions under way are the same
         async with self._locks.setdefault(case.job_set, asyncio.Lock()):
             await self._catch_up(case.job_set)
@@ -203,6 +203,12 @@ class Resubmissions:
             member.started_at is not None and case.at - member.started_at >= self._settings.limits.fresh_after_seconds
         )
         return 1 if fresh else number_of(job) + 1
+
+    def _due_at(self, case: Case, number: int) -> float:
+        """Later each time in a row. A job that nobody has seen here may have run in another cluster, which saves it."""
+        pause = self._settings.limits.pause(number)
+        unseen = any(not member.seen for member in case.members)
+        return case.at + (max(pause, self._settings.hold_seconds) if unseen else pause)
 
     def _shown_at(self, case: Case) -> float:
         """When an attempt whose outcome is not known must have shown."""

@@ -13,7 +13,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada import job_sets
 from cedana_sched_armada.events import JobSet, position
-from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, until
+from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, item, until
 
 
 def _followed(coordinator: Coordinator) -> list[str]:
@@ -109,6 +109,37 @@ async def test_a_preemption_while_nobody_listened_is_made_good(world: World) -> 
     assert world.armada.jobs[successor].job.annotations[names.ID] == "md-run-7"
     assert world.armada.successors_of(unsaved) == []
     assert world.armada.successors_of(foreign) == []
+
+
+async def test_who_was_preempted_in_another_cluster_is_left_to_that_as_long_as_it_may_save(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart nobody knows where a job ran whose pod is not here."""
+    here, there = world.submit(), world.submit(annotations={names.ID: "md", names.CONTINUES: "true"})
+    world.start(here)
+    world.start(there, protected=False)
+    async with world.coordinator() as coordinator:
+        await until(lambda: _followed(coordinator) == [JOB_SET])
+        await coordinator.adapter._ledger.written()
+    world.now += 1
+    world.armada.preempt(there)
+    preempted_at = world.now
+    world.now += 1
+    sleep = world.sleep
+
+    async def until_the_other_has_submitted(seconds: float) -> None:
+        again = item()
+        again.client_id = f"cedana-sched:{there}"
+        world.armada.submit(QUEUE, JOB_SET, again)
+        await sleep(seconds)
+
+    monkeypatch.setattr(world, "sleep", until_the_other_has_submitted)
+    async with world.coordinator() as coordinator:
+        await until(lambda: world.armada.successors_of(there) != [])
+        await until(lambda: not coordinator.adapter._ledger.cases)
+        assert world.now == preempted_at + 240
+    assert "submit" not in world.armada.calls
+    assert len(world.armada.successors_of(there)) == 1
 
 
 async def test_a_successor_that_is_preempted_before_it_has_a_pod_comes_back_too(world: World) -> None:
