@@ -44,7 +44,7 @@ from tests.e2e.product.volcano_queues import SCHEDULER
 
 ASKED = "the webhook of the test was asked"
 """What dry runs are told."""
-_PATH = "/validate/pods/status"
+_PATH = "/mutate/pods/status"
 _HOLD_SECONDS = 600
 
 
@@ -129,7 +129,7 @@ def _configuration(url: str, trusted: str) -> Object:
     }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
+        "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": "conformance"},
         "webhooks": [webhook],
     }

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 PODS: Final = "/mutate/pods"
 JOBS: Final = "/mutate/jobs"
-STATUSES: Final = "/validate/pods/status"
+STATUSES: Final = "/mutate/pods/status"
 VALIDATE: Final = "/validate/"
 
 

@@ -1,7 +1,8 @@
 """The hold of a pod: a scheduler evicts it by writing `DisruptionTarget` into its status, then deletes it.
 
 Facts: kube-scheduler and Volcano give up the attempt when that write is refused. Nothing of it remains, the pod is not
-doomed, and they ask again about once a second. Refused with `retryAfterSeconds`, client-go itself repeats the request.
+doomed, and they ask again about once a second. Refused with `retryAfterSeconds`, client-go itself repeats the request,
+and Volcano keeps to its choice meanwhile.
 Others write the same condition and do not come again (the taint eviction), or report what is done already (nodes): they
 are never held.
 """
@@ -26,12 +27,15 @@ from cedana_sched_webhooks.admission import Answer, Refusal, Request
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
+from cedana_sched_webhooks.holds.stale_writes import renewal
 from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import PreemptionHold
 
 DISRUPTED: Final = "DisruptionTarget"
 KEPT: Final = "kept"
 """The decision on a pod that its policy keeps running."""
+NOT_HELD: Final = "not-yet-held"
+"""The decision on a pod that the coordinator has not taken up."""
 RELEASE_LASTS: Final = timedelta(seconds=60)
 """An eviction that was released and has not come by then is another one when it comes."""
 RETRY_SECONDS: Final = 1
@@ -89,7 +93,7 @@ def decide(
     waited = mark.waited(now) if mark is not None and mark.is_fresh(now) else 0.0
     left = UNANNOUNCED_SECONDS - max(waited, told_seconds)
     if left > 0:
-        return Decision("not-yet-held", _sentence("the coordinator has not taken the eviction up yet", left))
+        return Decision(NOT_HELD, _sentence("the coordinator has not taken the eviction up yet", left))
     return Decision("nobody-holds")
 
 
@@ -139,13 +143,15 @@ class PodHold:
         told = self._told.waited(pod.uid, remember=False)
         decision = decide(pod.uid, mark, self._knowledge.holds_of_pod(pod.uid), self._now(), told_seconds=told)
         if decision.refused is None:
-            return Answer(decision.word)
+            return Answer(decision.word, patch=renewal(before, request.object))
+        is_a_whim = self._is_a_whim(pod.uid, mark)
         # of who is kept the wish is not marked: it would be as old as the refusals once these end, and let through
-        if not request.dry_run and decision.word != KEPT and not self._is_a_whim(pod.uid, mark):
+        if not request.dry_run and decision.word != KEPT and not is_a_whim:
             self._told.waited(pod.uid)
             self._marker.asked(pod, request.user_info.username)
-        refusal = Refusal(429, "TooManyRequests", decision.refused, retry_after_seconds=RETRY_SECONDS)
-        return Answer(decision.word, refusal=refusal)
+        # a whim that the client repeated by itself would seem to last
+        again = None if is_a_whim and decision.word == NOT_HELD else RETRY_SECONDS
+        return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, again))
 
     def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None) -> bool:
         """Whether it is another victim in place of those that are being saved for the same preemptor, most likely.

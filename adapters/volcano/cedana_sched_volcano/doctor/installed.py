@@ -14,8 +14,6 @@ from cedana_sched.kube.resources import (
     CONFIG_MAPS,
     MUTATING_WEBHOOKS,
     SERVICES,
-    VALIDATING_WEBHOOKS,
-    Resource,
 )
 from cedana_sched.model.findings import Finding, Level
 from cedana_sched.model.objects import names
@@ -91,15 +89,14 @@ async def _policies(api: Api) -> frozenset[str] | None:
 
 
 async def _installation(api: Api) -> Installation:
-    holds = await _webhooks(api, VALIDATING_WEBHOOKS)
-    pods = await _webhooks(api, MUTATING_WEBHOOKS)
+    webhooks = await _webhooks(api)
     services, _ = await api.list_all(SERVICES, None, OURS, into=_Service)
     urls = [url for one in services if one.metadata.labels.get(COMPONENT) == EXTENDER for url in _urls(one)]
-    return Installation(STATUS_HOLD in holds, PRE_STOP in pods, tuple(urls))
+    return Installation(STATUS_HOLD in webhooks, PRE_STOP in webhooks, tuple(urls))
 
 
-async def _webhooks(api: Api, resource: Resource) -> set[str]:
-    configurations, _ = await api.list_all(resource, None, OURS, into=_Webhooks)
+async def _webhooks(api: Api) -> set[str]:
+    configurations, _ = await api.list_all(MUTATING_WEBHOOKS, None, OURS, into=_Webhooks)
     return {webhook.name for one in configurations for webhook in one.webhooks}
 
 

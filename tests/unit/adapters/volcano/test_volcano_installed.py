@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -14,7 +14,6 @@ from cedana_sched.kube.resources import (
     CONFIG_MAPS,
     MUTATING_WEBHOOKS,
     SERVICES,
-    VALIDATING_WEBHOOKS,
     Resource,
 )
 from cedana_sched.model.findings import Finding, Level
@@ -37,18 +36,19 @@ SERVICE = {
     },
 }
 
+WEBHOOKS = ("pods.sched.cedana.ai", "statuses.sched.cedana.ai")
+
 
 class Cluster:
     """Lists what is there, as far as the selectors allow."""
 
-    def __init__(self, scheduler: str = ONE_TIER, *, extender: bool = True, **webhooks: str) -> None:
+    def __init__(self, scheduler: str = ONE_TIER, *, extender: bool = True, webhooks: Sequence[str] = WEBHOOKS) -> None:
         self.asked: list[tuple[Resource, Mapping[str, str]]] = []
         self._there: dict[Resource, list[Any]] = {
             QUEUES: [QUEUE],
             CONFIG_MAPS: [{"metadata": {"name": CONFIG_MAP}, "data": {"volcano-scheduler.conf": scheduler}}],
             SERVICES: [SERVICE] if extender else [],
-            VALIDATING_WEBHOOKS: [_webhooks(webhooks.get("validating", "statuses.sched.cedana.ai"))],
-            MUTATING_WEBHOOKS: [_webhooks(webhooks.get("mutating", "pods.sched.cedana.ai"))],
+            MUTATING_WEBHOOKS: [_webhooks(webhooks)],
         }
 
     def with_queue(self, policies: tuple[str, ...] | None = (), **annotations: str) -> Cluster:
@@ -74,8 +74,8 @@ class Cluster:
         return await look(cast("Api", self))
 
 
-def _webhooks(name: str) -> dict[str, Any]:
-    return {"metadata": {"name": "cedana-sched"}, "webhooks": [{"name": name, "clientConfig": {}}]}
+def _webhooks(webhooks: Sequence[str]) -> dict[str, Any]:
+    return {"metadata": {"name": "cedana-sched"}, "webhooks": [{"name": one, "clientConfig": {}} for one in webhooks]}
 
 
 async def test_what_is_set_up_well_needs_nothing() -> None:
@@ -97,7 +97,7 @@ async def test_an_extender_elsewhere_is_not_ours() -> None:
 
 
 async def test_webhooks_that_are_not_registered_are_missed() -> None:
-    findings = await Cluster(ONE_TIER.replace("extender.", "x."), mutating="", validating="").findings()
+    findings = await Cluster(ONE_TIER.replace("extender.", "x."), webhooks=()).findings()
     assert any("nothing holds evictions" in said for said in bad(findings))
 
 
