@@ -1,7 +1,8 @@
 """What an admin tells the adapter: where Armada is, who we are there, which queues, and how often a job comes back.
 
 It is the part `armada` of the coordinator's file. Names are camelCase, as in Kubernetes. Secrets are in files of their
-own, which are read anew whenever they are used, so that they can be replaced.
+own. Passwords and tokens are read anew whenever they are used, so that they can be replaced; what `tls` names is read
+once, at the start.
 """
 
 from __future__ import annotations
