@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from cedana_sched.kube.client import Object
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched_armada.marks import JOB_LABEL, QUEUE_LABEL
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.identity import is_unnamed
 from cedana_sched_webhooks.json_patch import difference
 
 NOT_OURS: Final = Answer("not-ours")
@@ -33,7 +33,7 @@ class QueueOptIn:
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded or not _is_unnamed(pod):
+        if pod is None or request.namespace in self._excluded or not is_unnamed(pod):
             return NOT_OURS
         labels, annotations = _texts(pod, "labels"), _texts(pod, "annotations")
         job = labels.get(JOB_LABEL)
@@ -41,14 +41,6 @@ class QueueOptIn:
             return NOT_OURS
         metadata = {**pod["metadata"], "annotations": {**annotations, names.ID: job}}
         return Answer("protected", patch=tuple(difference(pod, {**pod, "metadata": metadata})))
-
-
-def _is_unnamed(pod: Object) -> bool:
-    """Whether nobody has said who it is: an empty variable says that it is not to be protected."""
-    if names.ID in _texts(pod, "annotations"):
-        return False
-    variables = (one for container in pod["spec"].get("containers") or () for one in container.get("env") or ())
-    return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
 
 
 def _texts(pod: Object, kind: str) -> dict[str, str]:
