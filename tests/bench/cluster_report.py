@@ -9,6 +9,9 @@ import msgspec
 
 from tests.bench.preemption import STEPS, Timeline
 
+NOTHING = "-"
+"""What was not measured: a run that is interrupted keeps what it has."""
+
 
 class Measured(msgspec.Struct, frozen=True):
     """One preemption.
@@ -48,8 +51,7 @@ def _side_by_side(cases: Sequence[Measured], schedulers: Sequence[str], victims:
         cells = []
         for victim in victims:
             alone, ours = (_values(cases, name, victim, "running", protected=us) for us in (False, True))
-            later = statistics.median(ours) - statistics.median(alone)
-            cells += [_with_range(alone), _with_range(ours), f"**{later:+.1f}**"]
+            cells += [_with_range(alone), _with_range(ours), _difference(alone, ours)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -61,7 +63,7 @@ def _steps(cases: Sequence[Measured], victims: Sequence[str]) -> str:
     (name,) = {case.scheduler for case in cases}
     for step, words in STEPS.items():
         found = [_values(cases, name, victim, step, protected=protected) for victim, protected in columns]
-        medians = [f"{statistics.median(values):.2f}" if values else "-" for values in found]
+        medians = [f"{statistics.median(values):.2f}" if values else NOTHING for values in found]
         lines.append(f"| {words} | {' | '.join(medians)} |")
     return "\n".join(lines)
 
@@ -76,4 +78,8 @@ def _values(cases: Sequence[Measured], scheduler: str, victim: str, step: str, *
 
 
 def _with_range(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else NOTHING
+
+
+def _difference(alone: Sequence[float], ours: Sequence[float]) -> str:
+    return f"**{statistics.median(ours) - statistics.median(alone):+.1f}**" if alone and ours else NOTHING
