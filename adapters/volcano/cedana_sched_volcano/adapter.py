@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
@@ -15,6 +16,7 @@ import structlog
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing
 from cedana_sched.adapter.evictions import MarkedEvictions, Report
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
@@ -77,8 +79,9 @@ class VolcanoAdapter:
         for pod in self._pods:
             metadata = pod.metadata
             if metadata.uid in committed and metadata.deletion_timestamp is None:
-                await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
-                log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
+                with suppress(ConflictError):  # it is gone, and another one has its name
+                    await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
+                    log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
 
 
 def _is_volcanos(pod: Pod) -> bool:

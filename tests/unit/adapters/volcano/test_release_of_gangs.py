@@ -9,6 +9,7 @@ import pytest
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted
+from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
@@ -26,6 +27,8 @@ class Cluster:
         self.pods: Mirror[Pod] = Mirror(cast("Any", None))
         self.pods.synced.set()
         self.deleted: list[tuple[str, str | None]] = []
+        self.replaced: set[str] = set()
+        """Uids of pods whose names others have by now; the mirror has not heard of it."""
         nothing = cast("Any", None)
         self.adapter = VolcanoAdapter(ClusterAccess(cast("Any", self), nothing, self.pods, self, nothing, "-", nothing))
         group = PodGroup(Metadata(name="md", namespace="bio", uid="group"), PodGroupSpec(min_member=3))
@@ -39,6 +42,8 @@ class Cluster:
         return CheckpointPolicy()
 
     async def delete(self, resource: object, name: str, namespace: str, *, uid: str | None = None) -> None:
+        if uid in self.replaced:
+            raise ConflictError("the UID in the precondition does not match", status=409)
         self.deleted.append((name, uid))
 
     def _pod(self, index: int) -> Pod:
@@ -72,3 +77,11 @@ async def test_members_that_were_not_saved_run_on(verdict: Verdict) -> None:
     signal = await told(cluster)
     await cluster.adapter.release(Release(signal.uid, {f"uid-{index}": verdict for index in range(3)}))
     assert cluster.deleted == []
+
+
+async def test_a_member_that_is_gone_and_was_made_anew_keeps_no_other_one_back() -> None:
+    cluster = Cluster()
+    signal = await told(cluster)
+    cluster.replaced.add("uid-0")
+    await cluster.adapter.release(Release(signal.uid, {f"uid-{index}": Verdict.COMMITTED for index in range(3)}))
+    assert cluster.deleted == [("md-1", "uid-1"), ("md-2", "uid-2")]
