@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Protocol, Self
 
@@ -10,7 +11,7 @@ import structlog
 
 from cedana_sched.adapter.registry import load_class
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.errors import AbsentError, ApiError, RefusedByServerError
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
 
@@ -20,6 +21,8 @@ GROUP = "cedana_sched.webhooks"
 """Entry point group; the names are the adapters'."""
 MEMBERS = ("name", "connect", "handlers", "run")
 PAUSE_SECONDS = 10.0
+WELL_SECONDS = 60.0
+"""After a run as long as this a problem is a new one, and said again."""
 
 Handler = Callable[[Request], Awaitable[Answer]]
 
@@ -43,6 +46,7 @@ class SchedulerWebhooks(Protocol):
 
         Raises:
             AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
+            RefusedByServerError: we may not read them. It is run again later, until we may.
         """
         ...
 
@@ -59,10 +63,26 @@ def load(name: str) -> type[SchedulerWebhooks]:
 
 
 async def keep_running(webhooks: SchedulerWebhooks) -> None:
-    """Run it, for ever; while its scheduler is absent, say so and try again: that must not cost the others."""
+    """Run it, for ever; while it cannot know its scheduler's objects, say so once and try again.
+
+    That must not cost the others: the scheduler is absent, or our rights do not cover a kind yet, as in an upgrade.
+    """
+    said = ""
     while True:
+        began = time.monotonic()
         try:
             await webhooks.run()
-        except* AbsentError as group:
-            log.warning("scheduler not found, trying again", adapter=webhooks.name, problem=str(group.exceptions[0]))
+        except* (AbsentError, RefusedByServerError) as group:
+            if time.monotonic() - began > WELL_SECONDS:
+                said = ""
+            problem = _first(group)
+            tell = log.debug if problem == said else log.warning
+            tell("scheduler's objects not read, trying again", adapter=webhooks.name, problem=problem)
+            said = problem
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _first(group: BaseExceptionGroup[ApiError]) -> str:
+    """With what to do about it."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else str(error)
