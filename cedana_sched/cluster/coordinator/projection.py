@@ -66,6 +66,7 @@ class _Target:
     """Counts what was asked for; `written` is how much of it is there."""
     written: int = 0
     queued: bool = False
+    """Waits for a writer, or has one; two at once would overtake each other."""
 
 
 class Projection:
@@ -168,26 +169,28 @@ class Projection:
     async def _work(self) -> None:
         while True:
             target = await self._queue.get()
-            for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
-                await asyncio.sleep(
-                    0
-                )  # the order that belongs to a step is given in the same turn: one request for both
-                target.queued = False
-                version = target.wanted
-                try:
-                    await self._write_one(target)
-                except ApiUnavailableError as error:
-                    log.warning("object not written, trying again", name=target.name, problem=error.message)
-                    target.queued = True  # what is asked for meanwhile is written by this worker
-                    await asyncio.sleep(pause)
-                    continue
-                except ApiError as error:  # its namespace is being removed, or somebody took our rights
-                    log.error(  # noqa: TRY400  # its sentence says all
-                        "object cannot be written", kind=target.resource.kind, name=target.name, problem=str(error)
-                    )
-                self._done(target, version)
-                break
+            while target.written < target.wanted:
+                await self._carry_over(target)
+            target.queued = False
             self._queue.task_done()
+
+    async def _carry_over(self, target: _Target) -> None:
+        """What is wanted by now."""
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+            await asyncio.sleep(0)  # the order that belongs to a step is given in the same turn: one request for both
+            version = target.wanted
+            try:
+                await self._write_one(target)
+            except ApiUnavailableError as error:
+                log.warning("object not written, trying again", name=target.name, problem=error.message)
+                await asyncio.sleep(pause)
+                continue
+            except ApiError as error:  # its namespace is being removed, or somebody took our rights
+                log.error(  # noqa: TRY400  # its sentence says all
+                    "object cannot be written", kind=target.resource.kind, name=target.name, problem=str(error)
+                )
+            self._done(target, version)
+            return
 
     def _done(self, target: _Target, version: int) -> None:
         target.written = max(target.written, version)
