@@ -138,6 +138,8 @@ class MarkedEvictions:
         if pod is None or not self._concerns(pod):
             return
         if (known := self._family_of_victim.get(pod.metadata.uid)) is not None:
+            if now is not None and now.ended_by_itself:
+                self._leave(known, pod.metadata.uid)
             self._review(known)
         elif now is None or now.finished:
             self._torn.pop(pod.metadata.uid, None)
@@ -194,6 +196,14 @@ class MarkedEvictions:
             return False
         saved = self._saved.get(uid)
         return saved is None or any(pod.metadata.uid in saved for pod in left)
+
+    def _leave(self, uid: str, pod_uid: str) -> None:
+        """Until the release the scheduler may think otherwise of those that are left: this one's end says nothing."""
+        if uid not in self._saved:
+            signal = self._told[uid]
+            left = tuple(victim for victim in signal.victims if victim.workload.uid != pod_uid)
+            self._told[uid] = msgspec.structs.replace(signal, victims=left)
+            del self._family_of_victim[pod_uid]
 
     def _look_again(self, uid: str, seconds: float) -> None:
         if (timer := self._timers.pop(uid, None)) is not None:

@@ -106,6 +106,11 @@ class Pod(_Kube, frozen=True):
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
+    def ended_by_itself(self) -> bool:
+        """Whether it has finished, and nobody has deleted it."""
+        return self.finished and self.metadata.deletion_timestamp is None
+
+    @property
     def is_evicted(self) -> bool:
         """Whether its scheduler has written that it is preempted, as kube-scheduler and Volcano do."""
         conditions = (one for one in self.status.conditions if one.type == "DisruptionTarget" and one.status == "True")

@@ -32,7 +32,7 @@ class JobPods:
         pods = self.of(job)
         gang = gang_of(pods[0]) if pods else None
         if gang is not None:  # what has ended without having been deleted may be left of an earlier gang of that name
-            pods = tuple(pod for pod in self._by_gang.of(gang) if job_of(pod) == job or not _ended_by_itself(pod))
+            pods = tuple(pod for pod in self._by_gang.of(gang) if job_of(pod) == job or not pod.ended_by_itself)
         return pods, gang
 
     def let_go(self, job: str, pod_uid: str = "") -> None:
@@ -52,7 +52,3 @@ class JobPods:
     def gone(self, uid: str) -> None:
         """The pod is no more."""
         self._let_go_uids.discard(uid)
-
-
-def _ended_by_itself(pod: Pod) -> bool:
-    return pod.finished and pod.metadata.deletion_timestamp is None

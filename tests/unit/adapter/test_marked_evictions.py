@@ -246,6 +246,24 @@ async def test_a_family_is_one_preemption(monkeypatch: pytest.MonkeyPatch) -> No
         assert cluster.patched == [], "it goes whole"
 
 
+@pytest.mark.parametrize("asked", ["md-0", "md-1"])
+async def test_a_gang_is_taken_back_also_when_a_member_of_it_has_finished(
+    monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr(eviction_mark, "STALE_SECONDS", 0.3)
+    cluster = Cluster()
+    cluster.family = lambda _: Family("group-1", tuple(cluster.pods), gang="group-1")
+    async with followed(cluster) as heard:
+        for name in ("md-0", "md-1", "md-2"):
+            cluster.put(name)
+        begun = mark()
+        cluster.put(asked, text=begun)
+        signal = (await preempted(heard)).signal
+        cluster.put("md-1", text=begun if asked == "md-1" else None, phase="Succeeded")
+        assert await cancelled(heard) == signal.uid
+        await nothing(heard)
+
+
 async def test_what_is_left_of_a_gang_that_was_not_saved_is_told_when_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
