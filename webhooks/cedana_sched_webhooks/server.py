@@ -37,7 +37,12 @@ def _endpoint(
     path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def respond(received: web.Request) -> web.Response:
-        body = await received.read()
+        try:
+            body = await received.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            metrics.requests.labels(path, "unreadable").inc()
+            log.warning("admission", webhook=path, decision="unreadable", why=error.text)
+            raise
         began = time.perf_counter()
         try:
             request = admission.read(body)

@@ -20,6 +20,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.errors import UsageError
 from cedana_sched.service.configuration import load
 from cedana_sched.service.listening import listening
+from cedana_sched_webhooks import server
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, expiry, plan
@@ -109,6 +110,20 @@ async def test_a_handler_that_fails_is_an_error_of_the_server_and_counted() -> N
     ):
         assert answer.status == 500
     labels = {"webhook": "/x", "decision": "failed"}
+    assert metrics.registry.get_sample_value("cedana_sched_webhook_requests_total", labels) == 1
+
+
+async def test_a_review_that_is_too_long_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = review(pod())
+    monkeypatch.setattr(server, "LONGEST_REQUEST_BYTES", len(body) - 1)
+    metrics = Metrics()
+    async with (
+        listening(admission_application(answers(), asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as client,
+        client.post(f"http://localhost:{port}/mutate/pods", data=body) as answer,
+    ):
+        assert answer.status == 413
+    labels = {"webhook": "/mutate/pods", "decision": "unreadable"}
     assert metrics.registry.get_sample_value("cedana_sched_webhook_requests_total", labels) == 1
 
 

@@ -1,8 +1,8 @@
 """The server that Volcano's extender plugin calls, over plain HTTP.
 
 The scheduler waits for every answer, one after the other, and takes anything but a 200 with a body that it can read for
-"nobody may be evicted": it fails closed. So what cannot be read is a 400, a defect a 500, and as long as not everything
-is known it is a 503; each is counted.
+"nobody may be evicted": it fails closed. So what cannot be read is a 400, what is too long a 413, a defect a 500, and
+as long as not everything is known it is a 503; each is counted.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ def _endpoint(
         if not holder.synced:  # nobody would be known to be protected
             metrics.calls.labels(way, "not-ready").inc()
             return web.Response(status=503, text="what is protected is still being listed")
-        body = await received.read()
+        try:
+            body = await received.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            _tell_unreadable(way, str(error.text), metrics)
+            raise
         began = time.perf_counter()
         try:
             answered = answer(way, body, holder, claims)
         except msgspec.DecodeError as error:
-            metrics.calls.labels(way, "unreadable").inc()
-            log.warning("extender", action=way, decision="unreadable", why=str(error))
+            _tell_unreadable(way, str(error), metrics)
             return web.Response(status=400, text=f"no question of Volcano's extender plugin: {error}")
         except Exception:  # the scheduler evicts nobody then, and is told that something is wrong
             metrics.calls.labels(way, "failed").inc()
@@ -66,6 +69,11 @@ def _endpoint(
         return response
 
     return respond
+
+
+def _tell_unreadable(way: Way, why: str, metrics: Metrics) -> None:
+    metrics.calls.labels(way, "unreadable").inc()
+    log.warning("extender", action=way, decision="unreadable", why=why)
 
 
 def _tell(way: Way, answered: Answer, metrics: Metrics) -> None:

@@ -9,8 +9,10 @@ import socket
 from typing import Any
 
 import aiohttp
+import pytest
 
 from cedana_sched.service.listening import listening
+from cedana_sched_volcano.extender import server
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
 from cedana_sched_volcano.extender.holder import Standing
@@ -125,3 +127,17 @@ async def test_a_node_full_of_large_pods_is_read() -> None:
     ):
         assert answer.status == 200
         assert len((await answer.json())["victims"]) == 500
+
+
+async def test_a_question_that_is_too_long_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LONGEST_REQUEST_BYTES", len(ASKED) - 1)
+    metrics = Metrics()
+    application = extender_application(KnownPods(), Claims(lambda: 0.0), asyncio.Event(), metrics)
+    async with (
+        listening(application, 0, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as client,
+        client.post(f"http://127.0.0.1:{port}/preemptable", data=ASKED) as answer,
+    ):
+        assert answer.status == 413
+    labels = {"action": "preempt", "decision": "unreadable"}
+    assert metrics.registry.get_sample_value("cedana_sched_volcano_extender_calls_total", labels) == 1
