@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+import structlog
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata
@@ -21,7 +22,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.service.configuration import load
 from cedana_sched.service.listening import listening
 from cedana_sched_webhooks import server
-from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.admission import Answer, Refusal, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, expiry, plan
 from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
@@ -125,6 +126,33 @@ async def test_a_review_that_is_too_long_is_counted(monkeypatch: pytest.MonkeyPa
         assert answer.status == 413
     labels = {"webhook": "/mutate/pods", "decision": "unreadable"}
     assert metrics.registry.get_sample_value("cedana_sched_webhook_requests_total", labels) == 1
+
+
+async def test_the_same_refusal_again_is_told_of_at_debug() -> None:
+    said = iter(("not-yet-held", "not-yet-held", "not-yet-held", "held", "held", "released"))
+
+    async def holds(_: Request) -> Answer:
+        decision = next(said)
+        refusal = None if decision == "released" else Refusal(429, "TooManyRequests", "Held")
+        return Answer(decision, refusal=refusal)
+
+    body = json.loads(review(pod()))
+    application = admission_application({"/x": holds}, asyncio.Event(), Metrics())
+    with structlog.testing.capture_logs() as logs:
+        async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
+            for uid in ("a", "a", "b", "a", "a", "a"):
+                body["request"]["oldObject"] = {"metadata": {"uid": uid}}
+                async with client.post(f"http://localhost:{port}/x", json=body) as answer:
+                    assert answer.status == 200
+    told = [(one["decision"], one["log_level"]) for one in logs if one["event"] == "admission"]
+    assert told == [
+        ("not-yet-held", "info"),
+        ("not-yet-held", "debug"),
+        ("not-yet-held", "info"),
+        ("held", "info"),
+        ("held", "debug"),
+        ("released", "info"),
+    ]
 
 
 async def test_new_connections_see_a_new_certificate_and_old_ones_go_on() -> None:
