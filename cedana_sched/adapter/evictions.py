@@ -117,21 +117,31 @@ class MarkedEvictions:
         finally:
             self._readers.remove(queue)
 
-    def released(self, release: Release) -> None:
+    def released(self, release: Release) -> bool:
         """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared.
 
         Of a gang those that are not saved stay, unless the scheduler takes them. Not before `synced`.
+
+        Returns:
+            Whether what is left of a gang is to go.
         """
         committed = frozenset(uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED)
         family = next((uid for uid, signal in self._told.items() if signal.uid == release.signal_uid), None)
         if family is not None:
             self._saved[family] = committed
             self._review(family)
-            return
-        if len(release.verdicts) > 1:
-            return  # what is left of a gang goes, too: some may be gone already
+            return family in self._told
+        if len(release.verdicts) > 1 and self._is_under_way(release):
+            return True
         if any(pod.metadata.uid in committed and _is_running(pod) for pod in self._cluster.pods):
             self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))
+        return False
+
+    def _is_under_way(self, release: Release) -> bool:
+        """Whether any of its victims is evicted: the scheduler has used the release before we could tell."""
+        there = {pod.metadata.uid for pod in self._cluster.pods if pod.metadata.deletion_timestamp is None}
+        went = (uid for uid, verdict in release.verdicts.items() if verdict is not Verdict.NOT_NEEDED)
+        return any(uid not in there for uid in went)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
         pod = now or before

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cedana_sched.adapter.cluster import ClusterAccess
-from cedana_sched.adapter.contract import Preempted
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.evictions import NOT_ASKED, Report
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
@@ -19,11 +22,14 @@ from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_volcano.adapter import VolcanoAdapter
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
 
+AT = "2026-05-01T12:00:00Z"
+
 
 class Cluster:
-    """Three pods of a gang that needs three; Volcano wants the first one."""
+    """Three pods of a gang that needs three; Volcano wants the first one, unless nobody is `asked`."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: int | None = 0) -> None:
+        self.asked = asked
         self.pods: Mirror[Pod] = Mirror(cast("Any", None))
         self.pods.synced.set()
         self.deleted: list[tuple[str, str | None]] = []
@@ -48,12 +54,28 @@ class Cluster:
 
     def _pod(self, index: int) -> Pod:
         now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        mark = {names.EVICTING: written(EvictionMark("volcano", now, now))} if index == 0 else {}
+        mark = {names.EVICTING: written(EvictionMark("volcano", now, now))} if index == self.asked else {}
         annotations = {names.ID: "md", names.INDEX: str(index), GROUP_NAME: "md", **mark}
         metadata = Metadata(
             name=f"md-{index}", namespace="bio", uid=f"uid-{index}", resource_version="1", annotations=annotations
         )
         return Pod(metadata, PodSpec(node_name="n1", scheduler_name="volcano"), PodStatus("Running"))
+
+
+async def reported(cluster: Cluster, release: Release) -> list[Report]:
+    """What is told when it is released."""
+    heard: list[Report] = []
+
+    async def read() -> None:
+        async for report in cluster.adapter.reports():
+            heard.append(report)  # noqa: PERF401 - it never ends
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    await cluster.adapter.release(release)
+    await asyncio.sleep(0)
+    reading.cancel()
+    return heard
 
 
 async def told(cluster: Cluster) -> Signal:
@@ -85,3 +107,34 @@ async def test_a_member_that_is_gone_and_was_made_anew_keeps_no_other_one_back()
     cluster.replaced.add("uid-0")
     await cluster.adapter.release(Release(signal.uid, {f"uid-{index}": Verdict.COMMITTED for index in range(3)}))
     assert cluster.deleted == [("md-1", "uid-1"), ("md-2", "uid-2")]
+
+
+SAVED = Release("group@before", {f"uid-{index}": Verdict.COMMITTED for index in range(3)})
+"""Decided before a restart; nobody asks for it any more."""
+
+
+async def test_a_gang_that_was_taken_back_while_nobody_listened_runs_on() -> None:
+    cluster = Cluster(asked=None)
+    assert await reported(cluster, SAVED) == [PreemptionCancelled("group@before", NOT_ASKED)]
+    assert cluster.deleted == []
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["being deleted", "gone"])
+async def test_the_rest_of_a_gang_goes_whose_release_was_used_while_nobody_listened(deleted: bool) -> None:
+    cluster = Cluster(asked=None)
+    (first, *_) = cluster.pods
+    if deleted:
+        metadata = msgspec.structs.replace(first.metadata, resource_version="2", deletion_timestamp=AT)
+        cluster.pods._put(msgspec.structs.replace(first, metadata=metadata))
+    else:
+        cluster.pods._drop(first)
+    assert await reported(cluster, SAVED) == []
+    assert cluster.deleted == [("md-1", "uid-1"), ("md-2", "uid-2")]
+
+
+async def test_a_member_that_was_gone_before_its_gang_was_saved_does_not_say_that_the_gang_goes() -> None:
+    cluster = Cluster(asked=None)
+    cluster.pods._drop(next(iter(cluster.pods)))
+    release = Release(SAVED.signal_uid, {**SAVED.verdicts, "uid-0": Verdict.NOT_NEEDED})
+    assert await reported(cluster, release) == [PreemptionCancelled("group@before", NOT_ASKED)]
+    assert cluster.deleted == []
