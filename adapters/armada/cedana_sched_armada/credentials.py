@@ -131,7 +131,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
     body = await answer.read()
     if 400 <= answer.status < 500:
         message = f"{answer.url} answers {answer.status}: {body[:200].decode(errors='replace')}"
-        raise ArmadaDeniedError(message, code=str(answer.status), remedy="see armada.auth.oidc")
+        raise ArmadaDeniedError(message, remedy="see armada.auth.oidc")
     answer.raise_for_status()
     return body
 

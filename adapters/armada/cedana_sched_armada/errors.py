@@ -35,11 +35,10 @@ _UNKNOWN_QUEUE = "could not find queue"
 
 
 class ArmadaError(CedanaSchedError):
-    """`code` is the gRPC status' name. `undecided`: it may have been done all the same."""
+    """`undecided`: it may have been done all the same."""
 
-    def __init__(self, message: str, *, code: str = "", remedy: str = "", undecided: bool = False) -> None:
+    def __init__(self, message: str, *, remedy: str = "", undecided: bool = False) -> None:
         super().__init__(message, remedy=remedy)
-        self.code = code
         self.undecided = undecided
 
 
@@ -73,13 +72,13 @@ def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError
         remedy = f"grant it to our user in Armada: {needs}" if needs else "see the message"
         if code is grpc.StatusCode.UNAUTHENTICATED:
             remedy = "see armada.auth in the coordinator's configuration"
-        return ArmadaDeniedError(message, code=code.name, remedy=remedy)
+        return ArmadaDeniedError(message, remedy=remedy)
     if code in _REFUSED:
-        return ArmadaRefusedError(message, code=code.name, remedy="see the message")
+        return ArmadaRefusedError(message, remedy="see the message")
     for sign, remedy in _DISTRUST.items():
         if sign in details:
-            return ArmadaUntrustedError(message, code=code.name, remedy=remedy)
+            return ArmadaUntrustedError(message, remedy=remedy)
     remedy = "it is tried again"
     if _HUNG_UP in details:
         remedy += "; if it goes on, see whether Armada wants TLS there, or a client's certificate: armada.tls"
-    return ArmadaUnavailableError(message, code=code.name, remedy=remedy, undecided=code not in _DENIED)
+    return ArmadaUnavailableError(message, remedy=remedy, undecided=code not in _DENIED)

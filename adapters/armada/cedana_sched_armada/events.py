@@ -8,6 +8,8 @@ import msgspec
 from armada_client.armada.event_pb2 import EventMessage, EventStreamMessage
 from armada_client.armada.submit_pb2 import Job
 
+EARLIER_SECONDS = 60.0
+"""The clocks of Armada's servers, of its event store and ours may differ by this much."""
 ULID_TIME_DIGITS = 10
 _CROCKFORD = {digit: value for value, digit in enumerate("0123456789abcdefghjkmnpqrstvwxyz")}
 
@@ -97,6 +99,11 @@ def read_event(told: EventStreamMessage) -> Heard | None:
 def id_at(seconds: float) -> str:
     """Where a stream stood then: ids are `milliseconds:sequence:part:last` (Armada's server/event/sequence)."""
     return f"{max(int(seconds * 1000), 0)}:0:0:1"
+
+
+def id_before(seconds: float) -> str:
+    """Where a stream surely stood before that moment, of whichever clock it is."""
+    return id_at(seconds - EARLIER_SECONDS)
 
 
 def position(identifier: str) -> tuple[int, ...]:

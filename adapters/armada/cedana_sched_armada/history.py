@@ -8,13 +8,10 @@ from contextlib import aclosing
 from armada_client.armada.submit_pb2 import Job
 
 from cedana_sched_armada.errors import ArmadaError
-from cedana_sched_armada.events import JobSet, Kind, id_at, submitted_at
+from cedana_sched_armada.events import JobSet, Kind, id_before, submitted_at
 from cedana_sched_armada.jobs import Gang, gang_id
 from cedana_sched_armada.ledger import Case
 from cedana_sched_armada.server import ArmadaServer
-
-EARLIER_SECONDS = 60.0
-"""Armada's servers and its event store may disagree about the time by this much."""
 
 
 async def preempted_since(server: ArmadaServer, case: Case) -> set[str]:
@@ -61,4 +58,4 @@ async def gang_members(server: ArmadaServer, job_set: JobSet, gang: Gang, job: s
 
 
 def _before(job: str) -> str:
-    return id_at(submitted_at(job) - EARLIER_SECONDS)
+    return id_before(submitted_at(job))

@@ -17,7 +17,7 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
-from cedana_sched_armada.events import Heard, JobSet, Kind, id_at, position
+from cedana_sched_armada.events import Heard, JobSet, Kind, id_before, position
 from cedana_sched_armada.jobs import job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
 from cedana_sched_armada.metrics import FAILURES, FOLLOWED
@@ -26,8 +26,6 @@ from cedana_sched_armada.server import ArmadaServer
 
 log = structlog.get_logger(__name__)
 
-EARLIER_SECONDS = 60.0
-"""Armada's clock, its event store's and ours may differ by this much."""
 LINGER_SECONDS = 600.0
 """Events of a job whose pod is gone may come this late."""
 LONGEST_PAUSE_SECONDS = 5.0
@@ -217,4 +215,4 @@ class JobSets:
         """Where a stream begins that was not followed before."""
         made = (pod.metadata.creation_timestamp for pod in self._pods.of(job_set))
         times = [datetime.fromisoformat(time).timestamp() for time in made if time]
-        return id_at(min([self._clock(), *times]) - EARLIER_SECONDS)
+        return id_before(min([self._clock(), *times]))
