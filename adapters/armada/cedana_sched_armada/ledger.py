@@ -21,6 +21,8 @@ from cedana_sched_armada.retrying import until_done
 
 log = structlog.get_logger(__name__)
 
+VERSION = 1
+"""Of what is written; notes of another one mean something else."""
 PROGRESS_SECONDS = 30.0
 """Where a stream stands is written this often at most; what is read again after a restart changes nothing."""
 
@@ -97,8 +99,12 @@ class Awaited(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int = 0
 
 
-class _State(msgspec.Struct, omit_defaults=True):
+class _Version(msgspec.Struct, omit_defaults=True):
     version: int = 1
+    """The first is not named."""
+
+
+class _State(_Version, omit_defaults=True):
     streams: list[tuple[JobSet, str]] = []
     cases: list[Case] = []
     awaited: dict[str, Awaited] = {}
@@ -207,7 +213,7 @@ class Ledger:
         self._stale.clear()
         self._urgent.clear()
         waiting, self._waiting = self._waiting, []
-        state = _State(1, list(self.streams.items()), list(self.cases.values()), self.awaited)
+        state = _State(VERSION, list(self.streams.items()), list(self.cases.values()), self.awaited)
         text = zlib.compress(msgspec.json.encode(state))
         try:
             await until_done("notes", lambda: self._notes.write(text))
@@ -220,7 +226,16 @@ class Ledger:
 
 def _read(written: bytes) -> _State:
     try:
-        return msgspec.json.decode(zlib.decompress(written), type=_State)
+        text = zlib.decompress(written)
+        version = msgspec.json.decode(text, type=_Version).version
+        if version == VERSION:
+            return msgspec.json.decode(text, type=_State)
+        problem = f"another release has written them: they are of version {version}, not {VERSION}"
     except (zlib.error, msgspec.DecodeError) as error:  # a coordinator that ends by it would end for every scheduler
-        log.warning("armada's notes cannot be read: jobs that were to come back stay away", problem=str(error))
-        return _State()
+        problem = str(error)
+    log.warning(
+        "armada's notes cannot be read, and are begun anew: jobs that were to come back stay away",
+        problem=problem,
+        remedy="submit those jobs again that were preempted and have no successor",
+    )
+    return _State(VERSION)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from pathlib import Path
 
 import pytest
+import structlog
 
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
-from cedana_sched_armada import job_sets
+from cedana_sched_armada import job_sets, ledger
 from cedana_sched_armada.events import JobSet, position
+from cedana_sched_armada.ledger import Ledger
 from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, item, until
 
 
@@ -73,6 +76,31 @@ async def test_notes_that_cannot_be_read_end_nobody(world: World, text: bytes) -
     async with world.coordinator() as coordinator:
         world.armada.preempt(job)
         assert (await coordinator.signal()).uid.startswith(job)
+
+
+async def test_notes_of_another_version_are_not_read_as_ours_and_it_is_said(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    written = {"version": 2, "streams": [[{"queue": QUEUE, "name": "another"}, "1:0:0:1"]]}
+    world.notes.text = zlib.compress(json.dumps(written).encode())
+    with structlog.testing.capture_logs() as logs:
+        async with world.coordinator() as coordinator:
+            world.armada.preempt(job)
+            assert (await coordinator.signal()).uid.startswith(job)
+            assert _followed(coordinator) == [JOB_SET]
+    (said,) = (one for one in logs if one["event"].startswith("armada's notes cannot be read"))
+    assert "version 2, not 1" in said["problem"]
+    assert said["remedy"]
+
+
+async def test_who_writes_another_version_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "VERSION", 2)
+    notes = Ledger(world.notes)
+    running = asyncio.create_task(notes.run())
+    await notes.written()
+    running.cancel()
+    assert world.notes.text is not None
+    assert json.loads(zlib.decompress(world.notes.text))["version"] == 2
 
 
 async def test_nobody_is_told_before_it_is_noted(world: World) -> None:
