@@ -52,5 +52,7 @@ async def test_job_is_preempted_cancelled_or_goes_with_its_job_set(
 
         await jobs.client.cancel_jobset(queue, "set", filter_states=[])
         read = await _kinds(armada, job_set, Kind.CANCELLED, *rest)
-        assert all(Kind.CANCEL_ASKED not in read[job] for job in rest), "nobody has named them"
+        for job in rest:
+            assert Kind.SET_CANCELLED in read[job], "the scheduler says it of each"
+            assert Kind.CANCEL_ASKED not in read[job], "nobody has named them"
         assert Kind.CANCELLED not in read[preempted], "it is over for Armada"
