@@ -235,8 +235,9 @@ class MarkedEvictions:
 
     def _begun(self, family: Family) -> Signal | None:
         now = self._now()
-        marks = [mark for pod in family.pods if (mark := _fresh(pod, now)) is not None]
-        victims = tuple(self._victim(pod, family) for pod in family.pods if _is_running(pod))
+        pods = [pod for pod in family.pods if pod.metadata.uid not in self._family_of_victim]
+        marks = [mark for pod in pods if (mark := _fresh(pod, now)) is not None]
+        victims = tuple(self._victim(pod, family) for pod in pods if _is_running(pod))
         known = tuple(victim for victim in victims if victim is not None)
         if not marks or not known:
             return None

@@ -6,31 +6,63 @@ would only burn their share. So all of them are saved, at one instant, and go.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
 from cedana_sched.adapter.evictions import Family, alone
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup
 
 
 class Gangs:
-    """Follows PodGroups and the protected pods of each."""
+    """Follows PodGroups and the protected pods of each.
 
-    def __init__(self, groups: Mirror[PodGroup], pods: Mirror[Pod]) -> None:
+    Args:
+        groups: all of them.
+        pods: protected ones.
+        now: the time of day.
+    """
+
+    def __init__(
+        self,
+        groups: Mirror[PodGroup],
+        pods: Mirror[Pod],
+        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+    ) -> None:
         self._groups = groups
         self._members = Index(group_of, pods)
+        self._now = now
 
     def family_of(self, pod: Pod) -> Family:
-        """The pod alone, where the rest of its group goes on without it; else every member that runs."""
+        """The pod alone, where the rest of its group goes on without it; else every member that runs and stays so far.
+
+        Who was asked for first goes alone first. So it is the same whenever, and of whomever, it is asked.
+        """
         key = group_of(pod)
         group = None if key is None else self._groups.get(key[1], key[0])
         if key is None or group is None or group.spec.min_member <= 1:
             return alone(pod)
-        running = [one for one in self._members.of(key) if _runs(one)]
-        if len(running) - 1 >= group.spec.min_member:
+        members = self._members.of(key)
+        running = [one for one in members if _runs(one)]
+        spare = max(_count(group, members), len(running)) - group.spec.min_member
+        go_alone = self._asked(running, pod)[: max(spare, 0)]
+        if pod.metadata.uid in go_alone:
             return alone(pod)
-        members = tuple(sorted(running, key=lambda one: one.metadata.name))
-        return Family(group.metadata.uid, members, gang=group.metadata.uid)
+        rest = (one for one in running if one.metadata.uid not in go_alone)
+        return Family(
+            group.metadata.uid, tuple(sorted(rest, key=lambda one: one.metadata.name)), gang=group.metadata.uid
+        )
+
+    def _asked(self, running: Iterable[Pod], last: Pod) -> list[str]:
+        """Uids of those that the scheduler asks for by now, in that order; a `last` that it does not ask for is last."""
+        now, since = self._now(), {last.metadata.uid: ""}
+        for pod in running:
+            if (mark := read_mark(pod.metadata.annotations)) is not None and mark.is_fresh(now):
+                since[pod.metadata.uid] = mark.since
+        return sorted(since, key=lambda uid: (not since[uid], since[uid], uid))
 
 
 def group_of(pod: Pod) -> tuple[str, str] | None:
@@ -41,3 +73,8 @@ def group_of(pod: Pod) -> tuple[str, str] | None:
 
 def _runs(pod: Pod) -> bool:
     return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+
+
+def _count(group: PodGroup, protected: Iterable[Pod]) -> int:
+    """Who runs, by the scheduler's own word: it knows those that are not protected, and is up to one cycle late."""
+    return group.status.running - sum(pod.metadata.deletion_timestamp is not None for pod in protected)

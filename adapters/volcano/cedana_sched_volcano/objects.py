@@ -25,6 +25,12 @@ class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
     min_member: int = 1
 
 
+class PodGroupStatus(msgspec.Struct, frozen=True):
+    running: int = 0
+    """Of all its pods; the scheduler writes it at the end of each cycle, those that it has just evicted left out."""
+
+
 class PodGroup(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cedana_sched.adapter.cluster import ClusterAccess
@@ -244,6 +245,22 @@ async def test_a_family_is_one_preemption(monkeypatch: pytest.MonkeyPatch) -> No
         await asyncio.sleep(0.4)
         await nothing(heard)
         assert cluster.patched == [], "it goes whole"
+
+
+async def test_who_goes_alone_is_not_told_with_the_rest_of_its_gang_as_well() -> None:
+    cluster = Cluster()
+    async with followed(cluster) as heard:
+        for name in ("md-0", "md-1", "md-2"):
+            cluster.put(name)
+        cluster.put("md-0", text=mark(since=-3))
+        first = (await preempted(heard)).signal
+        cluster.family = lambda _: Family("group-1", tuple(cluster.pods), gang="group-1")
+        begun = mark(since=-1)
+        cluster.put("md-1", text=begun)
+        rest = (await preempted(heard)).signal
+        told = [[one.workload.name for one in signal.victims] for signal in (first, rest)]
+        assert told == [["md-0"], ["md-1", "md-2"]]
+        assert msgspec.json.decode(begun)["since"] in rest.uid
 
 
 @pytest.mark.parametrize("asked", ["md-0", "md-1"])

@@ -59,9 +59,10 @@ class Holding:
         self._holds.subscribe(self._preemptions.note_hold)
         self._rooms = Rooms(api)
         self._by_uid: Index[str, Pod] = Index(lambda pod: pod.metadata.uid, self._pods)
-        self._gangs = Gangs(self._groups, self._pods)
-        self._costs: dict[tuple[str, str], float | None] = {}
-        """By PodGroup: what all members would compute again; None where it goes on without one."""
+        self._gangs = Gangs(self._groups, self._pods, now)
+        self._costs: dict[tuple[str, str, bool], float | None] = {}
+        """By PodGroup, and whether the pod is asked for already: what all members would compute again; None where it
+        goes on without one."""
         self._costs_since = now()
         self._marker = EvictionMarker(api, now)
         self._told = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
@@ -121,11 +122,13 @@ class Holding:
         if (now - self._costs_since).total_seconds() > GANGS_LAST_SECONDS:
             self._costs.clear()
             self._costs_since = now
-        if key not in self._costs:
+        mark = read_mark(pod.metadata.annotations)
+        kind = (*key, mark is not None and mark.is_fresh(now))  # who is asked for already may go alone
+        if kind not in self._costs:
             family = self._gangs.family_of(pod)
             whole = None if family.gang is None else sum(self._unsaved(one, now) for one in family.pods)
-            self._costs[key] = whole
-        cost = self._costs[key]
+            self._costs[kind] = whole
+        cost = self._costs[kind]
         return self._unsaved(pod, now) if cost is None else cost
 
     def _unsaved(self, pod: Pod, now: datetime) -> float:
