@@ -57,7 +57,7 @@ class Gangs:
         )
 
     def _asked(self, running: Iterable[Pod], last: Pod) -> list[str]:
-        """Uids of those that the scheduler asks for by now, in that order; a `last` that it does not ask for is last."""
+        """Uids of those that the scheduler asks for by now, in that order; `last` comes last if it is none of them."""
         now, since = self._now(), {last.metadata.uid: ""}
         for pod in running:
             if (mark := read_mark(pod.metadata.annotations)) is not None and mark.is_fresh(now):
