@@ -22,7 +22,8 @@ ASK_SECONDS = 15.0
 """How long a deletion waits for the coordinator's word; it mostly comes within a second."""
 
 MOST_ADDRESSES = 20
-"""Of those that a pod is connected to; members of a job that talk to each other show among the first."""
+"""Of those that a pod is connected to; members of a job that talk to each other show among the first. Each is asked for
+by itself: the answer is a pod or none, and a list of a whole namespace may be many megabytes."""
 
 
 class NodePods:
@@ -99,11 +100,13 @@ class NodePods:
         """Return when somebody has said what becomes of the pod, or nothing of it runs."""
         by_checkpoint = asyncio.create_task(_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
         by_word = asyncio.create_task(_until(self.mirror, lambda: _is_let_go(self.pod(uid))))
+        waits = by_checkpoint, by_word
         try:
-            await asyncio.wait({by_checkpoint, by_word}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            by_checkpoint.cancel()
-            by_word.cancel()
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _has_checkpoint(self, uid: str) -> bool:
         return any(one.spec.pod.uid == uid for one in self._feed.checkpoints)

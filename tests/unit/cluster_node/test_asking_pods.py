@@ -94,3 +94,15 @@ async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPa
     node = Node()
     node.put(names.ASKS_ALWAYS)
     await asyncio.wait_for(node.pods.released(UID), 5)
+
+
+@pytest.mark.parametrize("ends_by", ["a word", "the time"])
+async def test_nobody_waits_any_more_when_it_is_decided(monkeypatch: pytest.MonkeyPatch, ends_by: str) -> None:
+    monkeypatch.setattr(module, "ASK_SECONDS", 5 if ends_by == "a word" else 0.01)
+    node = Node()
+    node.put(names.ASKS_ALWAYS)
+    before = asyncio.all_tasks()
+    if ends_by == "a word":
+        asyncio.get_running_loop().call_later(0.01, lambda: node.put(names.ASKS_ALWAYS, released=names.LET_GO))
+    await node.pods.released(UID)
+    assert asyncio.all_tasks() == before
