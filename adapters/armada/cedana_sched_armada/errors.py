@@ -29,7 +29,8 @@ _DISTRUST = {
     "Failed to create security handshaker": "see whether the files of armada.tls hold certificates and a key, as PEM",
 }
 """What to do, by what gRPC says of a connection that was not made."""
-_HUNG_UP = "Socket closed"
+_HUNG_UP = ("Socket closed", "Connection reset by peer", "Broken pipe")
+"""Who wants a certificate hangs up, and it depends on the moment what gRPC says of that."""
 _UNKNOWN_QUEUE = "could not find queue"
 """Said as PERMISSION_DENIED until the server's cache of queues knows a new one."""
 
@@ -79,6 +80,6 @@ def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError
         if sign in details:
             return ArmadaUntrustedError(message, remedy=remedy)
     remedy = "it is tried again"
-    if _HUNG_UP in details:
+    if any(sign in details for sign in _HUNG_UP):
         remedy += "; if it goes on, see whether Armada wants TLS there, or a client's certificate: armada.tls"
     return ArmadaUnavailableError(message, remedy=remedy, undecided=code not in _DENIED)
