@@ -1,11 +1,24 @@
-"""What is to be done on the side, each thing under its name and until it is done."""
+"""What is to be done on the side, each thing under its name and until it is done.
+
+Each has a task of its own, and no worker of a few (`kube.work_queue`): a job that was preempted again waits for minutes
+before it is submitted, and pods that are being deleted have seconds to be let go.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched_armada.retrying import until_done
+
+log = structlog.get_logger(__name__)
+
+
+class _DefectError(CedanaSchedError):
+    """What should never have happened."""
 
 
 class Chores:
@@ -30,6 +43,17 @@ class Chores:
 
     async def _do(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await until_done(name, work)
+            await until_done(name, lambda: _guarded(name, work))
         finally:
             self._known.discard(name)
+
+
+async def _guarded(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """A defect that one job shows would end the coordinator for every scheduler, and again whenever it is started."""
+    try:
+        await work()
+    except CedanaSchedError:
+        raise
+    except Exception as error:
+        log.exception("chore failed", what=name)
+        raise _DefectError(f"{name}: {error!r}", remedy="report it") from error

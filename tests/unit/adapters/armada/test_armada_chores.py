@@ -1,0 +1,34 @@
+"""What is done on the side: each thing until it is done, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cedana_sched_armada import retrying
+from cedana_sched_armada.chores import Chores
+
+
+async def test_a_defect_is_said_and_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
+    chores, attempts, done = Chores(), list[str](), asyncio.Event()
+
+    async def defective() -> None:
+        attempts.append("defective")
+        if len(attempts) < 3:
+            raise KeyError("armadaproject.io/gangCardinality")
+        done.set()
+
+    async def sound() -> None:
+        await asyncio.sleep(0)
+
+    running = asyncio.create_task(chores.run())
+    chores.start("a defective one", defective)
+    chores.start("a sound one", sound)
+    async with asyncio.timeout(10):
+        await asyncio.wait({running, asyncio.create_task(done.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert attempts == ["defective"] * 3
