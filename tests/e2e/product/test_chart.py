@@ -104,6 +104,14 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     assert EXTENDER not in json.dumps(without)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_single_replica_does_not_stop_the_drain_of_its_node(helm: Binaries, replicas: int) -> None:
+    volcano = {**VOLCANO["volcano"], "extender": {"enabled": True, "replicas": replicas}}
+    objects = await render(helm, {**VOLCANO, "volcano": volcano, "webhooks": {"replicas": replicas}})
+    budgets = {body["metadata"]["name"] for body in of_kind(objects, "PodDisruptionBudget")}
+    assert budgets == ({EXTENDER, "cedana-sched-webhooks"} if replicas > 1 else set())
+
+
 async def test_adapters_of_others_are_told_what_their_values_say(helm: Binaries) -> None:
     settings = {"toy": {"url": "toy:1", "deep": {"list": [1]}}}
     adapters = {"extraAdapters": ["toy", "quiet"], "adapterSettings": settings}
@@ -219,6 +227,8 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
         ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),
         ({**S3, "coordinator": {"adapterSettings": {"toy": {}}}}, "name toy in coordinator.extraAdapters"),
         ({**S3, "coordinator": {"adapterSettings": {"toy": "x"}}}, "/coordinator/adapterSettings/toy"),
+        ({**S3, "kueue": {"enabled": True, "users": []}}, "needs kueue.users"),
+        ({**S3, "volcano": {"enabled": True, "users": []}}, "needs volcano.users"),
         ({**S3, "volcano": {"extender": {"enabled": True}}}, "needs volcano.enabled"),
         ({**S3, "volcano": {"enabled": True, "extender": {"httpTimeout": "0.5"}}}, "/volcano/extender/httpTimeout"),
         ({**S3, "volcano": {"enabled": True, "extender": {"port": 8081}}}, "8081 is taken"),
