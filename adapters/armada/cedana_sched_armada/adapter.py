@@ -25,13 +25,13 @@ from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_armada import metrics
 from cedana_sched_armada.chores import Chores
 from cedana_sched_armada.doubts import Doubts
-from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUntrustedError
+from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
 from cedana_sched_armada.job_pods import JobPods
 from cedana_sched_armada.job_sets import JobSets
-from cedana_sched_armada.ledger import Case, Ledger
+from cedana_sched_armada.ledger import Case, Ledger, Member
 from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
-from cedana_sched_armada.resubmission import Outcome, Resubmissions
+from cedana_sched_armada.resubmission import Outcome, Resubmissions, by_hand
 from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
@@ -116,6 +116,7 @@ class ArmadaAdapter:
                 self._cluster.snapshots,
                 catch_up=self._job_sets.catch_up,
                 told=self._concluded,
+                refused=self._not_yet_concluded,
                 clock=self._clock,
                 sleep=self._sleep,
             )
@@ -198,18 +199,30 @@ class ArmadaAdapter:
                 metrics.PREEMPTED.labels("resubmitted").inc()
                 log.info("resubmitted", preemption=case.uid, job=member.job, successor=successor)
                 text = f"Armada job {member.job} was preempted and comes back as job {successor}"
-            elif outcome.why_none and not case.doubtful:
+            elif outcome.why_none and (outcome.given_up or not case.doubtful):
                 metrics.PREEMPTED.labels("left").inc()
-                log.warning("not resubmitted", preemption=case.uid, job=member.job, why=outcome.why_none)
-                text = f"Armada job {member.job} was preempted and does not come back: {outcome.why_none}"
+                ended = "was ended" if case.doubtful else "was preempted"
+                text = f"Armada job {member.job} {ended} and does not come back: {outcome.why_none}"
+                if outcome.given_up:
+                    text += by_hand(member, self._cluster.snapshots)
+                log.warning("not resubmitted", preemption=case.uid, job=member.job, why=text)
             else:
                 continue
-            if member.pod:
-                involved = PODS.reference(member.pod, member.namespace, member.pod_uid)
-                reason = "Resubmitted" if successor is not None else "NotResubmitted"
-                self._cluster.events.tell(Happening(involved, reason, text, warning=successor is None))
+            reason = "Resubmitted" if successor is not None else "NotResubmitted"
+            self._say(member, reason, text, warning=successor is None)
         if self._job_sets is not None:
             self._job_sets.review(case.job_set)
+
+    def _not_yet_concluded(self, case: Case, error: ArmadaError) -> None:
+        """Say on the pods what keeps their jobs away; of those that were saved the coordinator says it."""
+        for member in case.members if not case.held else ():
+            text = f"Armada job {member.job} was preempted and cannot come back yet, trying again: {error}"
+            self._say(member, "ResubmissionFailed", text, warning=True)
+
+    def _say(self, member: Member, reason: str, text: str, *, warning: bool) -> None:
+        if member.pod:
+            involved = PODS.reference(member.pod, member.namespace, member.pod_uid)
+            self._cluster.events.tell(Happening(involved, reason, text, warning=warning))
 
     def _not_followed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """What a person must act on, he finds on the pods that are not saved because of it."""

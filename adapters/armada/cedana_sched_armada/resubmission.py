@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from textwrap import shorten
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -18,20 +19,25 @@ from armada_client.armada.submit_pb2 import Job
 from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import Snapshots
+from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.history import gang_members, preempted_since, submissions
 from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
+from cedana_sched_armada.refusals import Refusals
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.successor import NewGang, continues, id_of, next_gang, number_of, successor_of
 
 log = structlog.get_logger(__name__)
 
+MOST_CHARACTERS = 400
+"""Of what Armada says."""
 LONGEST_DOUBT_SECONDS = 3600.0
-"""So long Armada may be away, or behind; later nobody waits any more for a job that nobody has said anything of."""
+"""So long Armada may be behind; later nobody waits any more for a job that nobody has said anything of. While Armada
+does not answer, it is waited for."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -39,6 +45,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     successors: Mapping[str, str] = {}
     why_none: str = ""
+    given_up: bool = False
+    """Armada has refused it for so long that a person must bring the jobs back, who wants them."""
 
 
 class _Return(msgspec.Struct, frozen=True):
@@ -64,6 +72,7 @@ class Resubmissions:
         snapshots: what can be continued.
         catch_up: has all taken in that Armada shows of a job set by now.
         told: hears how each preemption has ended.
+        refused: hears now and then what keeps one open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
     """
@@ -76,6 +85,7 @@ class Resubmissions:
         snapshots: Snapshots,
         catch_up: Callable[[JobSet], Awaitable[None]],
         told: Callable[[Case, Outcome], None],
+        refused: Callable[[Case, ArmadaError], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -87,6 +97,7 @@ class Resubmissions:
         self._told = told
         self._clock = clock
         self._sleep = sleep
+        self._refusals = Refusals(refused, clock, sleep)
         self._locks: WeakValueDictionary[JobSet, asyncio.Lock] = WeakValueDictionary()
 
     async def conclude(self, uid: str, verdicts: Mapping[str, Verdict]) -> None:
@@ -102,18 +113,31 @@ class Resubmissions:
         case = self._ledger.cases.get(uid)
         if case is None:
             return
+        try:
+            outcome = await self._outcome(case, verdicts)
+        except ArmadaError as error:
+            if not await self._refusals.heard(self._current(case), error):
+                raise
+            made = self._current(case).successors
+            for job in made.values():
+                self._ledger.awaited.pop(job, None)
+            problem = shorten(str(error), MOST_CHARACTERS)  # an Event must have room for what else is to be said
+            outcome = Outcome(made, f"it is given up, for Armada goes on refusing: {problem}", given_up=True)
+        case = self._current(case)
+        self._refusals.over(uid)
+        self._ledger.drop(uid)
+        await self._ledger.written()
+        self._told(case, outcome)
+
+    async def _outcome(self, case: Case, verdicts: Mapping[str, Verdict]) -> Outcome:
         made: Mapping[str, str] = {}
         try:
             made = await self._bring_back(case, verdicts)
             self._check_called_off(case)  # while it was submitted
-            outcome = Outcome(made)
         except _NoReturnError as reason:
             await self._take_back(case, made)
-            outcome = Outcome(why_none=str(reason))
-        case = self._current(case)
-        self._ledger.drop(uid)
-        await self._ledger.written()
-        self._told(case, outcome)
+            return Outcome(why_none=str(reason))
+        return Outcome(made)
 
     async def _bring_back(self, case: Case, verdicts: Mapping[str, Verdict]) -> Mapping[str, str]:
         await self._check_preempted(case)
@@ -257,3 +281,15 @@ class Resubmissions:
 
 def _identified(member: Member, job: Job) -> Member:
     return member if member.id else replace(member, namespace=job.namespace, id=id_of(job))
+
+
+def by_hand(member: Member, snapshots: Snapshots) -> str:
+    """How a person brings back a job that was given up; the end of a sentence."""
+    known = snapshots.snapshots_of(member.namespace, member.id) if member.id else ()
+    newest = max((one for one in known if one.identity.index == member.index), default=None)
+    if newest is None:
+        return ""
+    return (
+        f"; to continue its snapshot {newest}, submit the job again, in namespace {member.namespace}, with the"
+        f" annotations {names.ID}: {member.id} and {names.CONTINUES}: 'true'"
+    )

@@ -150,6 +150,11 @@ class FakeArmada(submit_pb2_grpc.SubmitServicer, event_pb2_grpc.EventServicer, j
                 made.state = submit_pb2.CANCELLED
                 self._say(made, ("cancelling", {}), ("cancelled", {}))
 
+    def forget(self, job: str) -> None:
+        """Its database is pruned, and its streams begin later."""
+        made = self.jobs.pop(job)
+        self._streams[made.queue, made.job_set].clear()
+
     def ingest(self) -> None:
         """What was held back is seen."""
         unseen, self._unseen, self.ingesting = self._unseen, [], True
