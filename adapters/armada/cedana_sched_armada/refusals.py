@@ -1,4 +1,4 @@
-"""Armada says no to what would bring a job back: said, tried ever more slowly, and given up after a day.
+"""Armada says no to what would bring a job back: said, tried ever more slowly, and given up at last.
 
 A queue that was deleted, or a job that Armada does not know any more, may be there again when somebody mends it. An
 Armada that does not answer, or does not let us, says nothing of the job: for that no job is ever given up.
@@ -15,8 +15,6 @@ from cedana_sched_armada.ledger import Case
 
 log = structlog.get_logger(__name__)
 
-GIVE_UP_SECONDS = 86_400.0
-"""From a preemption until its job is given up, at the earliest."""
 REFUSED_SECONDS = 3_600.0
 """For so long before that, nothing but refusals was heard: who has just come back may say no for a while."""
 LONGEST_PAUSE_SECONDS = 300.0
@@ -29,7 +27,7 @@ class Refusals:
         tell: says of an open preemption what keeps it open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
-        give_up_seconds: see `GIVE_UP_SECONDS`.
+        give_up_seconds: from a preemption until its job is given up, at the earliest.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class Refusals:
         tell: Callable[[Case, ArmadaError], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
-        give_up_seconds: float = GIVE_UP_SECONDS,
+        give_up_seconds: float,
     ) -> None:
         self._tell = tell
         self._clock = clock

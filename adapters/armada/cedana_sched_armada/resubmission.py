@@ -97,7 +97,7 @@ class Resubmissions:
         self._told = told
         self._clock = clock
         self._sleep = sleep
-        self._refusals = Refusals(refused, clock, sleep)
+        self._refusals = Refusals(refused, clock, sleep, settings.limits.give_up_seconds)
         self._locks: WeakValueDictionary[JobSet, asyncio.Lock] = WeakValueDictionary()
 
     async def conclude(self, uid: str, verdicts: Mapping[str, Verdict]) -> None:

@@ -84,6 +84,8 @@ class LimitSettings(Written):
     """Between a preemption and the second resubmission in a row; it doubles from there. The first is not delayed."""
     longest_pause_seconds: Annotated[float, Field(ge=0, le=86_400)] = 600.0
     fresh_after_seconds: Annotated[float, Field(gt=0)] = 3_600.0
+    give_up_seconds: Annotated[float, Field(gt=0)] = 86_400.0
+    """From a preemption until its job is given up where Armada refuses every resubmission, at the earliest."""
 
     def pause(self, number: int) -> float:
         """Seconds from the preemption to resubmission `number` of a row, which counts from 1."""

@@ -246,13 +246,17 @@ async def test_a_job_whose_queue_was_deleted_is_tried_ever_more_slowly_and_given
     assert len(told.message) <= 1024, "Kubernetes takes no longer one"
 
 
-async def test_a_job_that_armada_does_not_know_any_more_is_given_up_after_a_day(world: World) -> None:
+@pytest.mark.parametrize(("hours", "settings"), [(24, {}), (2, {"giveUpSeconds": 7200})], ids=["a day", "as set"])
+async def test_a_job_that_armada_does_not_know_any_more_is_given_up(
+    world: World, hours: int, settings: dict[str, int]
+) -> None:
+    world.settings["limits"] = settings
     job = world.submit()
     world.start(job)
     async with world.coordinator() as coordinator:
         signal = await _preempted(world, coordinator, job)
         world.armada.forget(job)
-        await _refused_for(world, coordinator, signal, hours=24)
+        await _refused_for(world, coordinator, signal, hours=hours)
         await coordinator.release(signal)
     assert [one.reason for one in world.events.told] == ["NotResubmitted"]
 
