@@ -123,7 +123,7 @@ async def test_gang_of_which_an_admin_preempts_one_member_comes_back_as_a_gang(
             assert len(following.pods[0]) == 2
 
 
-@pytest.mark.parametrize("protection", ["variable", "queue"])
+@pytest.mark.parametrize("protection", ["variable", pytest.param("queue", marks=pytest.mark.exhaustive)])
 async def test_job_that_is_preempted_again_and_again_is_one_piece_of_work(
     protection: str,
     namespace: Namespace,
@@ -228,9 +228,17 @@ _DEATHS = {
     "released": parts.delete_pods,
     "submitted": parts.kill_processes,
 }
+_ALWAYS = {"dumping", "submitted"}
+"""Phases that are tried each time."""
 
 
-@pytest.mark.parametrize(("phase", "kill"), _DEATHS.items(), ids=_DEATHS)
+@pytest.mark.parametrize(
+    ("phase", "kill"),
+    [
+        pytest.param(phase, kill, id=phase, marks=() if phase in _ALWAYS else pytest.mark.exhaustive)
+        for phase, kill in _DEATHS.items()
+    ],
+)
 async def test_job_comes_back_once_whenever_the_coordinator_dies(
     phase: str, kill: parts.Kill, namespace: Namespace, toolbox: str, installed_with_armada: Product, armada: Armada,
     cluster: Cluster, api: Api,

@@ -54,6 +54,7 @@ async def test_extender_that_starts_anew_goes_on_with_those_that_are_being_saved
         await parts.signal_all(cluster, api, NAMESPACE, SELECTOR)
 
 
+@pytest.mark.exhaustive
 async def test_extender_that_answers_too_late_costs_time_and_no_work(
     namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
