@@ -1,0 +1,82 @@
+"""Pods of plain Jobs and Deployments in Volcano's queues, which nothing tells apart, continue each its own work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from cedana_sched.model.objects.names import API_VERSION, PROTECT
+from cedana_sched_volcano.objects import QUEUE_NAME
+from tests.cluster.api.client import Object
+from tests.cluster.api.waiting import wait_for_all
+from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.e2e.product.following import Following
+from tests.e2e.product.installation import Product
+from tests.e2e.product.test_pods_without_indices import by_pod
+from tests.e2e.product.volcano_queues import HALF_A_NODE, groups, reclaim
+
+pytestmark = pytest.mark.shape("volcano")
+
+PODS = 4
+COUNT = """
+import itertools, os, time
+me = os.urandom(8).hex()
+for number in itertools.count():
+    print(me, number, flush=True)
+    time.sleep(0.1)
+"""
+
+
+def job(template: Object) -> Object:
+    """One that does not count evictions, which Kubernetes counts as failures."""
+    template["spec"]["restartPolicy"] = "Never"
+    evicted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    spec = {"parallelism": PODS, "completions": PODS, "podFailurePolicy": {"rules": [evicted]}, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "md"}, "spec": spec}
+
+
+def deployment(template: Object) -> Object:
+    spec = {"replicas": PODS, "selector": {"matchLabels": template["metadata"]["labels"]}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "md"}, "spec": spec}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bio(namespace: Namespace, installed_with_volcano: Product) -> AsyncIterator[Following]:
+    """What the pods of md say, in a queue that protects all of its own."""
+    async with groups(namespace, annotations={PROTECT: "true"}), Following.of(namespace, "md", label="app") as bio:
+        yield bio
+
+
+@pytest.mark.parametrize("controller", [job, deployment])
+async def test_each_pod_continues_its_own_work(
+    controller: Callable[[Object], Object], namespace: Namespace, toolbox: str, bio: Following
+) -> None:
+    main = container(toolbox, "python3", "-c", COUNT, resources={"requests": {"cpu": HALF_A_NODE}})
+    metadata = {"labels": {"app": "md"}, "annotations": {QUEUE_NAME: f"{namespace.name}-bio"}}
+    spec = pod("any", main, schedulerName="volcano", restartPolicy="Always")["spec"]
+    body = controller({"metadata": metadata, "spec": spec})
+    await namespace.apply(body)
+    await asyncio.wait_for(bio.said(0, PODS * 20), 120)
+    await reclaim(namespace, toolbox)
+
+    await wait_for_all(namespace.api, "v1", "Pod", _all_run, namespace=namespace.name, selector="app=md", within=120)
+    await asyncio.wait_for(bio.said(0, len(bio.lines(0)) + PODS * 50), 120)
+    await namespace.delete(body["apiVersion"], body["kind"], "md")
+    await asyncio.wait_for(bio.read(), 60)
+
+    returned = bio.by_pod(0)[PODS:]
+    assert len(returned) == 2, "as many as ml needed"
+    assert all(returned), "each of them goes on"
+    counts = by_pod(bio.lines(0))
+    assert list(counts.values()) == [list(range(len(numbers))) for numbers in counts.values()]
+    assert len(counts) == PODS, "whoever came back went on with one's work, and nobody began anew"
+    checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
+    assert len({one["spec"]["identity"]["index"] for one in checkpoints}) == 2
+
+
+def _all_run(pods: list[Object]) -> bool:
+    there = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+    return len(there) == PODS and all(one["status"].get("phase") == "Running" for one in there)
