@@ -69,9 +69,10 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
         (hold,) = await all_at(namespace, "PreemptionHold", HoldStep.RELEASED)
         status = hold["status"]
         released, deadline = (datetime.fromisoformat(status[word]) for word in ("releasedAt", "deadline"))
-        assert timedelta(0) <= released - deadline < timedelta(seconds=30)
-        (message,) = await _told(namespace, "md", "EvictionReleased")
-        assert "its deadline has passed" in message
+        assert released - deadline < timedelta(seconds=30), "it is sooner where no further attempt fits"
+        events = await namespace.events("md")
+        (message,) = [event["message"] for event in events if event["reason"] == "EvictionReleased"]
+        assert f"{_PODS} let go without a snapshot" in message
         for checkpoint in await all_at(namespace, "Checkpoint", CheckpointStep.FAILED, count=_PODS):
             assert checkpoint["status"]["message"]
         await completed(namespace, "md")
