@@ -76,7 +76,7 @@ def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
     counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
     why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
     text = f"Eviction released after {desk.now - hold.created_at:.1f} s: {why}"
-    desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline)
+    desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or Verdict.LET_GO in given)
 
 
 def of_restore(desk: Desk, restore: Restore) -> None:

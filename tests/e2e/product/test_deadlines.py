@@ -70,8 +70,7 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
         status = hold["status"]
         released, deadline = (datetime.fromisoformat(status[word]) for word in ("releasedAt", "deadline"))
         assert released - deadline < timedelta(seconds=30), "it is sooner where no further attempt fits"
-        events = await namespace.events("md")
-        (message,) = [event["message"] for event in events if event["reason"] == "EvictionReleased"]
+        (message,) = await _told(namespace, "md", "EvictionReleased")
         assert f"{_PODS} let go without a snapshot" in message
         for checkpoint in await all_at(namespace, "Checkpoint", CheckpointStep.FAILED, count=_PODS):
             assert checkpoint["status"]["message"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.coordinator.core.instructions import Tell
+from cedana_sched.coordinator.core.instructions import Severity, Tell
 from cedana_sched.model.preemption import After
 from tests.unit.coordinator.core_builders import Told
 
@@ -22,3 +22,10 @@ def test_an_eviction_is_told_from_its_begin_to_its_release() -> None:
 
 def test_a_backup_is_told_without_an_eviction() -> None:
     assert "evicts" not in _texts(Told().running().preempt(after=After.CONTINUE))["CheckpointStarted"]
+
+
+def test_who_is_let_go_without_a_snapshot_is_warned_of() -> None:
+    told = Told().running().preempt().frozen().failed().aborted()
+    (released,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "EvictionReleased"]
+    assert released.text.endswith("1 let go without a snapshot")
+    assert released.severity is Severity.WARNING
