@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cedana_sched.snapshot.dump import DumpInterruptedError
-from cedana_sched.snapshot.tcp_table import PROC, SYN_RECEIVED, Connection, connections
+from cedana_sched.snapshot.tcp_table import PROC, SYN_RECEIVED, Connection, tables
 
 _PATIENCE_SECONDS: Final = 0.5
 _PAUSE_SECONDS: Final = 0.01
@@ -37,7 +37,7 @@ def await_delivery(pids: Collection[int], proc: Path = PROC) -> None:
 
 def _missing(pids: Collection[int], proc: Path) -> str | None:
     """To any one of them."""
-    for table in _tables(pids, proc):
+    for table in tables(pids, proc):
         orphans = [one for one in table if not one.has_owner and (one.unacknowledged or one.state == SYN_RECEIVED)]
         if orphans:
             ours = set(_sockets(pids, proc))
@@ -54,21 +54,10 @@ def _sentence(orphan: Connection) -> str:
     return f"it has not read the last {orphan.unacknowledged} bytes of a connection whose other end is closed"
 
 
-def _tables(pids: Collection[int], proc: Path) -> Iterator[list[Connection]]:
-    """Of each network that they are in."""
-    seen: set[int] = set()
-    for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            network = (proc / str(pid) / "ns/net").stat().st_ino
-            if network not in seen:
-                seen.add(network)
-                yield list(connections(pid, proc))
-
-
 def _sockets(pids: Collection[int], proc: Path) -> Iterator[int]:
     """Inodes."""
     for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             for descriptor in (proc / str(pid) / "fd").iterdir():
                 kind, _, number = str(descriptor.readlink()).partition(":")
                 if kind == "socket":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,22 +50,30 @@ def connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
         yield from _rows(newer)
 
 
+def tables(pids: Iterable[int], proc: Path = PROC, *, with_own: bool = True) -> Iterator[list[Connection]]:
+    """Of each network that these processes are in, once; those that have ended are passed over.
+
+    Args:
+        pids: of the processes.
+        proc: where /proc is.
+        with_own: whether the network of this process is one of them.
+    """
+    seen = set() if with_own else {(proc / "self/ns/net").stat().st_ino}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            network = (proc / str(pid) / "ns/net").stat().st_ino
+            if network not in seen:
+                seen.add(network)
+                yield list(connections(pid, proc))
+
+
 def remote_addresses(pids: Iterable[int], proc: Path = PROC) -> frozenset[str]:
     """Where processes of the networks that these are in have open connections to, but for this process's own network.
 
     Those that end meanwhile are passed over.
     """
-    found: set[str] = set()
-    seen = {(proc / "self/ns/net").stat().st_ino}
-    for pid in pids:
-        try:
-            network = (proc / str(pid) / "ns/net").stat().st_ino
-            if network not in seen:
-                seen.add(network)
-                found.update(str(one.remote[0]) for one in connections(pid, proc) if _leads_out(one))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return frozenset(found)
+    found = (one for table in tables(pids, proc, with_own=False) for one in table if _leads_out(one))
+    return frozenset(str(one.remote[0]) for one in found)
 
 
 def _leads_out(connection: Connection) -> bool:
