@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.ledger import Case
 
-log = structlog.get_logger(__name__)
-
 REFUSED_SECONDS = 3_600.0
-"""For so long before that, nothing but refusals was heard: who has just come back may say no for a while."""
+"""For so long before it is given up a job has been refused, and nothing else: who has just come back may say no."""
 LONGEST_PAUSE_SECONDS = 300.0
 
 

@@ -193,7 +193,7 @@ class Projection:
             return
 
     def _done(self, target: _Target, version: int) -> None:
-        target.written = max(target.written, version)
+        target.written = version
         if target.forgotten and target.written == target.wanted:
             self._targets.pop(target.record.uid, None)
             self._let_go.discard(target.record.uid)
