@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
+import time
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 from cedana_sched.runtime.call import CreateCall
-from cedana_sched.runtime.kernel import die_with_parent, unmount, unmount_below
+from cedana_sched.runtime.kernel import detach, detach_below, die_with_parent
 from cedana_sched.runtime.layer import LayerError
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
@@ -30,6 +32,7 @@ _CONFIGURATION = "org.criu.config"
 """Annotation by which runc passes a configuration file on to CRIU."""
 _TAIL_BYTES = 64 << 10
 _TAIL_LINES = 20
+_DEATH_SECONDS = 5.0
 _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE|Unable to open .*kdat")
 
 
@@ -64,7 +67,7 @@ def continue_container(
     why = _last_error(call.log, said) or f"runc restore ended with status {status}"
     if status == TOO_LONG:
         why = f"the restore did not end within {plan.seconds:g} s"
-        unmount_below(plan.work)
+        detach_below(plan.work)
     tail = _tail(log) if status != TOO_LONG else ()  # it says nothing of what it waits for
     if clean_after_failure:
         remove_container(runc, call)
@@ -79,7 +82,7 @@ def remove_container(runc: str, call: CreateCall) -> None:
     delete all that it finds there, file by file.
     """
     with suppress(OSError):  # it is not mounted there
-        unmount(f"{call.root}/{call.id}/criu-root")
+        detach(f"{call.root}/{call.id}/criu-root")
     run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
 
 
@@ -121,19 +124,38 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill a process and what descends from it: stopped first from the top, so that nobody makes more of them."""
+    """Kill a process and what descends from it, and wait until all have ended: they hold mounts until then.
+
+    They are stopped first, from the top, so that nobody makes more of them.
+    """
     found = [pid]
-    for process in found:
-        try:
-            os.kill(process, signal.SIGSTOP)
-            for thread in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children:
-                    found += map(int, children.read().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-    for process in reversed(found):
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+    ends: list[int] = []
+    try:
+        for process in found:
+            try:
+                ends.append(os.pidfd_open(process))
+                os.kill(process, signal.SIGSTOP)
+                for thread in os.listdir(f"/proc/{process}/task"):
+                    with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children:
+                        found += map(int, children.read().split())
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+        for process in reversed(found):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        _await(ends)
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def _await(ends: list[int]) -> None:
+    """Wait until each process has ended, as its pidfd tells; not for ever, for one may hang in the kernel."""
+    deadline = time.monotonic() + _DEATH_SECONDS
+    for end in ends:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
 
 def _restore_arguments(call: CreateCall, plan: ContainerPlan) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 IN_MODIFY, IN_MOVED_TO, IN_CREATE = 0x2, 0x80, 0x100
 _IN_ONLYDIR = 0x01000000
+_MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,13 +40,18 @@ def unmount(target: str) -> None:
     _check(_libc.umount2(os.fsencode(target), 0), f"unmount of {target}")
 
 
-def unmount_below(folder: str) -> None:
-    """Take away every mount below a folder, as a killed CRIU leaves them in its work directory."""
+def detach(target: str) -> None:
+    """Take a mount away from where it is, although somebody may still look into it."""
+    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount of {target}")
+
+
+def detach_below(folder: str) -> None:
+    """Detach every mount below a folder, as a killed CRIU leaves them in its work directory."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
         points = [line.split(" ")[4] for line in table]
     for point in reversed(points):
         if point.startswith(f"{folder}/"):
-            unmount(point)
+            detach(point)
 
 
 def watched(folder: str) -> int:

@@ -62,7 +62,7 @@ class Result(NamedTuple):
     log: str | None = None
     """CRIU's log, where there is one."""
     tail: tuple[str, ...] = ()
-    """What CRIU said last."""
+    """What CRIU said last; without a log, where our own program failed."""
 
 
 def pod_folder(state: str, uid: str) -> str:

@@ -189,6 +189,21 @@ def test_a_restore_that_hangs_is_ended_and_leaves_nothing(site: Site) -> None:
     assert str(site.folder / "data") not in Path("/proc/mounts").read_text()
 
 
+def test_a_failure_of_our_own_program_is_not_said_to_be_crius(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    (in_its_way := site.folder / "data/logs/pod-2/main").parent.mkdir(parents=True)
+    in_its_way.touch()
+    pod = site.replacement("pod-2", "main")
+    error = site.bring_back(pod, images, "main")
+    assert isinstance(error, RestoreError)
+    assert "the runtime handler failed: FileExistsError" in str(error)
+    assert "Traceback" in error.evidence[0]
+    pod.containers["main"].join()
+    assert pod.containers["main"].lines == ["cold"]
+
+
 TALKER = """
 import socket, time
 listener = socket.create_server(("127.0.0.1", 0))

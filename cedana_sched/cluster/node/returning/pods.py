@@ -31,7 +31,7 @@ from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime import plan as plans
-from cedana_sched.runtime.kernel import unmount_below
+from cedana_sched.runtime.kernel import detach_below
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result
 from cedana_sched.snapshot.explain import explain_lines
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -135,7 +135,7 @@ class ReturningPods:
         plan = plans.read_plan(str(folder))
         results = _results(str(folder), plan).values() if plan else ()
         if all(result is not None and result.restored for result in results):
-            unmount_below(str(self._logs / folder.name))
+            detach_below(str(self._logs / folder.name))
             shutil.rmtree(self._logs / folder.name, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -255,7 +255,8 @@ def _complete(folder: str, plan: Plan) -> dict[str, Result] | None:
 
 
 def _error(name: str, result: Result) -> RestoreError:
-    if not result.tail:
-        return RestoreError(f"container {name}: {result.why}", remedy=f"see {result.log}" if result.log else "")
+    if not result.log or not result.tail:  # CRIU itself said nothing
+        remedy = f"see {result.log}" if result.log else ""
+        return RestoreError(f"container {name}: {result.why}", remedy=remedy, evidence=result.tail)
     found = explain_lines(list(result.tail), 1)
     return RestoreError(f"container {name}: {found.message}", remedy=found.remedy, evidence=found.evidence)
