@@ -8,33 +8,30 @@ from __future__ import annotations
 from typing import ClassVar
 
 from cedana_sched.adapter.conformance import Power, RunningWorkload
-from cedana_sched.model.objects import names
 from cedana_sched_kueue.adapter import KueueAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
-from tests.cluster.fixtures.namespace import Namespace, container, job
+from tests.cluster.fixtures.namespace import container, job
+from tests.e2e.job_stage import JobStage, job_of, protect
 from tests.e2e.product.queues import API, QUEUE_LABEL
-from tests.e2e.real_stage import UNTIL_TOLD, Mirrored, RealStage, protected, workload_of
+from tests.e2e.real_stage import UNTIL_TOLD, Mirrored
 
 HELD = "conformance-held"
 """Label of the Jobs whose suspension is refused."""
-_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-class RealKueueStage(RealStage):
+class RealKueueStage(JobStage):
     """Each job is a Job; the two queues of the namespace are there. A changed Job makes Kueue try again."""
 
     adapter_class: ClassVar = KueueAdapter
+    job_api = "batch/v1"
+    index = "batch.kubernetes.io/job-completion-index"
     lacks: ClassVar = {
         Power.CANCELLATION: "Kueue stops a Workload that it has evicted, whatever comes then",
         Power.KEEPING: "Kueue cannot be asked for another victim",
         Power.DEADLINE: "Kueue waits as long as its suspension of the Job is refused",
         Power.STARTS: "its workloads are pods",
     }
-
-    def __init__(self, namespace: Namespace, image: str) -> None:
-        super().__init__(namespace, image)
-        self._jobs: list[str] = []
 
     async def working(self, adapter: KueueAdapter) -> tuple[Mirrored, ...]:
         jobs, workloads = adapter._jobs, adapter._workloads
@@ -45,17 +42,18 @@ class RealKueueStage(RealStage):
     async def start(
         self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
     ) -> tuple[RunningWorkload, ...]:
-        await self._clear()
+        await self.clear()
         name = f"bio{next(self.numbers)}"
         body = self._work(name, "bio", f"{800 // members}m", members)
         if protected:
-            _protect(body, name, deadline_seconds)
+            body["metadata"]["labels"][HELD] = "true"
+            protect(body["spec"]["template"], name, deadline_seconds)
         await self.namespace.apply(body)
         await self.namespace.pods(f"job={name}", count=members)
-        return await self._running(name, members)
+        return await self.running(name, members)
 
     async def preempt(self, victim: RunningWorkload) -> None:
-        owner = _job_of(victim)
+        owner = job_of(victim)
         await self.namespace.apply(self._work(f"ml{next(self.numbers)}", "ml", "400m", 1))
         is_evicted = has_condition("Evicted")
 
@@ -67,49 +65,19 @@ class RealKueueStage(RealStage):
 
     async def finish(self, victim: RunningWorkload) -> None:
         await self.end_well(victim)
-        await self.namespace.wait("batch/v1", "Job", _job_of(victim), has_condition("Complete"))
-
-    async def give_up(self, workload: RunningWorkload) -> None:
-        await self._delete(_job_of(workload))
+        await self.namespace.wait("batch/v1", "Job", job_of(victim), has_condition("Complete"))
 
     async def returned(self, victim: RunningWorkload) -> RunningWorkload:
-        for preemptor in [name for name in self._jobs if name.startswith("ml")]:
-            await self._delete(preemptor)
-        (again,) = await self._running(_job_of(victim), 1)
+        await self.delete_preemptors()
+        (again,) = await self.running(job_of(victim), 1)
         return again
 
-    async def _running(self, name: str, members: int) -> tuple[RunningWorkload, ...]:
-        """As the pod webhook leaves them."""
-        for pod in await self.namespace.pods(f"job={name}", count=members):
-            metadata = pod["metadata"]
-            if names.ID in metadata["annotations"]:
-                await self.annotate("v1", "Pod", metadata["name"], {names.INDEX: metadata["annotations"][_INDEX]})
-        await self.settle()
-        return tuple(map(workload_of, await self.namespace.pods(f"job={name}", count=members)))
-
-    async def _clear(self) -> None:
-        for name in tuple(self._jobs):
-            await self._delete(name)
-        await self.pods_are(lambda pods: not pods)
-
-    async def _delete(self, name: str) -> None:
-        self._jobs.remove(name)
-        await self.namespace.delete("batch/v1", "Job", name)
+    async def pods_of(self, name: str, members: int) -> list[Object]:
+        return await self.namespace.pods(f"job={name}", count=members)
 
     def _work(self, name: str, queue: str, cpu: str, members: int) -> Object:
-        self._jobs.append(name)
+        self.jobs.append(name)
         main = container(self.image, "python3", "-c", UNTIL_TOLD, resources={"requests": {"cpu": cpu}})
         size = {"parallelism": members, "completions": members, "completionMode": "Indexed"}
         labels = {QUEUE_LABEL: queue}
         return job(name, main, labels=labels, fields={"suspend": True, "backoffLimit": 0, **size})
-
-
-def _protect(body: Object, name: str, deadline_seconds: float) -> None:
-    body["metadata"]["labels"][HELD] = "true"
-    metadata, ours = body["spec"]["template"]["metadata"], protected(name, deadline_seconds)
-    metadata["labels"] |= ours["labels"]
-    metadata["annotations"] = ours["annotations"]
-
-
-def _job_of(pod: RunningWorkload) -> str:
-    return pod.workload.name.split("-")[0]

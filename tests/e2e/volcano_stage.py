@@ -9,18 +9,17 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from cedana_sched.adapter.conformance import Power, RunningWorkload
-from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_volcano.adapter import VolcanoAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.job_stage import JobStage, job_of, protect
 from tests.e2e.product.volcano_queues import BATCH, SCHEDULING, completed, vcjob
-from tests.e2e.real_stage import UNTIL_TOLD, Mirrored, RealStage, protected, workload_of
+from tests.e2e.real_stage import UNTIL_TOLD, Mirrored
 from tests.e2e.volcano_field import Field, placed
 from tests.e2e.volcano_hold import VolcanoHold
 
-_INDEX = "volcano.sh/task-index"
 _MILLICPU, _WANTED, _WANTED_WITHIN = 6000, 4500, 2500
 """Of a node's 8000: all of a job together; who comes, for whom one of a gang makes room; and who comes within its
 queue, and gets pods only as long as the queue's jobs together would fit the cluster."""
@@ -28,7 +27,7 @@ _GRACE_SECONDS = 15
 _STAY = "open('/tmp/stay', 'w')"
 
 
-class RealVolcanoStage(RealStage):
+class RealVolcanoStage(JobStage):
     """Each job is a vcjob in the queue bio, on one node.
 
     Args:
@@ -38,6 +37,8 @@ class RealVolcanoStage(RealStage):
     """
 
     adapter_class: ClassVar = VolcanoAdapter
+    job_api = BATCH
+    index = "volcano.sh/task-index"
     lacks: ClassVar = {Power.STARTS: "its workloads are pods"}
 
     def __init__(
@@ -47,7 +48,6 @@ class RealVolcanoStage(RealStage):
         self._field = field
         self._hold = hold
         self._within = within
-        self._jobs: list[str] = []
 
     async def working(self, adapter: VolcanoAdapter) -> tuple[Mirrored, ...]:
         await adapter._evictions.synced.wait()
@@ -56,17 +56,17 @@ class RealVolcanoStage(RealStage):
     async def start(
         self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
     ) -> tuple[RunningWorkload, ...]:
-        await self._clear()
+        await self.clear()
         name = f"md{next(self.numbers)}"
         body = self._work(name, self._field.bio, _MILLICPU // members, members)
         if protected:
-            _protect(body, name, deadline_seconds)
+            protect(_template(body), name, deadline_seconds)
         await self.namespace.apply(body)
-        return await self._running(name, members)
+        return await self.running(name, members)
 
     async def preempt(self, victim: RunningWorkload) -> None:
         """A gang goes by whichever of its members Volcano chooses."""
-        began, owner = datetime.now(tz=UTC), _job_of(victim)
+        began, owner = datetime.now(tz=UTC), job_of(victim)
         await self._come()
         await self.pods_are(lambda pods: any(_is_wanted(pod, began) for pod in pods if _owner(pod) == owner))
 
@@ -87,14 +87,11 @@ class RealVolcanoStage(RealStage):
 
     async def finish(self, victim: RunningWorkload) -> None:
         await self.end_well(victim)
-        await completed(self.namespace, _job_of(victim))
-
-    async def give_up(self, workload: RunningWorkload) -> None:
-        await self._delete(_job_of(workload))
+        await completed(self.namespace, job_of(victim))
 
     async def returned(self, victim: RunningWorkload) -> RunningWorkload:
         await self._leave()
-        (again,) = await self._running(_job_of(victim), 1)
+        (again,) = await self.running(job_of(victim), 1)
         return again
 
     async def holding(self, signal: Signal) -> None:
@@ -103,16 +100,7 @@ class RealVolcanoStage(RealStage):
     async def released(self, release: Release) -> None:
         self._hold.release(release)
 
-    async def _running(self, name: str, members: int) -> tuple[RunningWorkload, ...]:
-        """As the pod webhook leaves them."""
-        for pod in await self._pods_of(name, members):
-            metadata = pod["metadata"]
-            if names.ID in metadata["annotations"]:
-                await self.annotate("v1", "Pod", metadata["name"], {names.INDEX: metadata["annotations"][_INDEX]})
-        await self.settle()
-        return tuple(map(workload_of, await self._pods_of(name, members)))
-
-    async def _pods_of(self, name: str, members: int) -> list[Object]:
+    async def pods_of(self, name: str, members: int) -> list[Object]:
         def runs(pod: Object) -> bool:
             return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
 
@@ -131,21 +119,11 @@ class RealVolcanoStage(RealStage):
         await self.namespace.apply(work)
 
     async def _leave(self) -> None:
-        for name in [name for name in self._jobs if name.startswith("ml")]:
-            await self._delete(name)
+        await self.delete_preemptors()
         await self.pods_are(lambda pods: not [pod for pod in pods if _owner(pod).startswith("ml")])
 
-    async def _clear(self) -> None:
-        for name in tuple(self._jobs):
-            await self._delete(name)
-        await self.pods_are(lambda pods: not pods)
-
-    async def _delete(self, name: str) -> None:
-        self._jobs.remove(name)
-        await self.namespace.delete(BATCH, "Job", name)
-
     def _work(self, name: str, queue: str, millicpu: int, members: int = 1, *, priority: str | None = None) -> Object:
-        self._jobs.append(name)
+        self.jobs.append(name)
         command = ("python3", "-c", UNTIL_TOLD)
         body = vcjob(name, "", self.namespace, self.image, *command, pods=members, at_least=members, priority=priority)
         _template(body)["spec"]["terminationGracePeriodSeconds"] = _GRACE_SECONDS
@@ -158,12 +136,6 @@ def _template(job: Object) -> Object:
     return template
 
 
-def _protect(job: Object, name: str, deadline_seconds: float) -> None:
-    metadata, ours = _template(job)["metadata"], protected(name, deadline_seconds)
-    metadata["labels"] |= ours["labels"]
-    metadata["annotations"] = ours["annotations"]
-
-
 def _is_wanted(pod: Object, since: datetime) -> bool:
     """Volcano asks for it, or has taken it."""
     mark = read_mark(pod["metadata"].get("annotations", {}))
@@ -173,7 +145,3 @@ def _is_wanted(pod: Object, since: datetime) -> bool:
 
 def _owner(pod: Object) -> str:
     return str(pod["metadata"]["labels"]["job-name"])
-
-
-def _job_of(pod: RunningWorkload) -> str:
-    return pod.workload.name.split("-")[0]

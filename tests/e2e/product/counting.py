@@ -1,9 +1,10 @@
-"""A program whose output shows whether anything of its work was lost, or done twice."""
+"""Programs whose output shows whether anything of their work was lost, or done twice."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from tests.cluster.api.client import Object
@@ -27,6 +28,13 @@ for number in {{numbers}}:
         break
     time.sleep(0.1)
 """
+_COUNT_UNDER_A_NAME = """
+import itertools, os, time
+me = os.urandom(8).hex()
+for number in {numbers}:
+    print(me, number, flush=True)
+    time.sleep(0.1)
+"""
 
 Completed = Callable[[Namespace, str], Awaitable[Object]]
 
@@ -36,8 +44,28 @@ def counting(*, mebibytes: int = 0, counts: int | None = COUNTS) -> tuple[str, .
 
     Without `counts` it goes on until it is told that it is `enough`.
     """
-    numbers = "itertools.count()" if counts is None else f"range({counts})"
-    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=numbers)
+    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=_numbers(counts))
+
+
+def counting_under_a_name(counts: int | None = None) -> tuple[str, ...]:
+    """A command that counts aloud, ten a second, after a name that it gives itself when it begins.
+
+    It tells apart what nothing else does, by what only the program's memory knows. Without `counts` it never ends.
+    """
+    return "python3", "-c", _COUNT_UNDER_A_NAME.format(numbers=_numbers(counts))
+
+
+def _numbers(counts: int | None) -> str:
+    return "itertools.count()" if counts is None else f"range({counts})"
+
+
+def by_name(lines: Iterable[str]) -> dict[str, list[int]]:
+    """What each has counted, in order."""
+    counted: defaultdict[str, list[int]] = defaultdict(list)
+    for line in lines:
+        name, number = line.split()
+        counted[name].append(int(number))
+    return counted
 
 
 async def begun(following: Following, *indices: int, counts: int = BEGUN) -> None:

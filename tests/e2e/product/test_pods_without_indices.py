@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 
 import pytest
 
 from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.counting import by_name, counting_under_a_name
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
@@ -17,21 +17,6 @@ from tests.e2e.product.reclaiming import completed, reclaim
 pytestmark = pytest.mark.any_shape
 
 COUNTS = 120
-COUNT = f"""
-import os, time
-me = os.urandom(8).hex()
-for number in range({COUNTS}):
-    print(me, number, flush=True)
-    time.sleep(0.1)
-"""
-
-
-def by_pod(lines: list[str]) -> dict[str, list[int]]:
-    counts: defaultdict[str, list[int]] = defaultdict(list)
-    for line in lines:
-        me, number = line.split()
-        counts[me].append(int(number))
-    return counts
 
 
 async def test_each_pod_of_a_plain_job_continues_its_own_work(
@@ -39,13 +24,13 @@ async def test_each_pod_of_a_plain_job_continues_its_own_work(
 ) -> None:
     plain = {"completionMode": "NonIndexed", "parallelism": 3, "completions": 4}
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", toolbox, "python3", "-c", COUNT, fields=plain))
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting_under_a_name(COUNTS), fields=plain))
         await asyncio.wait_for(bio.said(0, 60), 120)
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
 
-    counts = by_pod(bio.lines(0))
+    counts = by_name(bio.lines(0))
     assert list(counts.values()) == [list(range(COUNTS))] * 4, "three that were preempted, and one that came after them"
     checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
     assert len({one["spec"]["identity"]["index"] for one in checkpoints}) == 3

@@ -13,21 +13,14 @@ from cedana_sched_volcano.objects import QUEUE_NAME
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.e2e.product.counting import by_name, counting_under_a_name
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.test_pods_without_indices import by_pod
 from tests.e2e.product.volcano_queues import HALF_A_NODE, groups, reclaim
 
 pytestmark = pytest.mark.shape("volcano")
 
 PODS = 4
-COUNT = """
-import itertools, os, time
-me = os.urandom(8).hex()
-for number in itertools.count():
-    print(me, number, flush=True)
-    time.sleep(0.1)
-"""
 
 
 def job(template: Object) -> Object:
@@ -54,7 +47,7 @@ async def bio(namespace: Namespace, installed_with_volcano: Product) -> AsyncIte
 async def test_each_pod_continues_its_own_work(
     controller: Callable[[Object], Object], namespace: Namespace, toolbox: str, bio: Following
 ) -> None:
-    main = container(toolbox, "python3", "-c", COUNT, resources={"requests": {"cpu": HALF_A_NODE}})
+    main = container(toolbox, *counting_under_a_name(), resources={"requests": {"cpu": HALF_A_NODE}})
     metadata = {"labels": {"app": "md"}, "annotations": {QUEUE_NAME: f"{namespace.name}-bio"}}
     spec = pod("any", main, schedulerName="volcano", restartPolicy="Always")["spec"]
     body = controller({"metadata": metadata, "spec": spec})
@@ -70,7 +63,7 @@ async def test_each_pod_continues_its_own_work(
     returned = bio.by_pod(0)[PODS:]
     assert len(returned) == 2, "as many as ml needed"
     assert all(returned), "each of them goes on"
-    counts = by_pod(bio.lines(0))
+    counts = by_name(bio.lines(0))
     assert list(counts.values()) == [list(range(len(numbers))) for numbers in counts.values()]
     assert len(counts) == PODS, "whoever came back went on with one's work, and nobody began anew"
 
