@@ -123,15 +123,16 @@ class MarkedEvictions:
         Of a gang those that are not saved stay, unless the scheduler takes them. Not before `synced`.
 
         Returns:
-            Whether what is left of a gang is to go.
+            Whether what is left of a gang is to go; False for a pod alone, whom the scheduler itself takes.
         """
+        is_gang = len(release.verdicts) > 1
         committed = frozenset(uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED)
         family = next((uid for uid, signal in self._told.items() if signal.uid == release.signal_uid), None)
         if family is not None:
             self._saved[family] = committed
             self._review(family)
-            return family in self._told
-        if len(release.verdicts) > 1 and self._is_under_way(release):
+            return is_gang and family in self._told
+        if is_gang and self._is_under_way(release):
             return True
         if any(pod.metadata.uid in committed and _is_running(pod) for pod in self._cluster.pods):
             self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))

@@ -185,7 +185,8 @@ async def test_who_is_evicted_is_not_taken_back(monkeypatch: pytest.MonkeyPatch)
         begun = mark()
         cluster.put(text=begun)
         signal = (await preempted(heard)).signal
-        cluster.evictions.released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
+        release = Release(signal.uid, {"uid-md-0": Verdict.COMMITTED})
+        assert not cluster.evictions.released(release), "the scheduler itself takes it"
         cluster.put(text=begun, deleted=True)
         await asyncio.sleep(0.1)
         await nothing(heard)

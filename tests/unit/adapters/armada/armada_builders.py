@@ -267,3 +267,8 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(LONGEST_WAIT):
         while not condition():  # noqa: ASYNC110 - what the fake knows has no event
             await asyncio.sleep(0.002)
+
+
+async def preempted(world: World, coordinator: Coordinator, job: str) -> Signal:
+    world.armada.preempt(job)
+    return await coordinator.signal()

@@ -1,0 +1,119 @@
+"""What somebody cancels while it is held stays away, and takes nobody else along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cedana_sched.model.errors import RetryableError
+from cedana_sched_armada.events import JobSet
+from cedana_sched_armada.server import ArmadaServer
+from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, World, preempted, until
+
+
+async def test_a_job_that_is_cancelled_while_held_stays_away(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        world.armada.cut_streams()
+        world.armada.cancel(job)
+        await coordinator.release(signal)
+    assert world.armada.successors_of(job) == []
+    assert "the job was cancelled" in world.events.told[0].message
+
+
+async def test_a_job_that_is_cancelled_after_an_attempt_that_nobody_answered_stays_away(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        world.armada.faults["submit"] = ["published"]
+        world.armada.ingesting = False
+        with pytest.raises(RetryableError):
+            await coordinator.release(signal)
+        world.armada.cancel(job)
+        world.armada.ingest()
+    async with world.coordinator() as coordinator:
+        await coordinator.release(signal)
+        assert not coordinator.adapter._ledger.awaited
+    assert len(world.armada.jobs) == 2, "it was submitted"
+    assert world.armada.successors_of(job) == []
+    assert [told.reason for told in world.events.told] == ["NotResubmitted"]
+
+
+async def test_a_job_that_is_cancelled_while_it_is_submitted_stays_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.submit()
+    world.start(job)
+    submit = ArmadaServer.submit
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        ledger = coordinator.adapter._ledger
+
+        async def slowly(server: ArmadaServer, job_set: JobSet, items: Any) -> tuple[str, ...]:
+            made = await submit(server, job_set, items)
+            world.armada.cancel(job)
+            await until(lambda: ledger.cases[signal.uid].cancelled != "")
+            return made
+
+        monkeypatch.setattr(ArmadaServer, "submit", slowly)
+        await coordinator.release(signal)
+        assert not ledger.awaited
+    assert len(world.armada.jobs) == 2, "it was submitted"
+    assert world.armada.successors_of(job) == []
+    assert world.slept == [], "who it was is known"
+
+
+async def test_a_job_set_that_is_cancelled_while_held_stays_away(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        world.armada.cancel_job_set(QUEUE, JOB_SET)
+        await coordinator.release(signal)
+    assert world.armada.successors_of(job) == []
+    assert "the job set was cancelled" in world.events.told[0].message
+
+
+async def test_another_job_that_is_cancelled_by_its_id_changes_nothing(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        world.armada.cancel(other)
+        await until(lambda: bool(world.let_go))
+        await coordinator.release(signal)
+    assert len(world.armada.successors_of(job)) == 1
+
+
+async def test_a_cancellation_by_id_is_none_of_the_job_set_after_a_restart(world: World) -> None:
+    """The coordinator dies after it was asked for, and before the scheduler has carried it out."""
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        world.armada.ask_to_cancel(other)
+        await until(lambda: bool(world.let_go))
+        await coordinator.adapter._ledger.written()
+    world.armada.carry_out_cancellation(other)
+    async with world.coordinator() as coordinator:
+        await coordinator.release(signal)
+    assert len(world.armada.successors_of(job)) == 1
+
+
+async def test_a_job_that_an_admin_cancels_with_its_executor_takes_nobody_along(world: World) -> None:
+    job, other = world.submit(), world.submit()
+    world.start(job)
+    world.start(other)
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        world.armada.carry_out_cancellation(other)
+        await until(lambda: bool(world.let_go))
+        await coordinator.release(signal)
+    assert len(world.armada.successors_of(job)) == 1
