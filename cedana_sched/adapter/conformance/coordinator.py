@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 from cedana_sched.adapter.conformance.findings import NonConformanceError, expect
-from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage
+from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, loop_turns
 from cedana_sched.adapter.contract import (
     Adapter,
     Ended,
@@ -119,6 +119,15 @@ class Coordinator:
             message = f"release raised {error!r}; what may succeed later is a RetryableError"
             raise NonConformanceError(message) from error
         return True
+
+    async def begin_to_tell(self, release: Release, turns: int) -> None:
+        """Call the adapter's `release`, and cut it off after so many turns of the event loop if it is not done."""
+        telling = asyncio.create_task(self.try_to_tell(release), name="release that is cut off")
+        await loop_turns(turns)
+        telling.cancel()
+        await asyncio.wait({telling})
+        if not telling.cancelled():
+            telling.result()
 
     async def evicted(self, victim: RunningWorkload) -> None:
         """Wait until the scheduler has ended it."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from cedana_sched.adapter.conformance.coordinator import Coordinator, coordinating, victims_of
 from cedana_sched.adapter.conformance.findings import expect, needs
 from cedana_sched.adapter.conformance.stage import Power, Stage
-from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.preemption import Release, Verdict
+
+_TURNS_BEFORE_DEATH = (1, 4, 16)
+"""Of the event loop, from the call of `release`."""
 
 
 class Restarts:
@@ -56,6 +59,22 @@ class Restarts:
             coordinator = Coordinator(stage, adapter)
             await coordinator.release(signal, Verdict.COMMITTED)
             await coordinator.evicted(victim)
+
+    async def test_a_release_in_which_the_adapter_died_is_finished_after_a_restart(self, stage: Stage) -> None:
+        for turns in _TURNS_BEFORE_DEATH:
+            async with coordinating(stage) as coordinator:
+                (victim,) = await stage.start()
+                await stage.preempt(victim)
+                signal = await coordinator.signal_of(victim)
+                release = Release(signal.uid, {victim.uid: Verdict.COMMITTED})
+                await stage.released(release)
+                await coordinator.begin_to_tell(release, turns)
+            async with coordinating(stage) as coordinator:
+                await coordinator.tell(release)
+                await coordinator.evicted(victim)
+                await stage.settle()
+                taken_back = coordinator.cancellations()
+                expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
 
     async def test_what_is_over_is_not_told_after_a_restart(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from cedana_sched.adapter.conformance.stage import loop_turns
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import Release, Signal, Verdict
@@ -172,6 +173,18 @@ class ReleasesWhatItRemembers(Broken):
     async def release(self, release: Release) -> None:
         if release.signal_uid in getattr(self, "_told", ()):
             await super().release(release)
+
+
+class NotesAReleaseBeforeItIsDone(Broken):
+    caught_by = ("a_release_in_which_the_adapter_died_is_finished_after_a_restart",)
+    says = "released and not evicted"
+
+    async def release(self, release: Release) -> None:
+        if await self._cluster.notes.read() == release.signal_uid.encode():
+            return
+        await self._cluster.notes.write(release.signal_uid.encode())
+        await loop_turns(4)  # as a request of its client would take
+        await super().release(release)
 
 
 class NotesWhatItTellsForEver(Broken):
