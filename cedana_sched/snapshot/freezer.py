@@ -17,11 +17,12 @@ Called by the agent around `dump`, and by `restore` to remove what a failed one 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cedana_sched.model.errors import SnapshotError
@@ -41,20 +42,21 @@ class FreezerError(SnapshotError):
 
 def is_frozen(cgroup: Path) -> bool:
     """True when every process in the cgroup is frozen (also when it has none, or is gone)."""
-    try:
+    frozen = True
+    with _while_it_exists():
         if _is_v2(cgroup):
-            return _events(cgroup).get("frozen") == "1"
-        return (cgroup / "freezer.state").read_text().strip() == "FROZEN"
-    except FileNotFoundError:
-        return True
+            frozen = _events(cgroup).get("frozen") == "1"
+        else:
+            frozen = (cgroup / "freezer.state").read_text().strip() == "FROZEN"
+    return frozen
 
 
 def members(cgroup: Path) -> list[int]:
     """PIDs in the cgroup and in those below it."""
     found: list[int] = []
-    for folder in (cgroup, *(path.parent for path in cgroup.rglob("cgroup.procs") if path.parent != cgroup)):
-        with contextlib.suppress(FileNotFoundError, OSError):  # removed meanwhile: then it has no members
-            found.extend(int(line) for line in (folder / "cgroup.procs").read_text().split())
+    for folder, _, _ in os.walk(cgroup):  # which passes over what is removed meanwhile
+        with contextlib.suppress(OSError):  # it is removed meanwhile, or threaded: its domain lists its members
+            found.extend(int(line) for line in Path(folder, "cgroup.procs").read_text().split())
     return found
 
 
@@ -100,7 +102,7 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
 
 def request_freeze(cgroup: Path) -> None:
     """Ask for the freeze without waiting: processes that are held elsewhere freeze when they are let go."""
-    with contextlib.suppress(FileNotFoundError):
+    with _while_it_exists():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "1")
         else:
@@ -109,7 +111,7 @@ def request_freeze(cgroup: Path) -> None:
 
 def thaw(cgroup: Path) -> None:
     """Let the cgroup run on. Does nothing if it runs, or is gone."""
-    with contextlib.suppress(FileNotFoundError):
+    with _while_it_exists():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "0")
         else:
@@ -201,6 +203,16 @@ def _await_exit(pids: list[int], deadline: float) -> None:
         waiter.register(descriptor, select.POLLIN)
         waiter.poll(max(0.0, deadline - time.monotonic()) * 1000)
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _while_it_exists() -> Iterator[None]:
+    """Leave what is done with a cgroup that somebody removes meanwhile: it has no members."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
 
 
 def _is_v2(cgroup: Path) -> bool:

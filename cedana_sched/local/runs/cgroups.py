@@ -109,13 +109,7 @@ class RunCgroup:
         Raises:
             FreezerError: some do not end within 10 s (they wait for a device, or CRIU holds them).
         """
-        if not self.freezer.is_dir():
-            return
-        try:
-            freezer.kill(self.freezer)
-        except OSError as error:
-            if error.errno != errno.ENODEV:  # removed by its supervisor in this very moment
-                raise
+        freezer.kill(self.freezer)
 
     def remove(self) -> None:
         """Remove the groups; they must be empty. Those that are gone already are fine.

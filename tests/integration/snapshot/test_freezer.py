@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,6 +102,27 @@ def test_an_empty_cgroup_and_one_that_is_gone(either_lab: Laboratory) -> None:
     gone = lab.cgroup / "gone"
     freezer.thaw(gone)
     freezer.kill(gone)
+
+
+def test_cgroups_that_are_removed_meanwhile_have_no_members(either_lab: Laboratory) -> None:
+    below = either_lab.cgroup / "below"
+    tree = [below, *(below / str(number) for number in range(10))]
+
+    def remove() -> None:
+        for folder in reversed(tree):
+            folder.rmdir()
+
+    with ThreadPoolExecutor() as pool:
+        for _ in range(200):
+            for folder in tree:
+                folder.mkdir()
+            removal = pool.submit(remove)
+            while not removal.done():
+                assert freezer.members(below) == []
+                freezer.kill(below)
+                freezer.thaw(below)
+                freezer.is_frozen(below)
+            removal.result()
 
 
 def test_a_freeze_that_does_not_succeed_is_taken_back(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
