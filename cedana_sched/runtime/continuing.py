@@ -135,11 +135,15 @@ def _kill_tree(pid: int) -> None:
             try:
                 ends.append(os.pidfd_open(process))
                 os.kill(process, signal.SIGSTOP)
-                for thread in os.listdir(f"/proc/{process}/task"):
-                    with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children:
-                        found += map(int, children.read().split())
+                threads = os.listdir(f"/proc/{process}/task")
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended meanwhile
+            for thread in threads:
+                with (
+                    suppress(FileNotFoundError, ProcessLookupError),  # likewise
+                    open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children,
+                ):
+                    found += map(int, children.read().split())
         for process in reversed(found):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

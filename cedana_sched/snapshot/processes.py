@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,9 +14,10 @@ def process_tree(root_pid: int) -> list[int]:
         pid = waiting.pop(0)
         try:
             tasks = list(Path(f"/proc/{pid}/task").iterdir())
-            children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
         found.append(pid)
-        waiting.extend(children)
+        for task in tasks:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+                waiting.extend(int(child) for child in (task / "children").read_text().split())
     return found
