@@ -94,10 +94,15 @@ class Coordinator:
 
     async def release(self, signal: Signal, verdict: Verdict) -> Release:
         """Decide, and tell the adapter until it returns."""
+        release = await self.decide(signal, verdict)
+        await self.tell(release)
+        return release
+
+    async def decide(self, signal: Signal, verdict: Verdict) -> Release:
+        """Decide the same on all victims; the adapter is yet to be told."""
         victims = victims_of(signal)
         release = Release(signal.uid, dict.fromkeys(victims, verdict), dict.fromkeys(victims, "the test says so"))
         await self.stage.released(release)
-        await self.tell(release)
         return release
 
     async def tell(self, release: Release) -> None:
@@ -132,6 +137,14 @@ class Coordinator:
     async def evicted(self, victim: RunningWorkload) -> None:
         """Wait until the scheduler has ended it."""
         await self.within(self.stage.evicted(victim), f"{victim} was released and not evicted")
+
+    async def evicted_for_good(self, *victims: RunningWorkload) -> None:
+        """Wait until the scheduler has ended them, and make sure that nobody says it was taken back."""
+        for victim in victims:
+            await self.evicted(victim)
+        await self.stage.settle()
+        taken_back = self.cancellations()
+        expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
 
     async def still_runs(self, victim: RunningWorkload, although: str) -> None:
         """Make sure that nothing evicts it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedana_sched.adapter.conformance.coordinator import Coordinator, coordinating, victims_of
 from cedana_sched.adapter.conformance.findings import expect, needs
 from cedana_sched.adapter.conformance.stage import Power, RunningWorkload, Stage
-from cedana_sched.model.preemption import Release, Signal, Verdict
+from cedana_sched.model.preemption import Signal, Verdict
 
 
 class Gangs:
@@ -36,11 +36,7 @@ class Gangs:
                 for member in members:
                     await coordinator.still_runs(member, although="its gang was held")
             await coordinator.release(signal, Verdict.COMMITTED)
-            for member in members:
-                await coordinator.evicted(member)
-            await stage.settle()
-            taken_back = coordinator.cancellations()
-            expect(not taken_back, f"the eviction of a gang was told to be taken back: {taken_back}")
+            await coordinator.evicted_for_good(*members)
 
     async def test_a_gang_goes_as_a_whole_after_a_restart(self, stage: Stage) -> None:
         needs(Power.GANGS, stage.lacks)
@@ -61,15 +57,10 @@ class Gangs:
         async with coordinating(stage) as coordinator:
             members = await stage.start(members=2)
             signal = await _preempted(stage, coordinator, members)
-            release = Release(signal.uid, dict.fromkeys(victims_of(signal), Verdict.COMMITTED))
-            await stage.released(release)
+            release = await coordinator.decide(signal, Verdict.COMMITTED)
             await stage.settle()
             await coordinator.tell(release)
-            for member in members:
-                await coordinator.evicted(member)
-            await stage.settle()
-            taken_back = coordinator.cancellations()
-            expect(not taken_back, f"the eviction of a gang was told to be taken back: {taken_back}")
+            await coordinator.evicted_for_good(*members)
 
     async def test_a_gang_whose_release_was_decided_before_a_restart_goes_as_a_whole(self, stage: Stage) -> None:
         needs(Power.GANGS, stage.lacks)
@@ -77,16 +68,11 @@ class Gangs:
         async with coordinating(stage) as coordinator:
             members = await stage.start(members=2)
             signal = await _preempted(stage, coordinator, members)
-            release = Release(signal.uid, dict.fromkeys(victims_of(signal), Verdict.COMMITTED))
-            await stage.released(release)
+            release = await coordinator.decide(signal, Verdict.COMMITTED)
             await stage.settle()
         async with coordinating(stage) as coordinator:
             await coordinator.tell(release)
-            for member in members:
-                await coordinator.evicted(member)
-            await stage.settle()
-            taken_back = coordinator.cancellations()
-            expect(not taken_back, f"the eviction of a gang was told to be taken back: {taken_back}")
+            await coordinator.evicted_for_good(*members)
 
     async def test_who_is_alone_shares_no_gang_with_another_job(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:

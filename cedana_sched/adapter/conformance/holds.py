@@ -45,10 +45,7 @@ class Holds:
             await stage.preempt(victim)
             signal = await coordinator.signal_of(victim)
             await coordinator.release(signal, Verdict.COMMITTED)
-            await coordinator.evicted(victim)
-            await stage.settle()
-            taken_back = coordinator.cancellations()
-            expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
+            await coordinator.evicted_for_good(victim)
 
     async def test_past_its_deadline_a_victim_is_evicted_without_a_snapshot(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:
@@ -98,8 +95,7 @@ class Holds:
             (victim,) = await stage.start()
             await stage.preempt(victim)
             signal = await coordinator.signal_of(victim)
-            release = Release(signal.uid, {victim.uid: Verdict.COMMITTED})
-            await stage.released(release)
+            release = await coordinator.decide(signal, Verdict.COMMITTED)
             async with stage.unreachable():
                 done = await coordinator.within(coordinator.try_to_tell(release), "release did not return")
             if not done:  # else it needs no word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedana_sched.adapter.conformance.coordinator import Coordinator, coordinating, victims_of
 from cedana_sched.adapter.conformance.findings import expect, needs
 from cedana_sched.adapter.conformance.stage import Power, Stage
-from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched.model.preemption import Verdict
 
 _TURNS_BEFORE_DEATH = (1, 4, 16)
 """Of the event loop, from the call of `release`."""
@@ -66,15 +66,11 @@ class Restarts:
                 (victim,) = await stage.start()
                 await stage.preempt(victim)
                 signal = await coordinator.signal_of(victim)
-                release = Release(signal.uid, {victim.uid: Verdict.COMMITTED})
-                await stage.released(release)
+                release = await coordinator.decide(signal, Verdict.COMMITTED)
                 await coordinator.begin_to_tell(release, turns)
             async with coordinating(stage) as coordinator:
                 await coordinator.tell(release)
-                await coordinator.evicted(victim)
-                await stage.settle()
-                taken_back = coordinator.cancellations()
-                expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
+                await coordinator.evicted_for_good(victim)
 
     async def test_what_is_over_is_not_told_after_a_restart(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:
