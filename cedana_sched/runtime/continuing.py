@@ -129,37 +129,36 @@ def _kill_tree(pid: int) -> None:
     They are stopped first, from the top, so that nobody makes more of them.
     """
     found = [pid]
-    ends: list[int] = []
-    try:
-        for process in found:
-            try:
-                ends.append(os.pidfd_open(process))
-                os.kill(process, signal.SIGSTOP)
-                threads = os.listdir(f"/proc/{process}/task")
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
-            for thread in threads:
-                with (
-                    suppress(FileNotFoundError, ProcessLookupError),  # likewise
-                    open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children,
-                ):
-                    found += map(int, children.read().split())
-        for process in reversed(found):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        _await(ends)
-    finally:
-        for end in ends:
-            os.close(end)
+    for process in found:
+        try:
+            os.kill(process, signal.SIGSTOP)
+            threads = os.listdir(f"/proc/{process}/task")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        for thread in threads:
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),  # likewise
+                open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children,
+            ):
+                found += map(int, children.read().split())
+    for process in reversed(found):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    _await_exit(found)
 
 
-def _await(ends: list[int]) -> None:
-    """Wait until each process has ended, as its pidfd tells; not for ever, for one may hang in the kernel."""
+def _await_exit(processes: list[int]) -> None:
+    """Wait until each has ended, told by its pidfd; not for ever, for one may hang in the kernel."""
     deadline = time.monotonic() + _DEATH_SECONDS
-    for end in ends:
-        poll = select.poll()
-        poll.register(end, select.POLLIN)
-        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        waiter = select.poll()
+        waiter.register(descriptor, select.POLLIN)
+        waiter.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        os.close(descriptor)
 
 
 def _restore_arguments(call: CreateCall, plan: ContainerPlan) -> list[str]:

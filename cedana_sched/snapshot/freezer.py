@@ -40,10 +40,20 @@ class FreezerError(SnapshotError):
     """A cgroup did not reach the state that was asked for in time."""
 
 
+@contextlib.contextmanager
+def while_it_exists() -> Iterator[None]:
+    """Leave what is done with a cgroup that somebody removes meanwhile: it has no members."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+
+
 def is_frozen(cgroup: Path) -> bool:
     """True when every process in the cgroup is frozen (also when it has none, or is gone)."""
     frozen = True
-    with _while_it_exists():
+    with while_it_exists():
         if _is_v2(cgroup):
             frozen = _events(cgroup).get("frozen") == "1"
         else:
@@ -102,7 +112,7 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
 
 def request_freeze(cgroup: Path) -> None:
     """Ask for the freeze without waiting: processes that are held elsewhere freeze when they are let go."""
-    with _while_it_exists():
+    with while_it_exists():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "1")
         else:
@@ -111,7 +121,7 @@ def request_freeze(cgroup: Path) -> None:
 
 def thaw(cgroup: Path) -> None:
     """Let the cgroup run on. Does nothing if it runs, or is gone."""
-    with _while_it_exists():
+    with while_it_exists():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "0")
         else:
@@ -203,16 +213,6 @@ def _await_exit(pids: list[int], deadline: float) -> None:
         waiter.register(descriptor, select.POLLIN)
         waiter.poll(max(0.0, deadline - time.monotonic()) * 1000)
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _while_it_exists() -> Iterator[None]:
-    """Leave what is done with a cgroup that somebody removes meanwhile: it has no members."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENODEV):
-            raise
 
 
 def _is_v2(cgroup: Path) -> bool:

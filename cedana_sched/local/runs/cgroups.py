@@ -230,12 +230,10 @@ def _move(pid: int, group: Path) -> None:
 
 
 def _members(path: Path) -> list[int]:
-    try:
-        return [int(line) for line in (path / "cgroup.procs").read_text().split()]
-    except (FileNotFoundError, OSError) as error:
-        if isinstance(error, FileNotFoundError) or error.errno == errno.ENODEV:  # removed meanwhile
-            return []
-        raise
+    found: list[int] = []
+    with freezer.while_it_exists():
+        found += map(int, (path / "cgroup.procs").read_text().split())
+    return found
 
 
 def _listed(pids: Iterable[int]) -> str:

@@ -51,13 +51,11 @@ def test_all_descendants_have_ended_when_it_returns(tmp_path: Path) -> None:
 def test_mounts_are_taken_away_though_somebody_looks_into_them(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounts need root")
-    (work := tmp_path / "work").mkdir()
-    (other := tmp_path / "work-of-another").mkdir()
-    for folder in (outer := work / "outer", other):
-        folder.mkdir(exist_ok=True)
+    work, other = tmp_path / "work", tmp_path / "work-of-another"
+    outer, inner = work / "outer", work / "outer/inner"
+    for folder in (outer, inner, other):
+        folder.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "layers", folder], check=True)
-    (inner := outer / "inner").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "layers", inner], check=True)
     try:
         with (inner / "open").open("w"):
             detach_below(str(work))
