@@ -26,8 +26,32 @@ class JobStage(RealStage):
         """Names of those that are there."""
 
     @abstractmethod
+    def victim(self, name: str, members: int) -> Object:
+        """A Job that has more than its queue's share."""
+
+    @abstractmethod
+    def template_of(self, job: Object) -> Object:
+        """Of its pods."""
+
+    @abstractmethod
     async def pods_of(self, name: str, members: int) -> list[Object]:
         """Wait until so many pods of a Job run."""
+
+    async def start(
+        self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
+    ) -> tuple[RunningWorkload, ...]:
+        await self.clear()
+        name = f"bio{next(self.numbers)}"
+        job = self.victim(name, members)
+        if protected:
+            self.protect(job, deadline_seconds)
+        await self.namespace.apply(job)
+        return await self.running(name, members)
+
+    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+        await self.delete_preemptors()
+        (again,) = await self.running(job_of(victim), 1)
+        return again
 
     async def give_up(self, workload: RunningWorkload) -> None:
         await self.delete(job_of(workload))
@@ -41,6 +65,12 @@ class JobStage(RealStage):
         await self.settle()
         return tuple(map(workload_of, await self.pods_of(name, members)))
 
+    def protect(self, job: Object, deadline_seconds: float) -> None:
+        """Opt a Job in, by its own name."""
+        metadata, ours = self.template_of(job)["metadata"], protected(job["metadata"]["name"], deadline_seconds)
+        metadata["labels"] |= ours["labels"]
+        metadata["annotations"] = ours["annotations"]
+
     async def clear(self) -> None:
         """Delete every Job, and wait until their pods are gone."""
         for name in tuple(self.jobs):
@@ -48,8 +78,10 @@ class JobStage(RealStage):
         await self.pods_are(lambda pods: not pods)
 
     async def delete_preemptors(self) -> None:
+        """Have them leave, and wait until their pods are gone."""
         for name in [name for name in self.jobs if name.startswith("ml")]:
             await self.delete(name)
+        await self.pods_are(lambda pods: not [pod for pod in pods if owner_of(pod).startswith("ml")])
 
     async def delete(self, name: str) -> None:
         self.jobs.remove(name)
@@ -60,8 +92,6 @@ def job_of(pod: RunningWorkload) -> str:
     return pod.workload.name.split("-")[0]
 
 
-def protect(template: Object, identifier: str, deadline_seconds: float) -> None:
-    """Opt a pod template in."""
-    metadata, ours = template["metadata"], protected(identifier, deadline_seconds)
-    metadata["labels"] |= ours["labels"]
-    metadata["annotations"] = ours["annotations"]
+def owner_of(pod: Object) -> str:
+    """Name of its Job."""
+    return str(pod["metadata"]["labels"]["job-name"])

@@ -12,7 +12,7 @@ from cedana_sched_kueue.adapter import KueueAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.fixtures.namespace import container, job
-from tests.e2e.job_stage import JobStage, job_of, protect
+from tests.e2e.job_stage import JobStage, job_of
 from tests.e2e.product.queues import API, QUEUE_LABEL
 from tests.e2e.real_stage import UNTIL_TOLD, Mirrored
 
@@ -39,18 +39,16 @@ class RealKueueStage(JobStage):
         await workloads.synced.wait()
         return (("batch/v1", "Job", jobs), (API, "Workload", workloads))
 
-    async def start(
-        self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
-    ) -> tuple[RunningWorkload, ...]:
-        await self.clear()
-        name = f"bio{next(self.numbers)}"
-        body = self._work(name, "bio", f"{800 // members}m", members)
-        if protected:
-            body["metadata"]["labels"][HELD] = "true"
-            protect(body["spec"]["template"], name, deadline_seconds)
-        await self.namespace.apply(body)
-        await self.namespace.pods(f"job={name}", count=members)
-        return await self.running(name, members)
+    def victim(self, name: str, members: int) -> Object:
+        return self._work(name, "bio", f"{800 // members}m", members)
+
+    def template_of(self, job: Object) -> Object:
+        template: Object = job["spec"]["template"]
+        return template
+
+    def protect(self, job: Object, deadline_seconds: float) -> None:
+        super().protect(job, deadline_seconds)
+        job["metadata"]["labels"][HELD] = "true"
 
     async def preempt(self, victim: RunningWorkload) -> None:
         owner = job_of(victim)
@@ -66,11 +64,6 @@ class RealKueueStage(JobStage):
     async def finish(self, victim: RunningWorkload) -> None:
         await self.end_well(victim)
         await self.namespace.wait("batch/v1", "Job", job_of(victim), has_condition("Complete"))
-
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
-        await self.delete_preemptors()
-        (again,) = await self.running(job_of(victim), 1)
-        return again
 
     async def pods_of(self, name: str, members: int) -> list[Object]:
         return await self.namespace.pods(f"job={name}", count=members)

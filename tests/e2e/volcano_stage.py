@@ -14,7 +14,7 @@ from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_volcano.adapter import VolcanoAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.job_stage import JobStage, job_of, protect
+from tests.e2e.job_stage import JobStage, job_of, owner_of
 from tests.e2e.product.volcano_queues import BATCH, SCHEDULING, completed, vcjob
 from tests.e2e.real_stage import UNTIL_TOLD, Mirrored
 from tests.e2e.volcano_field import Field, placed
@@ -53,22 +53,19 @@ class RealVolcanoStage(JobStage):
         await adapter._evictions.synced.wait()
         return ((SCHEDULING, "PodGroup", adapter._groups),)
 
-    async def start(
-        self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
-    ) -> tuple[RunningWorkload, ...]:
-        await self.clear()
-        name = f"md{next(self.numbers)}"
-        body = self._work(name, self._field.bio, _MILLICPU // members, members)
-        if protected:
-            protect(_template(body), name, deadline_seconds)
-        await self.namespace.apply(body)
-        return await self.running(name, members)
+    def victim(self, name: str, members: int) -> Object:
+        return self._work(name, self._field.bio, _MILLICPU // members, members)
+
+    def template_of(self, job: Object) -> Object:
+        (task,) = job["spec"]["tasks"]
+        template: Object = task["template"]
+        return template
 
     async def preempt(self, victim: RunningWorkload) -> None:
         """A gang goes by whichever of its members Volcano chooses."""
         began, owner = datetime.now(tz=UTC), job_of(victim)
         await self._come()
-        await self.pods_are(lambda pods: any(_is_wanted(pod, began) for pod in pods if _owner(pod) == owner))
+        await self.pods_are(lambda pods: any(_is_wanted(pod, began) for pod in pods if owner_of(pod) == owner))
 
     async def preempt_by(self, victim: RunningWorkload) -> float:
         """The webhook is away, and the pod is deleted; its program goes on as long as its grace period."""
@@ -83,16 +80,11 @@ class RealVolcanoStage(JobStage):
         return datetime.fromisoformat(deleted["metadata"]["deletionTimestamp"]).timestamp()
 
     async def take_back(self, victim: RunningWorkload) -> None:
-        await self._leave()
+        await self.delete_preemptors()
 
     async def finish(self, victim: RunningWorkload) -> None:
         await self.end_well(victim)
         await completed(self.namespace, job_of(victim))
-
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
-        await self._leave()
-        (again,) = await self.running(job_of(victim), 1)
-        return again
 
     async def holding(self, signal: Signal) -> None:
         self._hold.hold(signal)
@@ -105,9 +97,9 @@ class RealVolcanoStage(JobStage):
             return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
 
         pods = await self.pods_are(
-            lambda pods: sum(runs(pod) and _owner(pod) == name for pod in pods) == members, within=90
+            lambda pods: sum(runs(pod) and owner_of(pod) == name for pod in pods) == members, within=90
         )
-        own = [pod for pod in pods if _owner(pod) == name]
+        own = [pod for pod in pods if owner_of(pod) == name]
         return sorted(own, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def _come(self) -> None:
@@ -118,22 +110,12 @@ class RealVolcanoStage(JobStage):
             work = self._work(name, field.ml, _WANTED)
         await self.namespace.apply(work)
 
-    async def _leave(self) -> None:
-        await self.delete_preemptors()
-        await self.pods_are(lambda pods: not [pod for pod in pods if _owner(pod).startswith("ml")])
-
     def _work(self, name: str, queue: str, millicpu: int, members: int = 1, *, priority: str | None = None) -> Object:
         self.jobs.append(name)
         command = ("python3", "-c", UNTIL_TOLD)
         body = vcjob(name, "", self.namespace, self.image, *command, pods=members, at_least=members, priority=priority)
-        _template(body)["spec"]["terminationGracePeriodSeconds"] = _GRACE_SECONDS
+        self.template_of(body)["spec"]["terminationGracePeriodSeconds"] = _GRACE_SECONDS
         return placed(body, queue, self._field.node, millicpu)
-
-
-def _template(job: Object) -> Object:
-    (task,) = job["spec"]["tasks"]
-    template: Object = task["template"]
-    return template
 
 
 def _is_wanted(pod: Object, since: datetime) -> bool:
@@ -141,7 +123,3 @@ def _is_wanted(pod: Object, since: datetime) -> bool:
     mark = read_mark(pod["metadata"].get("annotations", {}))
     asked = mark is not None and datetime.fromisoformat(mark.since) > since
     return asked or "deletionTimestamp" in pod["metadata"]
-
-
-def _owner(pod: Object) -> str:
-    return str(pod["metadata"]["labels"]["job-name"])
