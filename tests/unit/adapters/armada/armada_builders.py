@@ -202,6 +202,12 @@ class World:
         (job,) = self.armada.submit(QUEUE, job_set, item(**written))
         return job
 
+    def running(self, job_set: str = JOB_SET, **written: Any) -> str:
+        """A job that is submitted, and runs here."""
+        job = self.submit(job_set, **written)
+        self.start(job)
+        return job
+
     def gang(self, size: int, identifier: str = "gang-1", job_set: str = JOB_SET) -> tuple[str, ...]:
         annotations = {GANG: identifier, "armadaproject.io/gangCardinality": str(size)}
         return self.armada.submit(QUEUE, job_set, *(item(annotations=annotations) for _ in range(size)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from cedana_sched.model.errors import RetryableError
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.server import ArmadaServer
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, World, preempted, until
+from tests.unit.adapters.armada.fake_armada import FakeArmada
 
 
 async def test_a_job_that_is_cancelled_while_held_stays_away(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.cut_streams()
@@ -25,8 +26,7 @@ async def test_a_job_that_is_cancelled_while_held_stays_away(world: World) -> No
 
 
 async def test_a_job_that_is_cancelled_after_an_attempt_that_nobody_answered_stays_away(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.faults["submit"] = ["published"]
@@ -46,8 +46,7 @@ async def test_a_job_that_is_cancelled_after_an_attempt_that_nobody_answered_sta
 async def test_a_job_that_is_cancelled_while_it_is_submitted_stays_away(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     submit = ArmadaServer.submit
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
@@ -68,9 +67,7 @@ async def test_a_job_that_is_cancelled_while_it_is_submitted_stays_away(
 
 
 async def test_a_job_set_that_is_cancelled_while_held_stays_away(world: World) -> None:
-    job, other = world.submit(), world.submit()
-    world.start(job)
-    world.start(other)
+    job, _other = world.running(), world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.cancel_job_set(QUEUE, JOB_SET)
@@ -79,13 +76,18 @@ async def test_a_job_set_that_is_cancelled_while_held_stays_away(world: World) -
     assert "the job set was cancelled" in world.events.told[0].message
 
 
-async def test_another_job_that_is_cancelled_by_its_id_changes_nothing(world: World) -> None:
-    job, other = world.submit(), world.submit()
-    world.start(job)
-    world.start(other)
+@pytest.mark.parametrize(
+    "cancel",
+    [FakeArmada.cancel, FakeArmada.carry_out_cancellation],
+    ids=["by its id", "by an admin with its executor"],
+)
+async def test_another_job_that_is_cancelled_takes_nobody_along(
+    world: World, cancel: Callable[[FakeArmada, str], None]
+) -> None:
+    job, other = world.running(), world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
-        world.armada.cancel(other)
+        cancel(world.armada, other)
         await until(lambda: bool(world.let_go))
         await coordinator.release(signal)
     assert len(world.armada.successors_of(job)) == 1
@@ -93,9 +95,7 @@ async def test_another_job_that_is_cancelled_by_its_id_changes_nothing(world: Wo
 
 async def test_a_cancellation_by_id_is_none_of_the_job_set_after_a_restart(world: World) -> None:
     """The coordinator dies after it was asked for, and before the scheduler has carried it out."""
-    job, other = world.submit(), world.submit()
-    world.start(job)
-    world.start(other)
+    job, other = world.running(), world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.ask_to_cancel(other)
@@ -103,17 +103,5 @@ async def test_a_cancellation_by_id_is_none_of_the_job_set_after_a_restart(world
         await coordinator.adapter._ledger.written()
     world.armada.carry_out_cancellation(other)
     async with world.coordinator() as coordinator:
-        await coordinator.release(signal)
-    assert len(world.armada.successors_of(job)) == 1
-
-
-async def test_a_job_that_an_admin_cancels_with_its_executor_takes_nobody_along(world: World) -> None:
-    job, other = world.submit(), world.submit()
-    world.start(job)
-    world.start(other)
-    async with world.coordinator() as coordinator:
-        signal = await preempted(world, coordinator, job)
-        world.armada.carry_out_cancellation(other)
-        await until(lambda: bool(world.let_go))
         await coordinator.release(signal)
     assert len(world.armada.successors_of(job)) == 1

@@ -31,8 +31,7 @@ async def _saved_unexplained(world: World, coordinator: Coordinator, *jobs: str)
 
 
 async def test_a_job_comes_back_when_its_preemption_is_heard_of_late(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, job)
         assert [victim.workload.name for victim in signal.victims] == [f"armada-{job}-0"]
@@ -51,8 +50,7 @@ async def test_a_job_that_was_cancelled_is_called_off_as_soon_as_that_is_heard(
     world: World,
     whole_set: bool,
 ) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, job)
         if whole_set:
@@ -68,8 +66,7 @@ async def test_a_job_that_was_cancelled_is_called_off_as_soon_as_that_is_heard(
 
 @pytest.mark.parametrize("end", ["returned", "succeeded"])
 async def test_a_job_that_ended_otherwise_is_left_to_armada(world: World, end: str) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, job)
         (world.armada.return_lease if end == "returned" else world.armada.succeed)(job)
@@ -80,8 +77,7 @@ async def test_a_job_that_ended_otherwise_is_left_to_armada(world: World, end: s
 
 
 async def test_the_end_of_an_earlier_run_explains_nothing(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, job)
         world.armada.return_lease(job, pod="its-earlier-one")
@@ -137,8 +133,7 @@ async def test_a_gang_is_in_doubt_as_a_whole(world: World) -> None:
 
 
 async def test_a_doubt_outlives_the_coordinator(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, job)
     world.delete(job)

@@ -8,7 +8,7 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada import server
-from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, World, rfc3339, until
+from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, World, preempted, rfc3339, until
 
 
 async def test_a_preemption_becomes_a_signal_of_its_run(world: World) -> None:
@@ -30,11 +30,9 @@ async def test_a_preemption_becomes_a_signal_of_its_run(world: World) -> None:
 
 
 async def test_a_deleted_victim_has_the_deadline_of_its_deletion(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        signal = await coordinator.signal()
+        signal = await preempted(world, coordinator, job)
         assert await coordinator.adapter.hold(signal) == world.now + 240
 
         world.change(job, deletion_timestamp=rfc3339(world.now + 90))
@@ -65,8 +63,7 @@ async def test_job_sets_without_protected_pods_cost_nothing(world: World) -> Non
     world.start(theirs, protected=False)
     async with world.coordinator() as coordinator:
         world.armada.preempt(theirs)
-        world.armada.preempt(ours)
-        assert (await coordinator.signal()).uid.startswith(ours)
+        assert (await preempted(world, coordinator, ours)).uid.startswith(ours)
 
     assert {(queue, job_set) for queue, job_set, _ in world.armada.watching} == {(QUEUE, JOB_SET)}
     assert set(world.armada.calls) == {"watch"}
@@ -113,8 +110,7 @@ async def test_the_end_of_an_earlier_run_that_is_heard_late_lets_nobody_go(world
         world.armada.return_lease(other, pod=pods[1])
         await until(lambda: world.let_go != [])
         assert world.let_go == pods[1:]
-        world.armada.preempt(job)
-        assert (await coordinator.signal()).uid.startswith(job)
+        assert (await preempted(world, coordinator, job)).uid.startswith(job)
 
 
 async def test_a_victim_that_does_not_run_is_let_go_at_once(world: World) -> None:
@@ -142,15 +138,11 @@ async def test_a_deleted_pod_of_a_queue_that_is_not_ours_is_let_go_at_once(world
 
 
 async def test_a_broken_stream_goes_on_where_it_stood(world: World) -> None:
-    job, other = world.submit(), world.submit()
-    world.start(job)
-    world.start(other)
+    job, other = world.running(), world.running()
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        first = await coordinator.signal()
+        first = await preempted(world, coordinator, job)
         world.armada.cut_streams()
-        world.armada.preempt(other)
-        second = await coordinator.signal()
+        second = await preempted(world, coordinator, other)
         assert coordinator.reports.empty(), "what was told is not told again"
     assert (first.uid, second.uid) == (f"{job}@run-of-{job}", f"{other}@run-of-{other}")
     assert world.armada.watching[1][2] > world.armada.watching[0][2]
@@ -172,8 +164,7 @@ async def test_job_sets_are_followed_however_few_calls_a_connection_allows(
 
 
 async def test_a_preemption_that_is_heard_after_its_pod_is_gone_is_one_all_the_same(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
         await until(lambda: bool(world.armada.watching))
@@ -190,8 +181,7 @@ async def test_a_cancellation_while_it_is_held_takes_the_preemption_back(world: 
     job = world.submit()
     pod = world.start(job)
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        signal = await coordinator.signal()
+        signal = await preempted(world, coordinator, job)
         world.armada.cancel(job)
         assert await coordinator.report() == PreemptionCancelled(signal.uid, "the job was cancelled")
         await until(lambda: world.let_go == [pod])

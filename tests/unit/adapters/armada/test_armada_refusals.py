@@ -13,8 +13,7 @@ from tests.unit.adapters.armada.armada_builders import QUEUE, Coordinator, World
 
 
 async def test_a_release_that_was_refused_for_good_is_tried_again_at_once(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.denied.add("submit")
@@ -38,8 +37,7 @@ async def _refused_for(world: World, coordinator: Coordinator, signal: Signal, h
 
 
 async def test_a_job_whose_queue_was_deleted_is_tried_ever_more_slowly_and_given_up_after_a_day(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
@@ -64,8 +62,7 @@ async def test_a_job_that_armada_does_not_know_any_more_is_given_up(
     world: World, hours: int, settings: dict[str, int]
 ) -> None:
     world.settings["limits"] = settings
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.forget(job)
@@ -76,8 +73,7 @@ async def test_a_job_that_armada_does_not_know_any_more_is_given_up(
 
 @pytest.mark.parametrize("why", ["down", "denied"])
 async def test_a_job_is_not_given_up_for_an_armada_that_is_away_or_does_not_let_us(world: World, why: str) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.down, world.armada.denied = why == "down", {"submit"} if why == "denied" else set()
@@ -95,8 +91,7 @@ async def test_a_job_is_not_given_up_for_an_armada_that_is_away_or_does_not_let_
 
 
 async def test_what_was_not_saved_and_cannot_come_back_yet_is_said_on_its_pod_every_some_minutes(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
         world.change(job, deletion_timestamp=rfc3339(world.now + 60), phase="Failed")
@@ -109,8 +104,7 @@ async def test_what_was_not_saved_and_cannot_come_back_yet_is_said_on_its_pod_ev
 
 
 async def test_a_queue_that_armadas_server_does_not_know_yet_is_waited_for(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.faults["submit"] = []

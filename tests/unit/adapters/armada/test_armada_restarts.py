@@ -16,7 +16,16 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada import job_sets, ledger
 from cedana_sched_armada.events import JobSet, position
 from cedana_sched_armada.ledger import Ledger
-from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, Coordinator, World, item, until
+from tests.unit.adapters.armada.armada_builders import (
+    JOB_SET,
+    NAMESPACE,
+    QUEUE,
+    Coordinator,
+    World,
+    item,
+    preempted,
+    until,
+)
 
 
 def _followed(coordinator: Coordinator) -> list[str]:
@@ -34,11 +43,9 @@ def _has_heard_all(coordinator: Coordinator, world: World) -> bool:
 
 
 async def test_what_is_pending_is_told_again_with_the_same_uid(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        told = await coordinator.signal()
+        told = await preempted(world, coordinator, job)
     world.now += 5
     world.delete(job)  # and its pod is gone meanwhile
     async with world.coordinator() as coordinator:
@@ -55,14 +62,12 @@ async def test_an_adapter_that_is_run_again_goes_on(world: World) -> None:
     for one in (job, other):
         world.start(one)
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        told = await coordinator.signal()
+        told = await preempted(world, coordinator, job)
         assert coordinator.running is not None
         coordinator.running.cancel()
         await asyncio.wait({coordinator.running})
         coordinator.running = asyncio.create_task(coordinator.adapter.run())
-        world.armada.preempt(other)
-        assert await coordinator.signal() == told
+        assert await preempted(world, coordinator, other) == told
         assert (await coordinator.signal()).uid.startswith(other)
         await coordinator.release(told)
     assert len(world.armada.successors_of(job)) == 1
@@ -70,23 +75,19 @@ async def test_an_adapter_that_is_run_again_goes_on(world: World) -> None:
 
 @pytest.mark.parametrize("text", [b"no text of ours", zlib.compress(b'{"cases":[{}]}'), zlib.compress(b"{")])
 async def test_notes_that_cannot_be_read_end_nobody(world: World, text: bytes) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.notes.text = text
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        assert (await coordinator.signal()).uid.startswith(job)
+        assert (await preempted(world, coordinator, job)).uid.startswith(job)
 
 
 async def test_notes_of_another_version_are_not_read_as_ours_and_it_is_said(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     written = {"version": 2, "streams": [[{"queue": QUEUE, "name": "another"}, "1:0:0:1"]]}
     world.notes.text = zlib.compress(json.dumps(written).encode())
     with structlog.testing.capture_logs() as logs:
         async with world.coordinator() as coordinator:
-            world.armada.preempt(job)
-            assert (await coordinator.signal()).uid.startswith(job)
+            assert (await preempted(world, coordinator, job)).uid.startswith(job)
             assert _followed(coordinator) == [JOB_SET]
     (said,) = (one for one in logs if one["event"].startswith("armada's notes cannot be read"))
     assert "version 2, not 1" in said["problem"]
@@ -104,8 +105,7 @@ async def test_who_writes_another_version_says_so(world: World, monkeypatch: pyt
 
 
 async def test_nobody_is_told_before_it_is_noted(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.notes.gate = asyncio.Event()
     async with world.coordinator() as coordinator:
         world.armada.preempt(job)
@@ -171,12 +171,10 @@ async def test_who_was_preempted_in_another_cluster_is_left_to_that_as_long_as_i
 
 
 async def test_a_successor_that_is_preempted_before_it_has_a_pod_comes_back_too(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        await coordinator.release(await coordinator.signal())
+        await coordinator.release(await preempted(world, coordinator, job))
     world.delete(job)
     (successor,) = world.armada.successors_of(job)
     async with world.coordinator() as coordinator:
@@ -191,28 +189,23 @@ async def test_a_successor_that_is_preempted_before_it_has_a_pod_comes_back_too(
 
 
 async def test_a_successor_in_another_cluster_is_its_coordinators(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        await coordinator.release(await coordinator.signal())
+        await coordinator.release(await preempted(world, coordinator, job))
         world.delete(job)
         (successor,) = world.armada.successors_of(job)
         await until(lambda: _followed(coordinator) == [JOB_SET])
         world.armada.run(successor)
         await until(lambda: _followed(coordinator) == [])
         world.armada.preempt(successor)
-        other = world.submit()
-        world.start(other)
-        world.armada.preempt(other)
-        assert (await coordinator.signal()).uid.startswith(other)
+        other = world.running()
+        assert (await preempted(world, coordinator, other)).uid.startswith(other)
     assert world.armada.successors_of(successor) == []
 
 
 async def test_a_stream_ends_with_the_last_that_it_is_followed_for(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         await until(lambda: _followed(coordinator) == [JOB_SET])
         world.armada.succeed(job)
@@ -222,10 +215,8 @@ async def test_a_stream_ends_with_the_last_that_it_is_followed_for(world: World)
         world.delete(job)
         assert _followed(coordinator) == []
 
-        again = world.submit()
-        world.start(again)
-        world.armada.preempt(again)
-        assert (await coordinator.signal()).uid.startswith(again)
+        again = world.running()
+        assert (await preempted(world, coordinator, again)).uid.startswith(again)
 
 
 async def test_a_job_that_got_another_pod_is_listened_for_when_that_is_gone(
@@ -233,8 +224,7 @@ async def test_a_job_that_got_another_pod_is_listened_for_when_that_is_gone(
 ) -> None:
     """Its first pod was long gone when the second one went, and its preemption comes late."""
     monkeypatch.setattr(job_sets, "LINGER_SECONDS", 0.05)
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
         await until(lambda: _followed(coordinator) == [JOB_SET])
@@ -249,11 +239,9 @@ async def test_a_job_that_got_another_pod_is_listened_for_when_that_is_gone(
 
 
 async def test_a_case_keeps_its_stream_until_it_is_over(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        signal = await coordinator.signal()
+        signal = await preempted(world, coordinator, job)
         world.delete(job)
         assert _followed(coordinator) == [JOB_SET]
         await coordinator.release(signal, Verdict.LET_GO)
@@ -261,8 +249,7 @@ async def test_a_case_keeps_its_stream_until_it_is_over(world: World) -> None:
 
 
 async def test_who_may_not_watch_is_told_which_permission_is_missing(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.armada.denied.add("watch")
     async with world.coordinator() as coordinator:
         await until(lambda: bool(world.events.told))
@@ -305,8 +292,7 @@ async def test_a_secret_that_is_not_there_is_told(world: World, tmp_path: Path) 
 
 
 async def test_an_armada_that_is_not_there_is_waited_for(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.armada.faults["watch"] = ["before"] * 2
     async with world.coordinator() as coordinator:
         world.armada.preempt(job)
@@ -315,12 +301,10 @@ async def test_an_armada_that_is_not_there_is_waited_for(world: World) -> None:
 
 
 async def test_events_that_are_written_twice_bring_nobody_back_twice(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
-        world.armada.preempt(job)
-        await coordinator.release(await coordinator.signal())
+        await coordinator.release(await preempted(world, coordinator, job))
         world.delete(job)
         world.armada.repeat()
         await until(lambda: _has_heard_all(coordinator, world))

@@ -13,8 +13,7 @@ from tests.unit.adapters.armada.armada_builders import KilledAt, World, preempte
 
 
 async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> None:
-    job = world.submit(labels={"app": "md", "mine": "x-{JobId}"}, annotations={"note": "hello", names.WANTED: "run@3"})
-    world.start(job)
+    job = world.running(labels={"app": "md", "mine": "x-{JobId}"}, annotations={"note": "hello", names.WANTED: "run@3"})
     async with world.coordinator() as coordinator:
         await coordinator.release(await preempted(world, coordinator, job))
 
@@ -41,8 +40,7 @@ async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> Non
 
 
 async def test_a_job_that_goes_on_from_another_clusters_snapshot_comes_back_without_one_of_ours(world: World) -> None:
-    job = world.submit(annotations={names.ID: "md", names.CONTINUES: "true"})
-    world.start(job)
+    job = world.running(annotations={names.ID: "md", names.CONTINUES: "true"})
     async with world.coordinator() as coordinator:
         await coordinator.release(await preempted(world, coordinator, job), Verdict.LET_GO)
     assert len(world.armada.successors_of(job)) == 1
@@ -68,8 +66,7 @@ async def test_a_job_is_the_same_after_many_returns(world: World) -> None:
 async def test_without_a_snapshot_of_the_moment_an_earlier_one_counts(
     world: World, verdict: Verdict, saved_earlier: bool
 ) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     if saved_earlier:
         world.snapshots.add(job)
     async with world.coordinator() as coordinator:
@@ -79,8 +76,7 @@ async def test_without_a_snapshot_of_the_moment_an_earlier_one_counts(
 
 
 async def test_what_has_finished_meanwhile_does_not_begin_anew(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.snapshots.add(job)
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
@@ -118,8 +114,7 @@ async def test_exactly_one_job_wherever_the_adapter_dies(world: World, gang: boo
 @pytest.mark.parametrize("where", ["before", "published", "after"])
 async def test_exactly_one_job_wherever_armadas_server_dies(world: World, where: str) -> None:
     """`published`: the job is made, and its client id is not remembered."""
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.faults["submit"] = [where]
@@ -134,8 +129,7 @@ async def test_exactly_one_job_wherever_armadas_server_dies(world: World, where:
 
 
 async def test_a_new_coordinator_waits_for_an_attempt_of_the_last_one(world: World) -> None:
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.faults["submit"] = ["published"]
@@ -149,9 +143,7 @@ async def test_a_new_coordinator_waits_for_an_attempt_of_the_last_one(world: Wor
 
 async def test_two_jobs_in_one_place_become_one(world: World) -> None:
     """Armada shows a job later than it may; the place was given twice, and the later job is cancelled."""
-    job, other = world.submit(), world.submit()
-    world.start(job)
-    world.start(other)
+    job, _other = world.running(), world.running()
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         world.armada.faults["submit"] = ["published"]
@@ -170,8 +162,7 @@ async def test_successors_are_not_remembered_for_ever(world: World, monkeypatch:
     monkeypatch.setattr(preemptions, "REMEMBERED", 2)
     async with world.coordinator() as coordinator:
         for _ in range(4):
-            job = world.submit()
-            world.start(job)
+            job = world.running()
             await coordinator.release(await preempted(world, coordinator, job))
             remembered = coordinator.adapter._preemptions._successors
             await until(lambda: f"cedana-sched:{job}" in remembered)  # noqa: B023 - awaited here
@@ -227,8 +218,7 @@ async def test_a_long_run_begins_a_new_row(world: World) -> None:
 
 async def test_what_armadas_database_does_not_know_its_events_do(world: World) -> None:
     world.submit()
-    job = world.submit()
-    world.start(job)
+    job = world.running()
     world.now += 5_000
     world.armada.database = False
     async with world.coordinator() as coordinator:
