@@ -11,7 +11,7 @@ PYTEST_ARGUMENTS ?=
 GO := .cache/go
 KIND_CONFIG ?= kind-configs/two-nodes.yaml
 TESTS ?= tests/e2e
-export KIND_CONFIG CLUSTER_NAME ADDONS KEEP
+export KIND_CONFIG CLUSTER_NAME ADDONS KEEP SEED MINUTES
 export PATH := $(CURDIR)/$(GO)/go/bin:$(PATH)
 
 .PHONY: help
@@ -70,6 +70,11 @@ e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on
 e2e-faults: e2e-parts ## Kill every part of everything at every phase of a preemption; try each adapter's whole conformance
 	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_{access,preempts}.py tests/e2e/test_*conformance*.py $(PYTEST_ARGUMENTS)
 	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*faults.py tests/e2e/test_volcano_conformance*.py $(PYTEST_ARGUMENTS)
+
+.PHONY: chaos
+chaos: export KIND_CONFIG = kind-configs/volcano.yaml
+chaos: e2e-parts ## Befall a mixed load on a cluster with random faults from SEED for MINUTES; judge what the programs said
+	@$(BIN)/pytest tests/e2e/product/chaos $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: venv ## Check format, style, types, import rules and the house's own rules

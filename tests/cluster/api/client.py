@@ -27,6 +27,7 @@ _TYPES = {
     "apply": "application/apply-patch+yaml",
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
 }
 
 
@@ -182,6 +183,15 @@ class Api:
         return await self.call(
             "PATCH", path, body=patch, query={"fieldManager": FIELD_MANAGER}, content_type=content_type
         )
+
+    async def patch_strategically(
+        self, api_version: str, kind: str, name: str, patch: object, namespace: str | None = None
+    ) -> Object:
+        """Apply a strategic merge patch: elements of lists are found by their keys; only for Kubernetes' own kinds."""
+        resource = await self.resource(api_version, kind)
+        path = resource.path(namespace, name)
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self.call("PATCH", path, body=patch, query=query, content_type=_TYPES["strategic"])
 
     async def delete(
         self, api_version: str, kind: str, name: str, namespace: str | None = None, *, grace: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -136,6 +137,29 @@ class ControlPlane:
             log=self.machine.log("kube-apiserver"),
             remedy="see its log, and whether the machine is overloaded",
         )
+
+    async def restart(self, service: str) -> None:
+        """Restart one of its programs; returns when the API server is ready again.
+
+        Raises:
+            ClusterError: it is not ready within a minute.
+        """
+        async with self.without(service):
+            """It is gone for as long as a start takes."""
+
+    @asynccontextmanager
+    async def without(self, service: str) -> AsyncIterator[None]:
+        """Do without one of its programs inside the block; at the end the API server is ready again.
+
+        Raises:
+            ClusterError: see `restart`.
+        """
+        await self.machine.stop_service(service)
+        try:
+            yield
+        finally:
+            await self.machine.start_service(service)
+            await self._ready(components.api_server_port(self._shape), [])
 
     async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work that all components are needed for.

@@ -1,0 +1,79 @@
+"""A mixed load, random faults from a seed, and at the end every invariant judged from what the programs said.
+
+make chaos SEED=7 MINUTES=10
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.addons.catalog import install
+from tests.cluster.addons.volcano import Volcano
+from tests.cluster.api.client import Api
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.audit import Audit
+from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.steps import Steps
+from tests.e2e.product import parts, queues, volcano_queues
+from tests.e2e.product.chaos import faults
+from tests.e2e.product.chaos.aftermath import account_of, wait_until_calm
+from tests.e2e.product.chaos.conftest import Run
+from tests.e2e.product.chaos.judge import figures, judge
+from tests.e2e.product.chaos.load import KUEUE_QUOTAS, Load, doomed_namespace
+from tests.e2e.product.chaos.outside import Outside
+from tests.e2e.product.chaos.plan import Fault, draw
+from tests.e2e.product.chaos.world import World, insist
+from tests.e2e.product.installation import Product
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.shape("volcano"), pytest.mark.timeout(0)]
+
+_POLICY = {"deadlineSeconds": 60, "restoreDeadlineSeconds": 120}
+"""Short enough that a run sees deadlines pass."""
+
+
+async def test_nothing_is_lost_whatever_befalls_the_cluster(
+    run: Run, cluster: Cluster, api: Api, beside: Outside, toolbox: str, kueue: None, installed: Product, audit: Audit,
+    steps: Steps,
+) -> None:  # fmt: skip
+    await install(cluster, [Volcano(volcano_queues.RECLAIMS)], steps)
+    await installed.ensure(kueue={"enabled": True}, volcano={"enabled": True}, policy={"spec": _POLICY})
+    plan = draw(run.seed, run.minutes)
+    steps.say(f"chaos: seed {run.seed}, {run.minutes:g} min, {len(plan)} faults")
+    world = World(cluster, api, beside, toolbox, steps)
+    async with (
+        Namespace.created(cluster, api, f"chaos-{run.seed}") as ours,
+        Namespace.created(cluster, api, f"chaos-{run.seed}-volcano") as theirs,
+        queues.groups(ours, KUEUE_QUOTAS),
+        volcano_queues.groups(theirs),
+    ):
+        load = Load(world, ours, theirs, run.seed)
+        async with load.running(), doomed_namespace(world, f"chaos-{run.seed}-doomed") as doomed:
+            await faults.bring_about(world, plan)
+            await insist(lambda: parts.whole(api, within=120), seconds=300)
+            doomed.cancel()
+        await wait_until_calm(world, load)
+        await load.end()
+        account = await account_of(world, load, audit, [ours, theirs])
+    found, breaches = figures(account), judge(account)
+    _report(run, plan, found, breaches)
+    steps.say(f"chaos: {json.dumps(found)}")
+    assert not breaches, "\n".join(breaches)
+    assert found["continued in another pod"] > 0
+    assert found["faults"] == len(plan)
+
+
+def _report(run: Run, plan: Sequence[Fault], found: Mapping[str, int], breaches: Sequence[str]) -> None:
+    folder = Path("build/chaos")
+    folder.mkdir(parents=True, exist_ok=True)
+    account = {
+        "seed": run.seed,
+        "minutes": run.minutes,
+        "plan": [f"{one.at:.0f} s: {one}" for one in plan],
+        "figures": found,
+        "breaches": breaches,
+    }
+    (folder / f"seed-{run.seed}.json").write_text(json.dumps(account, indent=1) + "\n")
