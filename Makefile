@@ -130,6 +130,11 @@ bench-cluster: export KIND_CONFIG = kind-configs/volcano.yaml
 bench-cluster: cluster-packages ## Measure what a preemption costs the preemptor, with us and without us, on a cluster
 	@$(BIN)/python -m tests.bench.cluster --write docs/bench-cluster.md
 
+.PHONY: bench-scale
+bench-scale: export KIND_CONFIG = kind-configs/one-node.yaml
+bench-scale: cluster-packages ## Measure thousands of pods and a thousand victims in one moment, on fake nodes; writes docs/scale.md
+	@$(BIN)/python -m tests.bench.scale --write docs/scale.md
+
 .PHONY: clean
 clean: ## Remove everything that was made here
 	@rm -rf $(VENV) .cache build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,110 @@
+"""Agents of fake nodes: the product's own order feed on each, with nothing behind it that freezes or stores.
+
+Every order is answered at once with the outcome that a real agent gives when all goes well, so that what is measured is
+the coordinator, the webhooks and the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.kube.client import Api
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    Committed,
+    Continue,
+    Continued,
+    Dump,
+    Find,
+    Found,
+    Freeze,
+    Frozen,
+    GaveUp,
+    GiveUp,
+    Kill,
+    Killed,
+    Order,
+    Outcome,
+    Progress,
+    Remove,
+    Removed,
+    Resume,
+    Resumed,
+    Retain,
+    Retained,
+    Stage,
+    Staged,
+    StartCold,
+    StartedCold,
+)
+from cedana_sched.model.records import Transfer
+
+CLIENTS = 16
+"""Connections pools that the agents share: each node's own would be a thousand TLS handshakes at once."""
+_PROGRESSES = 5
+_STATE = Transfer(8 << 30, 2 << 30, 5 << 30, 1 << 30)
+"""What each victim is said to have saved (bytes)."""
+
+
+class Agents:
+    """All agents; what they have "stored" they remember together, as a store does."""
+
+    def __init__(self) -> None:
+        self._generations: defaultdict[Identity, int] = defaultdict(int)
+
+    async def perform(self, order: Order) -> AsyncIterator[Outcome]:
+        """See `cedana_sched.cluster.node.orders.Perform`."""
+        match order:
+            case Dump():
+                for part in range(1, _PROGRESSES):
+                    yield Progress(order.checkpoint_uid, Transfer(_STATE.read_bytes * part // _PROGRESSES, 0, 0, 0))
+                self._generations[order.identity] += 1
+                snapshot = SnapshotRef(order.identity, self._generations[order.identity])
+                yield Committed(order.checkpoint_uid, snapshot, _STATE)
+            case Find():
+                generation = self._generations.get(order.identity)
+                yield Found(order.restore_uid, SnapshotRef(order.identity, generation) if generation else None)
+            case _:
+                yield _OUTCOMES[type(order)](order)
+
+    @asynccontextmanager
+    async def on(self, kubeconfig: Path, nodes: Sequence[str]) -> AsyncIterator[None]:
+        """One agent on each of these nodes, inside the block; returns when all have listed their orders."""
+        async with asyncio.TaskGroup() as group:
+            clients = [Api.open(str(kubeconfig)) for _ in range(CLIENTS)]
+            opened = [await client.__aenter__() for client in clients]
+            feeds = [OrderFeed(opened[number % CLIENTS], node, self.perform) for number, node in enumerate(nodes)]
+            tasks = [
+                group.create_task(feed.run(), name=f"agent {node}") for feed, node in zip(feeds, nodes, strict=True)
+            ]
+            try:
+                for feed in feeds:
+                    await feed.synced()
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for client in clients:
+                    await client.__aexit__(None, None, None)
+
+
+_OUTCOMES: dict[type, Callable[..., Outcome]] = {
+    Freeze: lambda order: Frozen(order.checkpoint_uid),
+    Kill: lambda order: Killed(order.checkpoint_uid, doomed=True),
+    Resume: lambda order: Resumed(order.checkpoint_uid),
+    Abort: lambda order: Aborted(order.checkpoint_uid),
+    Retain: lambda order: Retained(order.checkpoint_uid),
+    Remove: lambda order: Removed(order.checkpoint_uid),
+    Stage: lambda order: Staged(order.restore_uid),
+    Continue: lambda order: Continued(order.restore_uid),
+    StartCold: lambda order: StartedCold(order.restore_uid),
+    GiveUp: lambda order: GaveUp(order.restore_uid),
+}

@@ -1,0 +1,133 @@
+"""How long the webhooks take to answer a steady stream of questions: 500 a second, from beside the cluster.
+
+Runs as a program of its own as well, in the network of the cluster's switch, where pods' addresses are known:
+`webhook_load.py URL CALLS_A_SECOND SECONDS`, the AdmissionReviews on its standard input, one a line; it prints the
+times (seconds) as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+CALLS_A_SECOND, SECONDS = 500, 10
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was asked, and how long each answer took (seconds)."""
+
+    times: Sequence[float]
+    calls_a_second: float
+
+    def __str__(self) -> str:
+        if not self.times:
+            return "The webhooks were not asked."
+        ordered = sorted(self.times)
+        p50, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3 for share in (0.5, 0.99))
+        return (
+            f"Webhooks at {self.calls_a_second:.0f} calls a second, half of them pods at CREATE, half suspensions of "
+            f"Jobs, {len(ordered):,} calls: p50 {p50:.1f} ms, p99 {p99:.1f} ms, the client's own time included."
+        )
+
+
+def pod_review(namespace: str, number: int) -> dict[str, object]:
+    """A pod of a Job of bio's at CREATE."""
+    labels = {"batch.kubernetes.io/job-completion-index": str(number % 10), "batch.kubernetes.io/job-name": "md-0"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"md-0-{number}", "namespace": namespace, "labels": labels},
+        "spec": {
+            "containers": [{"name": "main", "image": "x", "env": [{"name": "CEDANA_CHECKPOINT", "value": "md-0"}]}]
+        },
+    }
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    return _review(number, kind, namespace, pod, "CREATE", None)
+
+
+def job_review(namespace: str, number: int) -> dict[str, object]:
+    """Kueue's suspension of a Job that is no victim."""
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"other-{number}", "namespace": namespace, "uid": f"uid-{number}"},
+        "spec": {"suspend": True, "template": {"spec": {"containers": []}}},
+    }
+    before = {**job, "spec": {**job["spec"], "suspend": False}}  # type: ignore[dict-item]
+    return _review(number, {"group": "batch", "version": "v1", "kind": "Job"}, namespace, job, "UPDATE", before)
+
+
+def _review(
+    number: int, kind: dict[str, str], namespace: str, body: object, operation: str, before: object
+) -> dict[str, object]:
+    request = {
+        "uid": f"load-{number}",
+        "kind": kind,
+        "namespace": namespace,
+        "operation": operation,
+        "userInfo": {"username": "system:serviceaccount:kueue-system:kueue-controller-manager"},
+        "object": body,
+        "oldObject": before,
+        "dryRun": True,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+async def ask(url: str, reviews: Sequence[tuple[str, bytes]], calls_a_second: float, seconds: float) -> list[float]:
+    """Post the reviews in turn at a steady rate; how long each answer took, from when it was due."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # what is measured is not whose it is
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+    connector = aiohttp.TCPConnector(ssl=context, limit=64)
+    async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+
+        async def one(path: str, body: bytes, due: float) -> None:
+            async with session.post(f"{url}{path}", data=body, headers={"Content-Type": "application/json"}) as answer:
+                assert answer.status == 200, await answer.text()
+                await answer.read()
+            times.append(loop.time() - due)
+
+        began = loop.time()
+        for number in range(int(calls_a_second * seconds)):
+            due = began + number / calls_a_second
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            group.create_task(one(*reviews[number % len(reviews)], due))
+    return times
+
+
+async def answer_times(namespace_of_switch: str, address: str, port: int, namespace: str) -> Load:
+    """Ask one replica of the webhooks, by its pod's address."""
+    lines = []
+    for number in range(100):
+        path, review = ("/mutate/pods", pod_review) if number % 2 else ("/mutate/jobs", job_review)
+        lines.append(json.dumps([path, review(namespace, number)]))
+    process = await asyncio.create_subprocess_exec(
+        *("ip", "netns", "exec", namespace_of_switch, sys.executable, str(Path(__file__))),
+        *(f"https://{address}:{port}", str(CALLS_A_SECOND), str(SECONDS)),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await process.communicate("\n".join(lines).encode())
+    if process.returncode != 0:
+        raise RuntimeError(f"the load on the webhooks ended with status {process.returncode}")
+    return Load(json.loads(said), CALLS_A_SECOND)
+
+
+def _main(url: str, calls_a_second: str, seconds: str) -> None:
+    reviews = [(path, json.dumps(review).encode()) for path, review in map(json.loads, sys.stdin)]
+    print(json.dumps(asyncio.run(ask(url, reviews, float(calls_a_second), float(seconds)))))
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    _main(*sys.argv[1:])
+    print(f"asked for {time.monotonic() - began:.1f} s", file=sys.stderr)
