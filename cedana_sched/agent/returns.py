@@ -47,13 +47,8 @@ class Returns:
     def _newest(self, order: orders.Find) -> SnapshotRef | None:
         if order.wanted is not None:
             return self._store.open_snapshot(order.wanted).manifest.ref
-        found = self._store.list(order.identity.namespace, order.identity.id)
-        usable = [
-            summary.ref
-            for summary in found
-            if summary.ref.identity == order.identity and summary.checkpoint_uid not in order.excluding
-        ]
-        return max(usable, key=lambda ref: ref.generation, default=None)
+        newest = self._store.latest(order.identity, excluding=order.excluding)
+        return newest.ref if newest is not None else None
 
     async def stage(self, order: orders.Stage) -> orders.Outcome:
         uid = order.restore_uid

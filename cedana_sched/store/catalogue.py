@@ -96,10 +96,11 @@ class Catalogue:
         """The summaries of those that can be read, oldest first; the others are logged, and stay."""
         rows = list(generations.committed.items())
         with ThreadPoolExecutor(min(_READERS, max(1, len(rows))), thread_name_prefix="store-list") as pool:
-            found = [one for one in pool.map(lambda row: self._readable(*row), rows) if one is not None]
+            found = [one for one in pool.map(lambda row: self.summary_if_readable(*row), rows) if one is not None]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
-    def _readable(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
+    def summary_if_readable(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
+        """The header; None, and a line in the log, where it is damaged or newer than this program."""
         try:
             return self.summary(ref, entry)
         except NotFoundError:

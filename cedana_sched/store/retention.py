@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from cedana_sched.model.errors import NotFoundError
+import structlog
+
+from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
 from cedana_sched.store.catalogue import Catalogue
+
+_log = structlog.get_logger(__name__)
 
 
 def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: float) -> list[SnapshotRef]:
@@ -23,6 +27,27 @@ def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: flo
         if too_many or too_old:
             gone.append(one.ref)
     return gone
+
+
+def without_last_whole(
+    backend: Backend, catalogue: Catalogue, kept: Collection[SnapshotRef], gone: Sequence[SnapshotRef]
+) -> list[SnapshotRef]:
+    """`gone`, less its newest whole snapshot where none of `kept` is whole: something must be left to continue from."""
+    if any(is_whole(backend, catalogue, ref) for ref in sorted(kept, reverse=True)):
+        return list(gone)
+    last = next((ref for ref in sorted(gone, reverse=True) if is_whole(backend, catalogue, ref)), None)
+    _log.warning("newest_generations_damaged", kept=[str(ref) for ref in sorted(kept)], spared=str(last))
+    return [ref for ref in gone if ref != last]
+
+
+def is_whole(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> bool:
+    """Whether a snapshot's manifest can be read, and its packs are there; `verify` alone reads their bytes."""
+    try:
+        manifest = catalogue.manifest(ref)
+    except (IntegrityError, IncompatibleError, NotFoundError):
+        return False
+    folder = layout.packs_folder(ref.identity.namespace)
+    return all(backend.stat(f"{folder}/{pack}") is not None for pack in manifest.summary.packs)
 
 
 def remove_snapshot(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> None:

@@ -12,9 +12,7 @@ import uuid
 from collections.abc import Collection
 from pathlib import Path
 
-import structlog
-
-from cedana_sched.model.errors import CommitConflictError, IntegrityError, NotFoundError
+from cedana_sched.model.errors import CommitConflictError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Compression, Retention
@@ -31,12 +29,10 @@ from cedana_sched.store.page_index import NodeCache
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.previous import load_previous, load_previous_manifest
 from cedana_sched.store.reader import Progress, SnapshotReader
-from cedana_sched.store.retention import expired, remove_snapshot
+from cedana_sched.store.retention import expired, remove_snapshot, without_last_whole
 from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.verify import VerifyReport, verify_snapshot
 from cedana_sched.store.writer import SnapshotWriter
-
-_log = structlog.get_logger(__name__)
 
 
 class SnapshotStore:
@@ -143,16 +139,17 @@ class SnapshotStore:
         ]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
-    def latest(self, identity: Identity) -> SnapshotSummary | None:
-        """The newest committed snapshot of an identity, if there is any that can be read."""
+    def latest(self, identity: Identity, *, excluding: Collection[str] = ()) -> SnapshotSummary | None:
+        """The newest committed snapshot of an identity, if there is any that can be read.
+
+        Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
+        checkpoints in `excluding` (uids) are passed over.
+        """
         generations = self._catalogue.of(identity)
         for ref in sorted(generations.committed, reverse=True):
-            try:
-                return self._catalogue.summary(ref, generations.committed[ref])
-            except NotFoundError:
-                continue
-            except IntegrityError as error:
-                _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
+            summary = self._catalogue.summary_if_readable(ref, generations.committed[ref])
+            if summary is not None and summary.checkpoint_uid not in excluding:
+                return summary
         return None
 
     def open_snapshot(self, ref: SnapshotRef) -> SnapshotReader:
@@ -182,11 +179,15 @@ class SnapshotStore:
     ) -> tuple[SnapshotRef, ...]:
         """Remove the generations that the policy gives up, and say which. `now` is in seconds since the epoch.
 
-        Generations in `spare` are in use and stay, whatever the policy says.
+        Generations in `spare` are in use and stay, whatever the policy says. So does the newest one that is whole, if
+        every newer one is damaged.
         """
         summaries = self._catalogue.readable(self._catalogue.of(identity))
         expired_now = expired(summaries, retention, time.time() if now is None else now)
         gone = [ref for ref in expired_now if ref.generation not in spare]
+        if gone:
+            kept = {one.ref for one in summaries}.difference(gone)
+            gone = without_last_whole(self._backend, self._catalogue, kept, gone)
         for ref in gone:
             self.remove(ref)
         return tuple(gone)

@@ -60,10 +60,10 @@ async def test_the_newest_snapshot_that_was_not_called_off_is_found(bench: Bench
 
 
 async def test_a_store_that_is_away_is_no_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise StoreUnavailableError("the store does not answer")
 
-    monkeypatch.setattr(bench.store, "list", away)
+    monkeypatch.setattr(bench.store, "latest", away)
     with pytest.raises(StoreUnavailableError):
         await bench.returns.find(orders.Find("r1", MD))
 
