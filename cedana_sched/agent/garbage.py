@@ -59,7 +59,7 @@ class Garbage:
 
     async def _run(self, namespace: str) -> None:
         try:
-            await self._threads.run(self._store.collect_garbage, namespace)
+            await self._threads.background.run(self._store.collect_garbage, namespace)
         except CedanaSchedError as error:
             log.warning("garbage not collected, trying again", namespace=namespace, problem=str(error))
             self._left_over.add(namespace)

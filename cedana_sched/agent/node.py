@@ -234,7 +234,7 @@ class NodeAgent:
 
     async def _retain(self, order: orders.Retain) -> orders.Outcome:
         try:
-            removed = await self._threads.run(self._apply_retention, order)
+            removed = await self._threads.background.run(self._apply_retention, order)
         except CedanaSchedError as error:
             log.warning("retention not applied", identity=str(order.identity), error=str(error))
             removed = ()

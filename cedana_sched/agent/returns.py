@@ -53,7 +53,9 @@ class Returns:
     async def stage(self, order: orders.Stage) -> orders.Outcome:
         uid = order.restore_uid
         try:
-            await self._threads.run(self._staging.stage, self._store, uid, order.snapshot, self._shows(order.workload))
+            await self._threads.staging.run(
+                self._staging.stage, self._store, uid, order.snapshot, self._shows(order.workload)
+            )
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, str(error), isinstance(error, RetryableError))
@@ -73,7 +75,7 @@ class Returns:
             try:
                 facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 if facts is None:
-                    await self._threads.run(self._staging.stage, self._store, uid, order.snapshot)
+                    await self._threads.staging.run(self._staging.stage, self._store, uid, order.snapshot)
                     facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 await self._runtime.continue_from(order.workload, self._staging.images(uid), facts or {})
             except RetryableError:

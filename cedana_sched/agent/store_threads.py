@@ -2,6 +2,10 @@
 
 The event loop's own threads are few (six on two CPUs), the journal and the freezer use them too, and a process waits
 for them before it ends. These are daemons: what they write is made to be cut off at any instant.
+
+Calls run in lanes, so that what a workload waits for never queues behind what nobody waits for. A lane takes its share
+of the threads at most, and a free thread goes to the most urgent call. A thread counts until its call has returned,
+also when the caller has left: the bound holds for what the store sees.
 """
 
 from __future__ import annotations
@@ -9,39 +13,99 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 CALLS_AT_ONCE = 8
+STAGING_AT_ONCE = 4
+"""Each fetches a whole snapshot, with several threads of its own."""
+BACKGROUND_AT_ONCE = 2
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class StoreThreads:
-    """At most `CALLS_AT_ONCE` calls run; the others wait."""
+class Lane:
+    """Calls of one urgency. Made by `StoreThreads`."""
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(CALLS_AT_ONCE)
+    def __init__(self, threads: StoreThreads, at_once: int) -> None:
+        self._threads = threads
+        self.at_once = at_once
+        self.running = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Run it in a thread. A caller that is cancelled leaves; the call runs on."""
-        async with self._free:
-            loop = asyncio.get_running_loop()
-            answer: asyncio.Future[R] = loop.create_future()
+        """Run it in a thread. A caller that is cancelled leaves; a call that has begun runs on."""
+        await self._threads.admit(self)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
 
-            def work() -> None:
-                try:
-                    result = call(*arguments, **named)
-                except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
-                    tell(answer.set_exception, error)
-                else:
-                    tell(answer.set_result, result)
+        def work() -> None:
+            try:
+                result = call(*arguments, **named)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
+                tell(answer.set_exception, error)
+            else:
+                tell(answer.set_result, result)
 
-            def tell(how: Callable[[T], None], what: T) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(lambda: None if answer.done() else how(what))
+        def tell(how: Callable[[T], None], what: T) -> None:
+            def deliver() -> None:
+                self._threads.leave(self)
+                if not answer.done():
+                    how(what)
 
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(deliver)
+
+        try:
             threading.Thread(target=work, name=f"store {call.__name__}", daemon=True).start()
-            return await answer
+        except RuntimeError:  # the process has no thread left
+            self._threads.leave(self)
+            raise
+        return await answer
+
+
+class StoreThreads:
+    """At most `calls_at_once` calls run; the others wait, by lane. `run` is that of the most urgent lane.
+
+    Attributes:
+        staging: fetches of whole snapshots.
+        background: retention, collection, verification, prefetching: nobody waits for it.
+    """
+
+    def __init__(self, calls_at_once: int = CALLS_AT_ONCE) -> None:
+        self._calls_at_once = calls_at_once
+        urgent = Lane(self, calls_at_once)
+        self.staging = Lane(self, STAGING_AT_ONCE)
+        self.background = Lane(self, BACKGROUND_AT_ONCE)
+        self._lanes = (urgent, self.staging, self.background)
+        self.run = urgent.run
+
+    async def admit(self, lane: Lane) -> None:
+        """Wait for a thread; called by lanes."""
+        if self._has_room(lane) and not lane.waiting:
+            lane.running += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        lane.waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # its turn came just now: it goes to the next one
+                self.leave(lane)
+            raise
+
+    def leave(self, lane: Lane) -> None:
+        """A call has returned; called by lanes."""
+        lane.running -= 1
+        for one in self._lanes:
+            while one.waiting and self._has_room(one):
+                turn = one.waiting.popleft()
+                if not turn.done():
+                    one.running += 1
+                    turn.set_result(None)
+
+    def _has_room(self, lane: Lane) -> bool:
+        return lane.running < lane.at_once and sum(one.running for one in self._lanes) < self._calls_at_once
