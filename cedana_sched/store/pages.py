@@ -6,26 +6,31 @@ equal with a probability of 2⁻⁷⁸; somebody who wants to make them equal wo
 spoil his own snapshot. What is read back is verified by the chunk's BLAKE3 digest all the same.
 
 Pages mostly stay in order from one generation to the next, so the page expected next is compared first, a batch of
-them in one comparison; the table is asked only where that fails. Beyond half a million pages the table holds a
-sample: a run of known pages is then recognised from its first sampled page on, and memory stays bounded.
+them in one comparison; the table is asked only where that fails. Beyond half a million pages the table holds every
+n-th: a run of known pages is then recognised from its first such page on. All of this is built while a workload is
+frozen, so it must cost next to nothing: the table has a bounded number of rows, and where the pages lie is looked up
+in the manifest's own columns.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, repeat
 from mmap import mmap
+from operator import mul, ne
 from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, Segment
+from cedana_sched.model.manifest import ZERO_CHUNK, Segment, Segments
 
 PAGE_BYTES = 4096
 FINGERPRINT_BYTES = 16
 TABLE_PAGES = 1 << 19
-"""The most entries of the look-up table, about 130 bytes each."""
+"""The most entries of the look-up table, 8 to 16 bytes each."""
 
 ZERO, NEW, KNOWN = 0, 1, 2
 NOWHERE = 0xFFFF_FFFF
@@ -54,37 +59,84 @@ class Fingerprints:
         return [xxh3_128_digest(pages[at : at + PAGE_BYTES], seed) for at in range(0, len(pages), PAGE_BYTES)]
 
 
+class Places:
+    """Where the pages of an index lie: 8 bytes for each segment, beside the manifest's own columns.
+
+    Args:
+        streams: the segments of every stream of the manifest.
+        blocks: whose pages the index holds, in its order: stream number and page count, by turns.
+        reusable: for each chunk, whether it may be named again.
+    """
+
+    def __init__(self, streams: Sequence[Segments], blocks: Sequence[int], reusable: Sequence[bool]) -> None:
+        self._reusable = reusable
+        self._streams = {number: _DataSegments(streams[number]) for number in set(blocks[::2])}
+        self._owners = array("I", blocks[::2])
+        self._starts = array("Q", accumulate(blocks[1::2], initial=0))
+        self._offsets = array("Q")
+        seen = dict.fromkeys(self._streams, 0)
+        for owner, pages in zip(self._owners, blocks[1::2], strict=True):
+            self._offsets.append(seen[owner])
+            seen[owner] += pages * PAGE_BYTES
+
+    def of(self, position: int, count: int) -> Iterator[Segment]:
+        """Where `count` pages from a position of the index lie; a segment of chunk `NOWHERE` must not be reused."""
+        block = bisect_right(self._starts, position) - 1
+        while count:
+            pages = min(count, self._starts[block + 1] - position)
+            begin = self._offsets[block] + (position - self._starts[block]) * PAGE_BYTES
+            for segment in self._streams[self._owners[block]].part(begin, pages * PAGE_BYTES):
+                yield segment if self._reusable[segment.chunk] else segment._replace(chunk=NOWHERE)
+            position += pages
+            count -= pages
+            block += 1
+
+
+class _DataSegments:
+    """The segments of one stream by their place among its bytes that are not zero."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._chunks = memoryview(segments.chunks).cast("I")
+        self._offsets = memoryview(segments.offsets).cast("I")
+        lengths = memoryview(segments.lengths).cast("Q")
+        is_data = map(ne, self._chunks, repeat(ZERO_CHUNK))
+        self._starts = array("Q", accumulate(map(mul, lengths, is_data), initial=0))
+
+    def part(self, begin: int, length: int) -> Iterator[Segment]:
+        row = bisect_right(self._starts, begin) - 1  # of zeros and the data behind them, which begin alike, the data
+        while length:
+            part = min(length, self._starts[row + 1] - begin)
+            if part:
+                yield Segment(self._chunks[row], self._offsets[row] + begin - self._starts[row], part)
+            begin += part
+            length -= part
+            row += 1
+
+
 class KnownPages:
     """The fingerprints of the previous generation, in the order in which its streams stored them.
 
-    `places` says where they lie, in that same order; pages placed `NOWHERE` are not to be reused.
+    They are looked up by a table of open addressing: entry numbers from 1, and 0 where a row is free. Each entry stands
+    for every n-th page of the index, so that the table is built in a bounded time whatever the index's size.
     """
 
-    def __init__(self, flat: bytes | mmap, places: Sequence[Segment], table_pages: int = TABLE_PAGES) -> None:
+    def __init__(self, flat: bytes | mmap, places: Places, table_pages: int = TABLE_PAGES) -> None:
         self._flat = flat
-        self._count = len(flat) // FINGERPRINT_BYTES
-        self._starts = array("Q")
-        self._chunks = array("I")
-        self._offsets = array("I")
-        at = 0
-        for place in places:
-            self._starts.append(at)
-            self._chunks.append(place.chunk)
-            self._offsets.append(place.offset)
-            at += place.length // PAGE_BYTES
-        self._table = self._tabulate(table_pages)
+        self.places = places
+        count = len(flat) // FINGERPRINT_BYTES
+        self._stride = max(1, -(-count // table_pages))
+        self._halves = memoryview(flat)[: count * FINGERPRINT_BYTES].cast("Q")[:: 2 * self._stride]
+        self._mask = (1 << (2 * len(self._halves)).bit_length()) - 1
+        self._table = array("I", bytes(4)) * (self._mask + 1)
+        self._tabulate()
 
-    def _tabulate(self, table_pages: int) -> dict[bytes, int]:
-        flat, count = self._flat, self._count
-        keep = 256
-        while keep > 1 and count * keep > table_pages * 256:
-            keep //= 2
-        table: dict[bytes, int] = {}
-        for position in range(count):
-            at = position * FINGERPRINT_BYTES
-            if flat[at] < keep:
-                table[flat[at : at + FINGERPRINT_BYTES]] = position
-        return table
+    def _tabulate(self) -> None:
+        table, halves, mask = self._table, self._halves, self._mask
+        for entry, half in enumerate(halves, 1):
+            row = half & mask
+            while (held := table[row]) and halves[held - 1] != half:
+                row = (row + 1) & mask
+            table[row] = entry
 
     def same_from(self, position: int, fingerprints: bytes) -> bool:
         """Whether exactly these pages follow at the position."""
@@ -93,19 +145,14 @@ class KnownPages:
 
     def find(self, fingerprint: bytes) -> int | None:
         """The position of a page, if it is known."""
-        return self._table.get(fingerprint)
-
-    def places(self, position: int, count: int) -> Iterator[Segment]:
-        """Where `count` pages from the position lie; a segment of chunk `NOWHERE` must not be reused."""
-        row = bisect_right(self._starts, position) - 1
-        while count:
-            end = self._starts[row + 1] if row + 1 < len(self._starts) else self._count
-            pages = min(count, end - position)
-            skipped = (position - self._starts[row]) * PAGE_BYTES
-            yield Segment(self._chunks[row], self._offsets[row] + skipped, pages * PAGE_BYTES)
-            position += pages
-            count -= pages
-            row += 1
+        half = int.from_bytes(fingerprint[:8], sys.byteorder)
+        row = half & self._mask
+        while held := self._table[row]:
+            if self._halves[held - 1] == half:
+                position = (held - 1) * self._stride
+                return position if self.same_from(position, fingerprint) else None
+            row = (row + 1) & self._mask
+        return None
 
 
 class PageClassifier:
@@ -157,28 +204,3 @@ class PageClassifier:
             return KNOWN, expected
         position = self._known.find(fingerprint)
         return (NEW, expected) if position is None else (KNOWN, position)
-
-
-def indexed_places(manifest: Manifest, reusable: Sequence[bool]) -> Iterator[Segment]:
-    """Where the pages of a manifest's page index lie, in its order.
-
-    The index holds nothing but fingerprints: the manifest's own segments say where the pages are.
-    """
-    assert manifest.page_index is not None  # noqa: S101 - callers ask only for manifests that have one
-    cursors = [_data_segments(stream.segments) for stream in manifest.streams]
-    rests: list[Segment | None] = [None] * len(cursors)
-    blocks = memoryview(manifest.page_index.blocks).cast("I")
-    for stream, pages in zip(blocks[::2], blocks[1::2], strict=True):
-        wanted = pages * PAGE_BYTES
-        while wanted:
-            segment = rests[stream] or next(cursors[stream])
-            length = min(wanted, segment.length)
-            chunk = segment.chunk if reusable[segment.chunk] else NOWHERE
-            yield Segment(chunk, segment.offset, length)
-            wanted -= length
-            left = segment.length - length
-            rests[stream] = Segment(segment.chunk, segment.offset + length, left) if left else None
-
-
-def _data_segments(segments: Iterable[Segment]) -> Iterator[Segment]:
-    return (segment for segment in segments if segment.chunk != ZERO_CHUNK)

@@ -16,7 +16,7 @@ from cedana_sched.store.backend import Backend
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.chunks import Location
 from cedana_sched.store.page_index import NodeCache
-from cedana_sched.store.pages import KnownPages, indexed_places
+from cedana_sched.store.pages import KnownPages, Places
 
 LEAST_LIVE_SHARE = 0.5
 """Chunks of which the previous generation uses less than this are written anew: restoring reads whole chunks, and
@@ -74,16 +74,21 @@ def load_previous(
         _log.warning("page_index_lost", snapshot=str(manifest.ref))
         return None
     reusable = reusable_chunks(manifest, unusable_packs)
-    return Previous(manifest, KnownPages(flat, list(indexed_places(manifest, reusable))), reusable)
+    blocks = memoryview(manifest.page_index.blocks).cast("I")
+    places = Places([stream.segments for stream in manifest.streams], blocks, reusable)
+    return Previous(manifest, KnownPages(flat, places), reusable)
 
 
 def reusable_chunks(manifest: Manifest, unusable_packs: set[str]) -> list[bool]:
     """For each chunk, whether the next generation may name it."""
     live = array("Q", bytes(8 * len(manifest.chunks)))
     for stream in manifest.streams:
-        for segment in stream.segments:
-            if segment.chunk != ZERO_CHUNK:
-                live[segment.chunk] += segment.length
+        segments = stream.segments
+        for chunk, length in zip(
+            memoryview(segments.chunks).cast("I"), memoryview(segments.lengths).cast("Q"), strict=True
+        ):
+            if chunk != ZERO_CHUNK:
+                live[chunk] += length
     chunks = manifest.chunks
     sizes = memoryview(chunks.sizes).cast("I")
     packs = memoryview(chunks.packs).cast("I")

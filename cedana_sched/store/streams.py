@@ -203,7 +203,7 @@ class StreamWriter:
 
     def _reference(self, run: Run, pages: memoryview) -> None:
         assert run.kind == KNOWN and self._reuse is not None  # noqa: S101, PT018 - nothing is known otherwise
-        for place in self._reuse.pages.places(run.position, run.pages):
+        for place in self._reuse.pages.places.of(run.position, run.pages):
             if place.chunk == NOWHERE:
                 self._filler.append(pages[: place.length], self._segments)
             else:

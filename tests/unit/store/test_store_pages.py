@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from array import array
+from mmap import mmap
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.model.manifest import Segment
+from cedana_sched.model.manifest import ZERO_CHUNK, Segment, Segments
 from cedana_sched.store.pages import (
+    FINGERPRINT_BYTES,
     KNOWN,
     NEW,
     NOWHERE,
@@ -18,6 +22,7 @@ from cedana_sched.store.pages import (
     Fingerprints,
     KnownPages,
     PageClassifier,
+    Places,
 )
 
 PRINTS = Fingerprints(42)
@@ -31,11 +36,24 @@ def page(number: int) -> bytes:
 def known(numbers: list[int], *, table_pages: int = 1 << 19, per_chunk: int = 7) -> KnownPages:
     """An index of these pages, stored tight in chunks of so many pages; chunk numbers begin at 100."""
     flat = b"".join(PRINTS.of(memoryview(page(number)))[0] for number in numbers)
-    places = [
+    rows = [
         Segment(100 + first // per_chunk, 0, min(per_chunk, len(numbers) - first) * PAGE_BYTES)
         for first in range(0, len(numbers), per_chunk)
     ]
-    return KnownPages(flat, places, table_pages)
+    return KnownPages(flat, places_of([rows], (0, len(numbers))), table_pages)
+
+
+def places_of(streams: list[list[Segment]], blocks: tuple[int, ...], unusable: tuple[int, ...] = ()) -> Places:
+    """Places of these segments, but for chunks that are not to be used again."""
+    columns = [
+        Segments(
+            array("I", [row.chunk for row in rows]).tobytes(),
+            array("I", [row.offset for row in rows]).tobytes(),
+            array("Q", [row.length for row in rows]).tobytes(),
+        )
+        for rows in streams
+    ]
+    return Places(columns, blocks, [number not in unusable for number in range(10_000)])
 
 
 def sort_all(numbers: list[int], pages: KnownPages | None, batch: int) -> list[tuple[int, int | None]]:
@@ -103,7 +121,7 @@ def test_places_cover_exactly_the_pages_asked_for(count: int, data: st.DataObjec
 
     found = [
         (place.chunk, place.offset // PAGE_BYTES + n)
-        for place in pages.places(first, wanted)
+        for place in pages.places.of(first, wanted)
         for n in range(place.length // PAGE_BYTES)
     ]
 
@@ -120,6 +138,91 @@ def test_without_an_earlier_generation_nothing_is_known(kind: int) -> None:
 
 
 def test_pages_that_must_not_be_reused_are_marked() -> None:
-    pages = KnownPages(PRINTS.of(memoryview(page(1)))[0], [Segment(NOWHERE, 0, PAGE_BYTES)])
+    pages = places_of([[Segment(7, 0, PAGE_BYTES), Segment(8, 0, PAGE_BYTES)]], (0, 2), unusable=(7,))
 
-    assert [place.chunk for place in pages.places(0, 1)] == [NOWHERE]
+    assert [place.chunk for place in pages.of(0, 2)] == [NOWHERE, 8]
+
+
+def naive_places(streams: list[list[Segment]], blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Chunk and offset of every page of the index, one by one."""
+    pages = [
+        iter(
+            [
+                (row.chunk, row.offset + at)
+                for row in rows
+                if row.chunk != ZERO_CHUNK
+                for at in range(0, row.length, PAGE_BYTES)
+            ]
+        )
+        for rows in streams
+    ]
+    return [next(pages[stream]) for stream, count in blocks for _ in range(count)]
+
+
+segment_rows = st.lists(
+    st.tuples(st.one_of(st.just(ZERO_CHUNK), st.integers(0, 99)), st.integers(0, 5), st.integers(1, 6)), max_size=12
+)
+
+
+@given(streams=st.lists(segment_rows, min_size=1, max_size=3), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_places_of_interleaved_streams_with_zeros_are_those_of_the_pages_one_by_one(
+    streams: list[list[tuple[int, int, int]]], data: st.DataObject
+) -> None:
+    rows = [[Segment(c, o * PAGE_BYTES, n * PAGE_BYTES) for c, o, n in stream] for stream in streams]
+    left = [sum(n for c, _, n in stream if c != ZERO_CHUNK) for stream in streams]
+    blocks: list[tuple[int, int]] = []
+    while any(left):
+        stream = data.draw(st.sampled_from([number for number, pages in enumerate(left) if pages]))
+        blocks.append((stream, data.draw(st.integers(1, left[stream]))))
+        left[stream] -= blocks[-1][1]
+    want = naive_places(rows, blocks)
+    first = data.draw(st.integers(0, len(want)))
+    count = data.draw(st.integers(0, len(want) - first))
+
+    places = places_of(rows, tuple(number for block in blocks for number in block))
+    found = [
+        (place.chunk, place.offset + at)
+        for place in places.of(first, count)
+        for at in range(0, place.length, PAGE_BYTES)
+    ]
+
+    assert found == want[first : first + count]
+
+
+def test_an_index_of_one_page_over_and_over_is_tabulated_at_once() -> None:
+    """Every page the same would fill one chain of the table, and building it would take quadratic time."""
+    pages = known([5] * 20_000)
+
+    assert sum(1 for entry in pages._table if entry) == 1
+
+
+def test_looking_pages_up_takes_a_bounded_memory_and_no_objects_for_each_page() -> None:
+    """64 GiB of memory: what is built of its index while the workload is frozen."""
+    count = 16 << 20
+    flat = mmap(-1, count * FINGERPRINT_BYTES)
+    places = places_of([[Segment(0, 0, count * PAGE_BYTES)]], (0, count))
+    tracemalloc.start()
+    try:
+        pages = KnownPages(flat, places, table_pages=1 << 16)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * (1 << 16)
+    del pages
+
+
+def test_the_places_of_scattered_pages_take_eight_bytes_each() -> None:
+    count = 1 << 16
+    numbers = array("I", range(count))
+    columns = Segments(numbers.tobytes(), bytes(4 * count), array("Q", [PAGE_BYTES] * count).tobytes())
+    reusable = [True] * count
+    tracemalloc.start()
+    try:
+        places = Places([columns], (0, count), reusable)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 * count
+    assert kept < 12 * count
+    assert next(places.of(count - 1, 1)).chunk == count - 1
