@@ -1,37 +1,46 @@
 """The object of page fingerprints that lies beside a manifest, and its copy on the node.
 
 It is an aid, not a part of the snapshot: where it is lost or damaged the next generation is written in full, and no
-error is raised. A node that takes snapshots of the same workload again and again need not fetch it each time.
+error is raised. Its copy on the node is written with it, or fetched while the workload runs, so that nothing needs to
+be fetched while it is frozen.
 """
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
-import tempfile
 import threading
 from array import array
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 
+import structlog
 from blake3 import blake3
 
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import PageIndex
 from cedana_sched.store import layout
-from cedana_sched.store.backend import Backend, MissingObjectError, Sink
+from cedana_sched.store.backend import Backend, Buffer, MissingObjectError, Sink
+from cedana_sched.store.node_cache import NewCopy, NodeCache
 from cedana_sched.store.pages import FINGERPRINT_BYTES
 
 _FETCH_BYTES = 8 << 20
+_FETCHES = 4
+_ATTEMPTS = 2
+"""Bytes that are wrong once may have been spoilt on their way."""
+
+_log = structlog.get_logger(__name__)
 
 
 class PageIndexWriter:
     """Takes fingerprints of all streams as they come; nothing is kept in memory."""
 
-    def __init__(self, backend: Backend, key: str, copy: Path | None) -> None:
+    def __init__(self, backend: Backend, key: str, copy: NewCopy | None) -> None:
         self.key = key
         self._backend = backend
-        self._copy = _CopyOnNode(copy) if copy else None
+        self._copy = copy
         self._lock = threading.Lock()
         self._sink: Sink | None = None
         self._hasher = blake3()
@@ -68,89 +77,85 @@ class PageIndexWriter:
         with self._lock:
             if self._sink is not None:
                 self._sink.abort()
+                self._sink = None
             if self._copy:
                 self._copy.discard()
 
 
-class NodeCache:
-    """A folder on the node with the fingerprints of the newest generation of each identity; None keeps nothing."""
+def load_page_index(
+    backend: Backend, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex
+) -> mmap.mmap | None:
+    """The fingerprints, verified; from the node if it has them, else fetched and kept. None where they are lost.
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
-
-    def path(self, ref: SnapshotRef, writer: str) -> Path | None:
-        if self._directory is None:
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    if (copy := cache.open(ref, writer)) is not None:
+        with copy:
+            flat = _map_verified(copy.fileno(), index)
+        if flat is not None:
+            return flat
+        cache.drop(ref, writer)
+    key = layout.pages_key(ref, writer)
+    for _ in range(_ATTEMPTS):
+        try:
+            if (flat := _fetched(backend, cache, key, ref, writer, index)) is not None:
+                return flat
+        except MissingObjectError:
             return None
-        return self._folder(self._directory, ref.identity) / f"{ref.generation:010d}-{writer}"
+        except OSError as error:
+            _log.warning("page_index_not_fetched", snapshot=str(ref), why=str(error))
+            return None
+    return None
 
-    def keep_only(self, ref: SnapshotRef, writer: str) -> None:
-        """Forget what earlier generations left."""
-        path = self.path(ref, writer)
-        if path is not None:
-            with contextlib.suppress(OSError):
-                for other in path.parent.iterdir():
-                    if other.name < path.name:
-                        other.unlink(missing_ok=True)
 
-    def load(self, backend: Backend, ref: SnapshotRef, writer: str, index: PageIndex) -> bytes | mmap.mmap | None:
-        """The fingerprints, verified; from the node if it has them. None where they are lost or damaged."""
-        path = self.path(ref, writer)
-        if path is not None:
-            with contextlib.suppress(OSError), path.open("rb") as copy:
-                if (flat := _map_verified(copy.fileno(), index)) is not None:
-                    return flat
-        with tempfile.TemporaryFile() as file:
-            try:
-                for offset in range(0, index.length, _FETCH_BYTES):
-                    file.write(backend.get_range(layout.pages_key(ref, writer), offset, _FETCH_BYTES))
-            except MissingObjectError:
-                return None
-            file.flush()
+def _fetched(
+    backend: Backend, cache: NodeCache, key: str, ref: SnapshotRef, writer: str, index: PageIndex
+) -> mmap.mmap | None:
+    if (kept := cache.new_copy(ref, writer, index.length)) is None:
+        with cache.scratch() as file:
+            for block in _blocks(backend, key, index.length):
+                file.write(block)
             return _map_verified(file.fileno(), index)
+    try:
+        for block in _blocks(backend, key, index.length):
+            kept.write(block)
+        flat = _map_verified(kept.descriptor, index) if kept.descriptor is not None else None
+    except BaseException:
+        kept.discard()
+        raise
+    if flat is None:
+        kept.discard()
+    else:
+        kept.finish()
+    return flat
 
-    @staticmethod
-    def _folder(directory: Path, identity: Identity) -> Path:
-        return directory / identity.namespace / identity.id / str(identity.index) / identity.container
 
+def _blocks(backend: Backend, key: str, length: int) -> Iterator[Buffer]:
+    """The object from its first byte to its last, some blocks ahead."""
+    offsets = iter(range(0, length, _FETCH_BYTES))
+    with ThreadPoolExecutor(_FETCHES, thread_name_prefix="store-index") as pool:
 
-class _CopyOnNode:
-    """The copy is optional: where the node's disk fails, there is none."""
+        def fetch(offset: int) -> Future[Buffer]:
+            return pool.submit(backend.get_range, key, offset, min(_FETCH_BYTES, length - offset))
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False)  # noqa: SIM115
-
-    def write(self, data: bytes) -> None:
-        if self._file is not None:
-            try:
-                self._file.write(data)
-            except OSError:
-                self.discard()
-
-    def finish(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-                Path(self._file.name).replace(self._path)
-            self._file = None
-
-    def discard(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            with contextlib.suppress(OSError):
-                Path(self._file.name).unlink()
-            self._file = None
+        ahead = deque(fetch(offset) for offset in islice(offsets, _FETCHES))
+        while ahead:
+            yield ahead.popleft().result()
+            ahead.extend(fetch(offset) for offset in islice(offsets, 1))
 
 
 def _map_verified(descriptor: int, index: PageIndex) -> mmap.mmap | None:
+    """The file's bytes if they are the index's. They are read first: a disk that fails is an error, not a SIGBUS."""
     if os.fstat(descriptor).st_size != index.length or not index.length:
         return None
-    flat = mmap.mmap(descriptor, index.length, prot=mmap.PROT_READ)
-    if blake3(flat).digest() != index.digest:
-        flat.close()
+    hasher = blake3()
+    try:
+        for offset in range(0, index.length, _FETCH_BYTES):
+            hasher.update(os.pread(descriptor, _FETCH_BYTES, offset))
+    except OSError as error:
+        _log.warning("page_index_unreadable_on_node", why=str(error))
         return None
-    return flat
+    if hasher.digest() != index.digest:
+        return None
+    return mmap.mmap(descriptor, index.length, prot=mmap.PROT_READ)

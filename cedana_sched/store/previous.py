@@ -15,7 +15,8 @@ from cedana_sched.model.manifest import ZERO_CHUNK, Manifest
 from cedana_sched.store.backend import Backend
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.chunks import Location
-from cedana_sched.store.page_index import NodeCache
+from cedana_sched.store.node_cache import NodeCache
+from cedana_sched.store.page_index import load_page_index
 from cedana_sched.store.pages import KnownPages, Places
 
 LEAST_LIVE_SHARE = 0.5
@@ -69,7 +70,7 @@ def load_previous(
     """What can be reused of it, given the packs that are about to be collected."""
     if manifest is None or manifest.page_index is None:
         return None
-    flat = cache.load(backend, manifest.ref, manifest.summary.writer, manifest.page_index)
+    flat = load_page_index(backend, cache, manifest.ref, manifest.summary.writer, manifest.page_index)
     if flat is None:
         _log.warning("page_index_lost", snapshot=str(manifest.ref))
         return None

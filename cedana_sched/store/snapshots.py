@@ -24,8 +24,9 @@ from cedana_sched.store.check import StoreReport, check_store
 from cedana_sched.store.garbage import GRACE_SECONDS, GarbageReport, collect_garbage, condemned_packs
 from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Lease
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.node_cache import CACHE_BYTES, NodeCache
 from cedana_sched.store.packs import TARGET_BYTES
-from cedana_sched.store.page_index import NodeCache
+from cedana_sched.store.page_index import load_page_index
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.previous import load_previous, load_previous_manifest
 from cedana_sched.store.reader import Progress, SnapshotReader
@@ -44,12 +45,13 @@ class SnapshotStore:
         *,
         compression: Compression = Compression.AUTO,
         cache_directory: Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
         pack_bytes: int = TARGET_BYTES,
         time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
     ) -> None:
         self._backend = backend
         self._compression = compression
-        self._cache = NodeCache(cache_directory)
+        self._cache = NodeCache(cache_directory, cache_bytes)
         self._pack_bytes = pack_bytes
         self._time_to_live = time_to_live_seconds
         self._catalogue = Catalogue(backend)
@@ -61,6 +63,7 @@ class SnapshotStore:
         *,
         compression: Compression | str = Compression.AUTO,
         cache_directory: Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
         pack_bytes: int = TARGET_BYTES,
     ) -> SnapshotStore:
         """The store at a place. A bucket is not asked anything yet; a folder is created if only it is missing.
@@ -69,6 +72,7 @@ class SnapshotStore:
             config: where.
             compression: how the snapshots written through this object are compressed.
             cache_directory: a folder of this node for what speeds up the next generation; None keeps nothing.
+            cache_bytes: the most that folder may hold; what was used longest ago goes first.
             pack_bytes: size at which a pack is closed; the smallest that S3 stores are happy with is some MiB.
 
         Raises:
@@ -78,6 +82,7 @@ class SnapshotStore:
             open_backend(config),
             compression=Compression(compression),
             cache_directory=cache_directory,
+            cache_bytes=cache_bytes,
             pack_bytes=pack_bytes,
         )
 
@@ -172,6 +177,7 @@ class SnapshotStore:
         Raises:
             NotFoundError: there is no such snapshot.
         """
+        self._cache.forget(ref)
         remove_snapshot(self._backend, self._catalogue, ref)
 
     def apply_retention(
@@ -207,6 +213,33 @@ class SnapshotStore:
             )
             for one in namespaces
         )
+
+    def prefetch(self, ref: SnapshotRef) -> None:
+        """Have on this node what the generation after `ref` needs of it, so that it is not fetched while frozen.
+
+        Raises:
+            StoreError: the store cannot be read, or the manifest is damaged.
+            NotFoundError: there is no such snapshot.
+        """
+        if self._cache.is_kept(ref):
+            return
+        manifest = self._catalogue.manifest(ref)
+        if manifest.page_index is not None:
+            flat = load_page_index(self._backend, self._cache, ref, manifest.summary.writer, manifest.page_index)
+            if flat is not None:
+                flat.close()
+                self._cache.keep_only(ref, manifest.summary.writer)
+
+    def tidy_cache(self) -> None:
+        """Remove from this node's folder what belongs to snapshots that others have removed from the store.
+
+        Raises:
+            StoreUnavailableError: the store cannot be asked now; nothing is removed because of that.
+        """
+        self._cache.tidy()
+        for copy in self._cache.copies():
+            if copy.ref not in self._catalogue.of(copy.ref.identity).committed:
+                self._cache.forget_if_old(copy)
 
     def check(self) -> StoreReport:
         """Try everything the store needs, and measure it.

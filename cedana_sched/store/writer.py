@@ -31,8 +31,9 @@ from cedana_sched.store.compression import Compressor
 from cedana_sched.store.format import encode_manifest
 from cedana_sched.store.garbage import COMMIT_WINDOW_SECONDS, require_packs
 from cedana_sched.store.intents import Lease
+from cedana_sched.store.node_cache import NodeCache
 from cedana_sched.store.packs import PackWriter
-from cedana_sched.store.page_index import NodeCache, PageIndexWriter
+from cedana_sched.store.page_index import PageIndexWriter
 from cedana_sched.store.pages import Fingerprints, PageClassifier
 from cedana_sched.store.previous import Previous
 from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter, is_stream_name
@@ -73,7 +74,7 @@ class SnapshotWriter:
         stored = previous.by_digest() if previous else None
         self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), stored)
         self._fingerprints = Fingerprints(seed)
-        self._index = PageIndexWriter(backend, layout.pages_key(ref, writer), cache.path(ref, writer))
+        self._index = PageIndexWriter(backend, layout.pages_key(ref, writer), cache.new_copy(ref, writer))
         self._counters = Counters()
         self._lock = threading.Lock()
         self._streams: dict[str, StreamWriter] = {}
