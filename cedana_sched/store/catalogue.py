@@ -8,8 +8,9 @@ the smaller name, and its writer finds out by looking again (`commit.py`).
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -19,6 +20,8 @@ from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+
+R = TypeVar("R")
 
 _log = structlog.get_logger(__name__)
 MOST_REMEMBERED = 10_000
@@ -79,10 +82,7 @@ class Catalogue:
         if known is not None:
             return known
         try:
-            head = self._backend.get_range(entry.key, 0, manifest_format.HEAD_BYTES)
-            if (length := manifest_format.head_length(head)) > len(head):
-                head = self._backend.get_range(entry.key, 0, length)
-            summary = manifest_format.decode_summary(head)
+            summary = _twice(lambda: self._read_summary(entry))
         except (IntegrityError, IncompatibleError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, summary)
@@ -91,6 +91,12 @@ class Catalogue:
                 self._summaries.clear()
             self._summaries[entry] = summary
         return summary
+
+    def _read_summary(self, entry: Entry) -> SnapshotSummary:
+        head = self._backend.get_range(entry.key, 0, manifest_format.HEAD_BYTES)
+        if (length := manifest_format.head_length(head)) > len(head):
+            head = self._backend.get_range(entry.key, 0, length)
+        return manifest_format.decode_summary(head)
 
     def readable(self, generations: Generations) -> list[SnapshotSummary]:
         """The summaries of those that can be read, oldest first; the others are logged, and stay."""
@@ -122,7 +128,7 @@ class Catalogue:
         if entry is None:
             raise _not_found(ref, generations)
         try:
-            manifest = manifest_format.decode_manifest(self._backend.get(entry.key))
+            manifest = _twice(lambda: manifest_format.decode_manifest(self._backend.get(entry.key)))
         except (IntegrityError, IncompatibleError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, manifest.summary)
@@ -142,6 +148,15 @@ class Catalogue:
         if summary.ref != ref:
             sentence = f"snapshot {ref}: its manifest is that of {summary.ref}"
             raise IntegrityError(sentence, remedy="somebody moved files in the store; remove this one")
+
+
+def _twice(read: Callable[[], R]) -> R:
+    """Bytes that are wrong may have been spoilt on their way: they are read once more before they count as damaged."""
+    try:
+        return read()
+    except IntegrityError as error:
+        _log.warning("manifest_read_again", why=error.message)
+        return read()
 
 
 def _not_found(ref: SnapshotRef, generations: Generations) -> NotFoundError:

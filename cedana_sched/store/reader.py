@@ -1,6 +1,7 @@
 """Reading a snapshot back: chunks in parallel, every one verified, zeros as holes.
 
-Called by the agent that stages a restore, by `verify`, and by whoever inspects a snapshot.
+Called by the agent that stages a restore, by `verify`, and by whoever inspects a snapshot. A snapshot of a large
+process has millions of segments: what is kept of them is columns, and requests are made as they are needed.
 """
 
 from __future__ import annotations
@@ -8,24 +9,30 @@ from __future__ import annotations
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
 from blake3 import blake3
 
 from cedana_sched.model.errors import IntegrityError, NotFoundError
-from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, Segment, StreamEntry
+from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, StreamEntry
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError
 from cedana_sched.store.compression import decompress
+from cedana_sched.store.retrying import read_patiently
 from cedana_sched.store.streams import is_stream_name
 
 READ_BYTES = 4 << 20
 GAP_BYTES = 128 << 10
 THREADS = 8
 _REMEDY = "restore an older generation; `snapshots verify` shows which are whole"
+
+_log = structlog.get_logger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all, from any thread."""
@@ -47,43 +54,69 @@ class ChunkReader:
         self._backend = backend
         self._manifest = manifest
 
-    def plan(self, numbers: Iterable[int]) -> list[Read]:
+    def plan(self, numbers: Iterable[int]) -> Iterator[Read]:
         """The requests that fetch these chunks: neighbours together, in the order in which they lie."""
         table = self._manifest.chunks
-        rows = sorted((row.pack, row.offset, row.stored, number) for number in numbers for row in (table[number],))
-        reads: list[Read] = []
-        for pack, offset, stored, number in rows:
-            if reads:
-                last = reads[-1]
-                length = max(last.length, offset + stored - last.offset)
-                if last.pack == pack and offset <= last.offset + last.length + GAP_BYTES and length <= READ_BYTES:
-                    reads[-1] = Read(pack, last.offset, length, (*last.chunks, number))
-                    continue
-            reads.append(Read(pack, offset, stored, (number,)))
-        return reads
+        packs, offsets = memoryview(table.packs).cast("I"), memoryview(table.offsets).cast("Q")
+        stored = memoryview(table.stored).cast("I")
+        pack = begin = end = 0
+        together: list[int] = []
+        for number in sorted(numbers, key=lambda one: packs[one] << 64 | offsets[one]):
+            new_end = max(end, offsets[number] + stored[number])
+            near = packs[number] == pack and offsets[number] <= end + GAP_BYTES and new_end - begin <= READ_BYTES
+            if together and not near:
+                yield Read(pack, begin, end - begin, tuple(together))
+                together.clear()
+            if not together:
+                pack, begin = packs[number], offsets[number]
+                new_end = begin + stored[number]
+            end = new_end
+            together.append(number)
+        if together:
+            yield Read(pack, begin, end - begin, tuple(together))
 
     def fetch(self, read: Read, take: Callable[[int, Buffer], None]) -> None:
         """Hand the chunks of one request to `take`, each verified.
 
+        Bytes that are wrong may have been spoilt on their way: they are read once more before they count as damaged.
+
         Raises:
             IntegrityError: naming snapshot, stream, chunk and pack.
+            StoreUnavailableError: the store did not answer for too long.
         """
+        data, is_fresh = self._bytes(read), False
+        for number in read.chunks:
+            try:
+                chunk = self._verified(number, data, read.offset)
+            except IntegrityError as error:
+                if is_fresh:
+                    raise
+                _log.warning("chunk_read_again", why=error.message)
+                data, is_fresh = self._bytes(read), True
+                chunk = self._verified(number, data, read.offset)
+            take(number, chunk)
+
+    def _bytes(self, read: Read) -> memoryview | None:
+        """None where the pack is missing."""
         manifest = self._manifest
         pack = layout.pack_key(manifest.ref.identity.namespace, manifest.summary.packs[read.pack])
         try:
-            data = memoryview(self._backend.get_range(pack, read.offset, read.length))
-        except MissingObjectError as error:
-            raise self._damaged(read.chunks[0], "the pack is missing") from error
-        for number in read.chunks:
-            row = manifest.chunks[number]
-            begin = row.offset - read.offset
-            try:
-                chunk = decompress(row.codec, data[begin : begin + row.stored], row.size)
-            except IntegrityError as error:
-                raise self._damaged(number, error.message) from error
-            if blake3(chunk).digest() != row.digest:
-                raise self._damaged(number, "its digest is another")
-            take(number, chunk)
+            return memoryview(read_patiently(lambda: self._backend.get_range(pack, read.offset, read.length)))
+        except MissingObjectError:
+            return None
+
+    def _verified(self, number: int, data: memoryview | None, offset: int) -> Buffer:
+        if data is None:
+            raise self._damaged(number, "the pack is missing")
+        row = self._manifest.chunks[number]
+        begin = row.offset - offset
+        try:
+            chunk = decompress(row.codec, data[begin : begin + row.stored], row.size)
+        except IntegrityError as error:
+            raise self._damaged(number, error.message) from error
+        if blake3(chunk).digest() != row.digest:
+            raise self._damaged(number, "its digest is another")
+        return chunk
 
     def fetch_one(self, number: int) -> Buffer:
         chunks: list[Buffer] = []
@@ -159,40 +192,61 @@ class SnapshotReader:
         raise NotFoundError("stream", name, f"is not in snapshot {self.manifest.ref}", remedy=remedy)
 
 
-def in_parallel(action: Callable[[Read], None], reads: list[Read]) -> None:
+def in_parallel(action: Callable[[Read], None], reads: Iterable[Read]) -> None:
     """Call `action` for every request from several threads; the first failure stops the rest and is raised."""
+    under_way: set[Future[None]] = set()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="store-read") as pool:
-        futures = [pool.submit(action, read) for read in reads]
-        finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        pool.shutdown(cancel_futures=True)
-    for future in finished:
-        future.result()
+        try:
+            for read in reads:
+                if len(under_way) >= 2 * THREADS:
+                    finished, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        future.result()
+                under_way.add(pool.submit(action, read))
+            for future in as_completed(under_way):
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 class _Placement:
-    """Where every piece of every chunk goes: columns sorted by chunk, so that a chunk finds its rows at once."""
+    """Where every piece of every chunk goes: row numbers of segments, ordered by chunk, and each segment's position.
+
+    12 bytes for each segment, beside the manifest's own columns.
+    """
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
         self._streams = manifest.streams
         self._paths = [directory / _checked(stream.name) for stream in manifest.streams]
-        self._first: dict[int, tuple[int, int]] = {}
-        rows = sorted(
-            (segment.chunk, number, at, segment.offset, segment.length)
-            for number, stream in enumerate(manifest.streams)
-            for at, segment in _located(stream)
-        )
-        columns = zip(*rows, strict=True) if rows else iter(((), (), (), (), ()))
-        chunks, *others = (array("Q", column) for column in columns)
-        self._targets, self._positions, self._offsets, self._lengths = others
-        begin = 0
-        for row in range(1, len(chunks) + 1):
-            if row == len(chunks) or chunks[row] != chunks[begin]:
-                self._first[chunks[begin]] = (begin, row)
-                begin = row
+        self._positions = [
+            array("Q", accumulate(memoryview(stream.segments.lengths).cast("Q"), initial=0))
+            for stream in manifest.streams
+        ]
+        self._bases = array("Q", accumulate((len(stream.segments) for stream in manifest.streams), initial=0))
+        ends = array("Q", bytes(8)) * (len(manifest.chunks) + 1)
+        for stream in manifest.streams:
+            for chunk in memoryview(stream.segments.chunks).cast("I"):
+                if chunk != ZERO_CHUNK:
+                    ends[chunk + 1] += 1
+        ends = array("Q", accumulate(ends))
+        self._rows = array("I" if self._bases[-1] < 1 << 32 else "Q", bytes(4 if self._bases[-1] < 1 << 32 else 8))
+        self._rows *= ends[-1]
+        row = 0
+        for stream in manifest.streams:
+            for chunk in memoryview(stream.segments.chunks).cast("I"):
+                if chunk != ZERO_CHUNK:
+                    self._rows[ends[chunk]] = row
+                    ends[chunk] += 1
+                row += 1
+        self._ends = ends  # of every chunk, now that each has moved from its own begin to the next one's
 
     @property
     def chunks(self) -> Iterable[int]:
-        return self._first.keys()
+        return (number for number in range(len(self._ends) - 1) if self._range(number))
+
+    def _range(self, number: int) -> range:
+        return range(self._ends[number - 1] if number else 0, self._ends[number])
 
     def create_files(self) -> None:
         for stream, path in zip(self._streams, self._paths, strict=True):
@@ -205,28 +259,23 @@ class _Placement:
 
     def write(self, number: int, chunk: Buffer) -> None:
         view = memoryview(chunk)
-        begin, end = self._first[number]
         target, descriptor = -1, -1
         try:
-            for row in range(begin, end):
-                if self._targets[row] != target:
+            for row in map(self._rows.__getitem__, self._range(number)):
+                if target < 0 or row >= self._bases[target + 1]:
                     if descriptor >= 0:
                         os.close(descriptor)
-                    target = self._targets[row]
+                    target = bisect_right(self._bases, row) - 1
                     descriptor = os.open(self._paths[target], os.O_WRONLY | os.O_CLOEXEC)
-                offset = self._offsets[row]
-                _write_at(descriptor, view[offset : offset + self._lengths[row]], self._positions[row])
+                    segments, base = self._streams[target].segments, self._bases[target]
+                    offsets = memoryview(segments.offsets).cast("I")
+                    lengths = memoryview(segments.lengths).cast("Q")
+                at = row - base
+                offset = offsets[at]
+                _write_at(descriptor, view[offset : offset + lengths[at]], self._positions[target][at])
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
-
-
-def _located(stream: StreamEntry) -> Iterable[tuple[int, Segment]]:
-    at = 0
-    for segment in stream.segments:
-        if segment.chunk != ZERO_CHUNK:
-            yield at, segment
-        at += segment.length
 
 
 def _write_at(descriptor: int, data: memoryview, position: int) -> None:

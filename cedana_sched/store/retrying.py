@@ -1,0 +1,48 @@
+"""Reading from a store that fails for a moment: with pauses in between, for a bounded time, and said in the log.
+
+A restore reads thousands of times. Were one failure the end, an outage of seconds would throw away all that was
+fetched; the deadline above decides how often a whole restore is tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+import tenacity
+
+from cedana_sched.model.errors import StoreUnavailableError
+
+PATIENCE_SECONDS = 120.0
+"""From the first attempt of one read to the beginning of its last."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
+
+pause = time.sleep
+
+R = TypeVar("R")
+
+_log = structlog.get_logger(__name__)
+
+
+def read_patiently(read: Callable[[], R]) -> R:
+    """What `read` returns; called again while the store is unavailable.
+
+    Raises:
+        StoreUnavailableError: it was for too long. Any other error of `read` is raised at once.
+    """
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(StoreUnavailableError),
+        wait=tenacity.wait_random_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
+        stop=tenacity.stop_after_delay(PATIENCE_SECONDS),
+        sleep=pause,
+        before_sleep=_tell,
+        reraise=True,
+    )
+    return attempts(read)
+
+
+def _tell(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    _log.warning("store_read_again", attempt=state.attempt_number, why=str(error))
