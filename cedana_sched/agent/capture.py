@@ -97,7 +97,9 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
     if any((request.criu_directory(tree.name) / LOG_NAME).exists() for tree in request.workload.containers):
         await_orphans(toolchain, request)  # of an earlier capture
     storage = StorageConfig.load(request.store)
-    store = SnapshotStore.open(storage, compression=request.compression, cache_directory=cache)
+    store = SnapshotStore.open(
+        storage, compression=request.compression, cache_directory=cache, cache_bytes=request.cache_bytes
+    )
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
         return CaptureCommitted(committed.ref, _transfer(committed.stats))
     if not all(map(freezer.is_frozen, request.workload.freezers)):

@@ -1,20 +1,31 @@
-"""Frees what removed snapshots leave in the store: nobody else does where nothing is saved any more."""
+"""Frees what removed snapshots leave in the store, and on this node; late, seldom, and where nobody waits for it.
+
+A collection lists a whole namespace. So one is never made because of one checkpoint: what many removals of many nodes
+leave is collected together, in two runs, by whichever node's turn it is (`store/turns.py`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 
 import structlog
 
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.store.garbage import GRACE_SECONDS
+from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS
 from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
 
+EVERY_SECONDS = 300.0
+"""From the end of one run over a namespace, on whichever node, to the begin of the next one."""
 SECOND_RUN_SECONDS = GRACE_SECONDS + 60.0
 """A first run condemns packs, and one that comes after their grace period, by the store's clock, removes them."""
+CACHE_SECONDS = 6 * 3600.0
+"""How often this node's folder is rid of what belongs to snapshots that other nodes have removed."""
 
 
 class Garbage:
@@ -23,21 +34,36 @@ class Garbage:
     Args:
         store: where they lie.
         threads: for the calls to it.
+        every_seconds: at most one run over a namespace in this time.
         second_run_seconds: from the end of a first run to its second one.
+        chance: gives numbers from 0 to 1, so that many nodes do not come at once.
     """
 
     def __init__(
-        self, store: SnapshotStore, threads: StoreThreads, second_run_seconds: float = SECOND_RUN_SECONDS
+        self,
+        store: SnapshotStore,
+        threads: StoreThreads,
+        *,
+        every_seconds: float = EVERY_SECONDS,
+        second_run_seconds: float = SECOND_RUN_SECONDS,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._threads = threads
+        self._every_seconds = every_seconds
         self._second_run_seconds = second_run_seconds
-        self._left_over: set[str] = set()
+        self._chance = chance
+        self._left_over: dict[str, float] = {}
         self._collecting: dict[str, asyncio.Task[None]] = {}
+        self._tidying: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Keep this node's folder tidy until `close`."""
+        self._tidying = asyncio.create_task(self._keep_cache_tidy(), name="tidying of the node's cache")
 
     def left_over(self, namespace: str) -> None:
         """A snapshot of it was removed; returns at once, and any number of removals are collected together."""
-        self._left_over.add(namespace)
+        self._left_over[namespace] = asyncio.get_running_loop().time()
         if namespace not in self._collecting:
             task = asyncio.create_task(self._collect(namespace), name=f"garbage of {namespace}")
             self._collecting[namespace] = task
@@ -45,21 +71,38 @@ class Garbage:
 
     async def close(self) -> None:
         """Collect no more."""
-        tasks = tuple(self._collecting.values())
+        tasks = [*self._collecting.values(), *([self._tidying] if self._tidying else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _collect(self, namespace: str) -> None:
-        while namespace in self._left_over:
-            self._left_over.discard(namespace)
-            await self._run(namespace)
-            await asyncio.sleep(self._second_run_seconds)
-            await self._run(namespace)
+        await asyncio.sleep(self._every_seconds * self._chance())
+        while (removed := self._left_over.pop(namespace, None)) is not None:
+            condemned = await self._run_after(namespace, removed)
+            await asyncio.sleep(self._second_run_seconds + self._every_seconds * self._chance())
+            await self._run_after(namespace, condemned + min(GRACE_SECONDS, self._second_run_seconds))
 
-    async def _run(self, namespace: str) -> None:
-        try:
-            await self._threads.background.run(self._store.collect_garbage, namespace)
-        except CedanaSchedError as error:
-            log.warning("garbage not collected, trying again", namespace=namespace, problem=str(error))
-            self._left_over.add(namespace)
+    async def _run_after(self, namespace: str, moment: float) -> float:
+        """Return when a run has ended, here or on another node, that began after a moment; when that was."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                turn = await self._threads.background.run(self._store.collect_in_turn, namespace, self._every_seconds)
+            except CedanaSchedError as error:
+                log.warning("garbage not collected, trying again", namespace=namespace, problem=str(error))
+            else:
+                now, last = loop.time(), turn.last
+                if turn.report is not None:
+                    return now
+                if last is not None and now - last.began_ago > moment + CLOCK_GRAIN_SECONDS:
+                    return now - last.ended_ago
+            await asyncio.sleep(self._every_seconds * (0.5 + self._chance()))
+
+    async def _keep_cache_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(CACHE_SECONDS * self._chance())
+            try:
+                await self._threads.background.run(self._store.tidy_cache)
+            except CedanaSchedError as error:
+                log.warning("cache not tidied, trying again", problem=str(error))

@@ -24,6 +24,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     """The agent's own, which has looked at every file of it already: nobody waits for that while he is frozen."""
     cache_directory: str
     """Where the store keeps copies of what it needs again."""
+    cache_bytes: int
+    """The most that these copies may take."""
     work_directory: str
     """This dump's own folder: CRIU's log stays there when it fails."""
     compression: str

@@ -20,19 +20,20 @@ from cedana_sched.agent.captures import Captures
 from cedana_sched.agent.frozen import FrozenWorkloads
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
+from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.runtime import KnowsEnds, KnowsPeers, RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
-from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.preflight import find_obstacles
 from cedana_sched.snapshot.tcp_table import remote_addresses
 from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.node_cache import CACHE_BYTES
 from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
@@ -51,6 +52,7 @@ class NodeAgent:
         storage: StorageConfig,
         toolchain: Toolchain,
         cache_directory: Path,
+        cache_bytes: int = CACHE_BYTES,
         state_directory: Path,
         launcher: tuple[str, ...] = (),
     ) -> None:
@@ -61,6 +63,7 @@ class NodeAgent:
             storage: where snapshots lie.
             toolchain: CRIU; with a `launcher` as that finds it.
             cache_directory: where the store's own copies lie.
+            cache_bytes: the most that they may take there.
             state_directory: CRIU's logs and staged snapshots; with a `launcher` the same path for CRIU and the agent.
             launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
                 `nsenter --mount=/proc/1/ns/mnt --`.
@@ -69,24 +72,28 @@ class NodeAgent:
         self._toolchain = toolchain
         self._runtime = runtime
         self._storage = storage
-        self._store = SnapshotStore.open(storage, cache_directory=cache_directory)
+        self._store = SnapshotStore.open(storage, cache_directory=cache_directory, cache_bytes=cache_bytes)
         self._cache_directory = cache_directory
+        self._cache_bytes = cache_bytes
         self._work = state_directory / "captures"
         self._threads = StoreThreads()
         self._garbage = Garbage(self._store, self._threads)
         staging = Staging(state_directory / "staged", toolchain.version)
-        self._returns = Returns(runtime, self._store, staging, self._threads)
+        self._prefetching = Prefetching(self._store, self._threads)
+        self._returns = Returns(runtime, self._store, staging, self._threads, self._prefetching.begin)
         self._frozen = FrozenWorkloads(runtime)
         self._captures = Captures(toolchain, self._work)
 
     async def __aenter__(self) -> Self:
         await self._captures.__aenter__()
+        self._garbage.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._captures.__aexit__(kind, error, trace)
+        await self._prefetching.close()
         await self._garbage.close()
 
     async def tidy(self, restore_uids: Collection[str]) -> None:
@@ -207,6 +214,7 @@ class NodeAgent:
             store=self._storage.reveal(),
             toolchain=self._toolchain,
             cache_directory=str(self._cache_directory),
+            cache_bytes=self._cache_bytes,
             work_directory=str(self._work / order.checkpoint_uid),
             compression=order.compression,
             reason=order.reason,
@@ -234,16 +242,14 @@ class NodeAgent:
 
     async def _retain(self, order: orders.Retain) -> orders.Outcome:
         try:
-            removed = await self._threads.background.run(self._apply_retention, order)
+            removed = await self._threads.background.run(
+                self._store.apply_retention, order.identity, order.retention, spare=order.spare
+            )
         except CedanaSchedError as error:
             log.warning("retention not applied", identity=str(order.identity), error=str(error))
             removed = ()
+        self._garbage.left_over(order.identity.namespace)  # of failed dumps as well, which remove nothing
         return orders.Retained(order.checkpoint_uid, removed)
-
-    def _apply_retention(self, order: orders.Retain) -> tuple[SnapshotRef, ...]:
-        removed = self._store.apply_retention(order.identity, order.retention, spare=order.spare)
-        self._store.collect_garbage(order.identity.namespace)
-        return tuple(removed)
 
     async def _remove(self, order: orders.Remove) -> orders.Outcome:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from cedana_sched.agent.runtime import ShowsStaging, WorkloadRuntime
@@ -20,11 +20,20 @@ from cedana_sched.store.snapshots import SnapshotStore
 class Returns:
     """Carries out `Find`, `Stage`, `Continue`, `StartCold` and `GiveUp`."""
 
-    def __init__(self, runtime: WorkloadRuntime, store: SnapshotStore, staging: Staging, threads: StoreThreads) -> None:
+    def __init__(
+        self,
+        runtime: WorkloadRuntime,
+        store: SnapshotStore,
+        staging: Staging,
+        threads: StoreThreads,
+        continued: Callable[[SnapshotRef], None] = lambda _: None,
+    ) -> None:
+        """`continued` is called with the snapshot of a workload that runs again."""
         self._runtime = runtime
         self._store = store
         self._staging = staging
         self._threads = threads
+        self._continued = continued
 
     async def remove_all_but(self, restore_uids: Collection[str]) -> None:
         """See `Staging.remove_all_but`."""
@@ -83,6 +92,7 @@ class Returns:
             except CedanaSchedError as error:
                 await asyncio.to_thread(self._staging.remove, uid)
                 return orders.ContinueFailed(uid, "; ".join((str(error), *error.evidence[-3:])))
+        self._continued(order.snapshot)
         await asyncio.to_thread(self._staging.remove, uid)
         return orders.Continued(uid)
 

@@ -17,6 +17,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
 from cedana_sched.service.configuration import ComponentConfiguration, Port
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.node_cache import CACHE_BYTES
 
 NODE_VARIABLE = "NODE_NAME"
 
@@ -68,6 +69,8 @@ class AgentConfiguration(ComponentConfiguration):
     state: Path = Path("/run/cedana-sched")
     data: Path = Path("/var/lib/cedana-sched")
     kubelet: Path = Path("/var/lib/kubelet")
+    cache_bytes: Annotated[int, Field(ge=0)] = CACHE_BYTES
+    """The most that copies of page fingerprints may take in `data`; 0 keeps none, and fetches them while frozen."""
     hold_port: Port = 10352
     """Where preStop hooks ask, on the loopback address only."""
     operations_port: Port = 10351

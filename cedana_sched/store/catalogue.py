@@ -8,7 +8,7 @@ the smaller name, and its writer finds out by looking again (`commit.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -53,9 +53,14 @@ class Catalogue:
 
     def generations(self, folder: str) -> Generations:
         """Everything below a snapshots folder, or below one identity's."""
+        return self.generations_of(self._backend.list(folder))
+
+    @staticmethod
+    def generations_of(entries: Iterable[Entry]) -> Generations:
+        """What a listing of a snapshots folder says."""
         committed: dict[SnapshotRef, Entry] = {}
         removed: set[SnapshotRef] = set()
-        for entry in self._backend.list(folder):
+        for entry in entries:
             file = layout.parse_generation_key(entry.key)
             if file is None or file.kind == "claim":
                 continue
@@ -87,8 +92,8 @@ class Catalogue:
             raise self._explained(ref, error) from error
         self._must_be(ref, summary)
         with self._lock:
-            if len(self._summaries) >= MOST_REMEMBERED:
-                self._summaries.clear()
+            while len(self._summaries) >= MOST_REMEMBERED:
+                del self._summaries[next(iter(self._summaries))]
             self._summaries[entry] = summary
         return summary
 

@@ -27,12 +27,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError, StoreUnavailableError
+from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, read_intents
+from cedana_sched.store.references import read_references
 
 COMMIT_WINDOW_SECONDS = 120.0
 """Longest time between a writer's look at its packs and its writing of the manifest."""
@@ -49,15 +50,9 @@ class GarbageReport(msgspec.Struct, frozen=True):
     removed_packs: int = 0
     removed_bytes: int = 0
     removed_others: int = 0
+    is_empty: bool = False
+    """Nothing is left in the namespace that another run would have to look at."""
     blocked_by: tuple[str, ...] = ()
-
-
-class _References(msgspec.Struct, frozen=True):
-    """What the committed manifests need."""
-
-    packs: set[str]
-    page_indexes: set[str]
-    unreadable: tuple[str, ...]
 
 
 def condemned_packs(backend: Backend, namespace: str) -> set[str]:
@@ -106,7 +101,6 @@ class _Run:
         self, backend: Backend, catalogue: Catalogue, namespace: str, grace_seconds: float, time_to_live_seconds: float
     ) -> None:
         self._backend = backend
-        self._catalogue = catalogue
         self._namespace = namespace
         self._grace_seconds = grace_seconds
         self._time_to_live = time_to_live_seconds
@@ -116,7 +110,9 @@ class _Run:
         self._pages = list(backend.list(layout.pages_folder(namespace)))
         self._markers = {_name(entry): entry for entry in backend.list(layout.condemned_folder(namespace))}
         self._intents = self._read_intents(now)
-        self._references = self._read_references()
+        self._files = list(backend.list(layout.snapshots_folder(namespace)))
+        self._generations = catalogue.generations_of(self._files)
+        self._references = read_references(backend, catalogue, namespace, self._generations)
 
     def run(self) -> GarbageReport:
         unneeded = {name for name in self._packs if self._is_unneeded(name)}
@@ -138,6 +134,7 @@ class _Run:
             removed_bytes=sum(self._packs[name].size for name in doomed),
             removed_others=len(others) + swept,
             blocked_by=self._references.unreadable,
+            is_empty=not (self._packs.keys() - doomed or self._generations.committed or self._intents.live),
         )
 
     def _is_old(self, entry: Entry) -> bool:
@@ -165,24 +162,6 @@ class _Run:
     def _read_intents(self, now: float) -> Intents:
         return read_intents(self._backend, self._namespace, now=now, time_to_live_seconds=self._time_to_live)
 
-    def _read_references(self) -> _References:
-        packs: set[str] = set()
-        page_indexes: set[str] = set()
-        unreadable: list[str] = []
-        generations = self._catalogue.generations(layout.snapshots_folder(self._namespace))
-        for ref, entry in generations.committed.items():
-            try:
-                summary = self._catalogue.summary(ref, entry)
-            except NotFoundError:
-                continue
-            except (IntegrityError, IncompatibleError):
-                unreadable.append(str(ref))
-                continue
-            packs.update(summary.packs)
-            if summary.page_index:
-                page_indexes.add(summary.page_index)
-        return _References(packs, page_indexes, tuple(unreadable))
-
     def _dead_intents(self) -> list[str]:
         entries = (self._backend.stat(key) for key in self._intents.stale)
         return [entry.key for entry in entries if entry is not None and self._is_old(entry)]
@@ -200,13 +179,12 @@ class _Run:
 
     def _served_generation_files(self) -> list[str]:
         """Claims of the dead, manifests that lost or are removed, and all but the newest `removed` of an identity."""
-        folder = layout.snapshots_folder(self._namespace)
         files = [
             (file, entry)
-            for entry in self._backend.list(folder)
+            for entry in self._files
             if (file := layout.parse_generation_key(entry.key)) is not None and self._is_old(entry)
         ]
-        committed = {entry.key for entry in self._catalogue.generations(folder).committed.values()}
+        committed = {entry.key for entry in self._generations.committed.values()}
         newest: dict[Identity, int] = {}
         for file, _ in files:
             if file.kind != "claim":

@@ -8,6 +8,8 @@ v1/<namespace>/packs/<writer>-<number>                              chunks, one 
                pages/<id>/<index>/<container>/<generation>-<writer>                page fingerprints
                intents/<writer>                                    a writer at work, by its heartbeat
                condemned/<pack>                                    a pack that is about to be collected
+               references                                          what committed manifests name, for collections
+               collector                                           who collects, and when somebody did last
 """
 
 from __future__ import annotations
@@ -53,6 +55,14 @@ def intents_folder(namespace: str) -> str:
 
 def condemned_folder(namespace: str) -> str:
     return f"{ROOT}/{namespace}/condemned"
+
+
+def references_key(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/references"
+
+
+def collector_key(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/collector"
 
 
 def pages_folder(namespace: str) -> str:

@@ -32,6 +32,7 @@ from cedana_sched.store.previous import load_previous, load_previous_manifest
 from cedana_sched.store.reader import Progress, SnapshotReader
 from cedana_sched.store.retention import expired, remove_snapshot, without_last_whole
 from cedana_sched.store.s3 import S3Backend
+from cedana_sched.store.turns import Turn, take_turn
 from cedana_sched.store.verify import VerifyReport, verify_snapshot
 from cedana_sched.store.writer import SnapshotWriter
 
@@ -212,6 +213,15 @@ class SnapshotStore:
                 time_to_live_seconds=self._time_to_live,
             )
             for one in namespaces
+        )
+
+    def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
+        """One run over a namespace, unless another node runs or ran less than `every_seconds` ago; see `turns.py`."""
+        return take_turn(
+            self._backend,
+            namespace,
+            every_seconds,
+            lambda: collect_garbage(self._backend, self._catalogue, namespace, time_to_live_seconds=self._time_to_live),
         )
 
     def prefetch(self, ref: SnapshotRef) -> None:

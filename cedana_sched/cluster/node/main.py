@@ -80,6 +80,7 @@ class _Agent:
             storage=configuration.storage,
             toolchain=installed.toolchain,
             cache_directory=data / "cache",
+            cache_bytes=configuration.cache_bytes,
             state_directory=data,
             launcher=ENTER_HOST,
         )

@@ -20,6 +20,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.node_cache import CACHE_BYTES
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.integration.containers.pods import Node, Pod
 
@@ -90,6 +91,7 @@ class Laboratory:
             store=self.storage.reveal(),
             toolchain=self.toolchain,
             cache_directory=str(default_cache_dir()),
+            cache_bytes=CACHE_BYTES,
             work_directory=str(self.folder / "captures" / uid),
             compression="lz4",
             reason="Test",

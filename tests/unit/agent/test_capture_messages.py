@@ -27,6 +27,7 @@ def request(*containers: RunningContainer) -> CaptureRequest:
         store={"url": "/store"},
         toolchain=Toolchain("4.2.1", Path("/criu"), Path("/tini"), Path("/nft"), Path("/python"), Path("/preload.so")),
         cache_directory="/cache",
+        cache_bytes=1 << 30,
         work_directory="/captures/c1",
         compression="lz4",
         reason="Preempted",

@@ -13,9 +13,13 @@ from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed
+from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed, Retain, Retained
+from cedana_sched.model.policy import Retention
+from cedana_sched.store.garbage import GarbageReport
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.turns import Completed, Turn
+from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import FakeRuntime, agent_of
 
@@ -64,16 +68,26 @@ async def test_store_that_cannot_be_written_is_said(
 
 
 class _Collected:
-    """A store that counts the runs; the numbers in `fails` fail."""
+    """A store that counts the runs; the numbers in `fails` fail, and those in `others` were another node's."""
 
-    def __init__(self, *fails: int) -> None:
+    def __init__(self, *fails: int, others: tuple[Turn, ...] = ()) -> None:
         self.runs: list[str] = []
+        self.turns = 0
         self._fails = fails
+        self._others = list(others)
 
-    def collect_garbage(self, namespace: str) -> None:
+    def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
+        self.turns += 1
+        if self._others:
+            return self._others.pop(0)
         self.runs.append(namespace)
         if len(self.runs) in self._fails:
             raise StoreUnavailableError("the store does not answer", remedy="wait")
+        return Turn(GarbageReport(namespace), Completed(0, 0))
+
+
+def _garbage(store: _Collected) -> Garbage:
+    return Garbage(cast("SnapshotStore", store), StoreThreads(), every_seconds=0, second_run_seconds=0)
 
 
 async def _settled(garbage: Garbage) -> None:
@@ -84,7 +98,7 @@ async def _settled(garbage: Garbage) -> None:
 
 async def test_garbage_of_many_removals_is_collected_in_two_runs() -> None:
     store = _Collected()
-    garbage = Garbage(cast("SnapshotStore", store), StoreThreads(), second_run_seconds=0)
+    garbage = _garbage(store)
     for _ in range(5):
         garbage.left_over("bio")
     await _settled(garbage)
@@ -95,15 +109,49 @@ async def test_garbage_of_many_removals_is_collected_in_two_runs() -> None:
 
 
 async def test_run_that_fails_is_made_up_for() -> None:
-    store = _Collected(1)
-    garbage = Garbage(cast("SnapshotStore", store), StoreThreads(), second_run_seconds=0)
+    store = _Collected(1, 3)
+    garbage = _garbage(store)
     garbage.left_over("bio")
     await _settled(garbage)
-    assert store.runs == ["bio"] * 4, "the second one only condemns, then"
+    assert store.runs == ["bio"] * 4, "two that failed, and two that did not"
+
+
+async def test_run_of_another_node_that_began_after_the_removal_counts() -> None:
+    """Only such a one: an earlier one has not seen what was removed, and one under way may not have."""
+    before, nobody_yet, after = Completed(9e9, 9e9), None, Completed(-60, -60)
+    store = _Collected(others=(Turn(None, before), Turn(None, nobody_yet), Turn(None, after)))
+    garbage = _garbage(store)
+    garbage.left_over("bio")
+    await _settled(garbage)
+    assert store.turns == 4
+    assert store.runs == ["bio"], "the second run is made here"
 
 
 async def test_agent_that_ends_does_not_wait_for_the_second_run() -> None:
     store = _Collected()
     garbage = Garbage(cast("SnapshotStore", store), StoreThreads())
+    garbage.start()
     garbage.left_over("bio")
     await asyncio.wait_for(garbage.close(), 5)
+
+
+async def test_retaining_reads_its_own_replica_and_leaves_the_collection_for_later(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SnapshotStore.open(StorageConfig(path=place))
+    for index in range(6):
+        for _ in range(3):
+            take(store, Identity("bio", "md", index), {"pages-1.img": PAGES})
+    counting = CountingBackend(place)
+    monkeypatch.setattr("cedana_sched.store.snapshots.open_backend", lambda _: counting)
+    agent = _agent(tmp_path, place)
+
+    retain = Retain("c1", Identity("bio", "md", 2), Retention(keep_last=1), spare=(1,))
+    (outcome,) = [outcome async for outcome in agent.perform(retain)]
+
+    assert outcome == Retained("c1", (SnapshotRef(Identity("bio", "md", 2), 2),))
+    assert list(agent._garbage._collecting) == ["bio"]
+    assert all("/snapshots/md/2/" in key for key in counting.keys_read)
+    assert counting.reads <= 4
+    assert counting.keys_listed <= 4 * 4
+    await agent._garbage.close()

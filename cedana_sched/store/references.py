@@ -1,0 +1,131 @@
+"""What the committed manifests of a namespace need, and what of that is remembered from one collection to the next.
+
+A manifest never changes, so what it names needs to be read once. A collection leaves that in the object `references`,
+by the key, size and date of each manifest, and the next one, on whichever node, reads only manifests that are new. The
+object is an aid: lost or damaged, everything is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import structlog
+import zstandard
+from blake3 import blake3
+
+from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+from cedana_sched.store.catalogue import Catalogue, Generations
+
+MOST_REMEMBERED = 100_000
+"""Manifests of one namespace; those beyond are read each time."""
+_READERS = 8
+_FEW = 32
+"""So many are read one after the other: usually the handful that is new since the last collection."""
+_DIGEST_BYTES = 32
+
+_log = structlog.get_logger(__name__)
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True):
+    """What one manifest names."""
+
+    packs: tuple[str, ...]
+    page_index: str | None
+
+
+class _Remembered(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    size: int
+    modified: float
+    named: Named
+
+
+class References(msgspec.Struct, frozen=True):
+    """What the committed manifests of a namespace need."""
+
+    packs: set[str]
+    page_indexes: set[str]
+    unreadable: tuple[str, ...]
+    """Manifests that may name anything."""
+
+
+_decoder = msgspec.msgpack.Decoder(list[_Remembered])
+
+
+def read_references(backend: Backend, catalogue: Catalogue, namespace: str, generations: Generations) -> References:
+    """Read the manifests that are not remembered, and remember them.
+
+    Raises:
+        StoreUnavailableError: one could not be read now.
+    """
+    known = _recall(backend, namespace)
+    rows = generations.committed
+    fresh = _read(catalogue, [(ref, entry) for ref, entry in rows.items() if entry not in known])
+    needed = {entry: named for entry in rows.values() if (named := known.get(entry) or fresh.get(entry)) is not None}
+    if needed.keys() != known.keys():
+        _remember(backend, namespace, needed)
+    packs: set[str] = set()
+    for named in needed.values():
+        packs.update(named.packs)
+    return References(
+        packs,
+        {named.page_index for named in needed.values() if named.page_index},
+        tuple(str(ref) for ref, entry in rows.items() if entry in fresh and fresh[entry] is None),
+    )
+
+
+def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[Entry, Named | None]:
+    """What these manifests name; None for one that cannot be read, and nothing for one that was removed meanwhile."""
+
+    def read(row: tuple[SnapshotRef, Entry]) -> tuple[Entry, Named | None] | None:
+        ref, entry = row
+        try:
+            summary = catalogue.summary(ref, entry)
+        except NotFoundError:
+            return None
+        except (IntegrityError, IncompatibleError):
+            return entry, None
+        return entry, Named(summary.packs, summary.page_index)
+
+    if len(rows) <= _FEW:
+        found: Iterable[tuple[Entry, Named | None] | None] = [read(row) for row in rows]
+    else:
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="store-references") as pool:
+            found = list(pool.map(read, rows))
+    return dict(one for one in found if one is not None)
+
+
+def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
+    try:
+        data = backend.get(layout.references_key(namespace))
+    except MissingObjectError:
+        return {}
+    digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if blake3(body).digest() != digest:
+        _log.warning("references_read_anew", namespace=namespace, why="they are damaged")
+        return {}
+    try:
+        rows = _decoder.decode(zstandard.ZstdDecompressor().decompress(body))
+    except (zstandard.ZstdError, msgspec.MsgspecError) as error:  # of another version
+        _log.warning("references_read_anew", namespace=namespace, why=str(error))
+        return {}
+    return {Entry(row.key, row.size, row.modified): row.named for row in rows}
+
+
+def _remember(backend: Backend, namespace: str, needed: dict[Entry, Named]) -> None:
+    """Never a reason for a collection to fail: what is not remembered is read again."""
+    key = layout.references_key(namespace)
+    try:
+        if not needed:
+            backend.delete([key])
+            return
+        rows = [_Remembered(*entry, named) for entry, named in sorted(needed.items())[:MOST_REMEMBERED]]
+        body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(rows))
+        backend.put(key, blake3(body).digest() + body)
+    except CedanaSchedError as error:
+        _log.warning("references_not_remembered", namespace=namespace, why=str(error))

@@ -1,0 +1,111 @@
+"""Which of many nodes collects the garbage of a namespace, and when: one at a time, and not too often.
+
+A collection lists the whole namespace, so a thousand nodes that each save one workload must not run a thousand. The
+object `collector` says who collects, and when the last run began and ended, by the store's clock. Two nodes may still
+begin at once, which is safe (`garbage.py`), only twice the work; whoever dies within a run is passed over later.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.garbage import GarbageReport
+
+RUN_SECONDS = 1800.0
+"""A run that takes longer is taken for one whose process died."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """A run that was completed, of whichever node: seconds from its begin, and from its end, until now."""
+
+    began_ago: float
+    ended_ago: float
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What became of a turn. `report` is None where another node collects now, or did lately."""
+
+    report: GarbageReport | None
+    last: Completed | None
+
+
+class _State(msgspec.Struct, frozen=True):
+    collector: str
+    running_since: float | None
+    began: float | None = None
+    ended: float | None = None
+
+
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
+def take_turn(backend: Backend, namespace: str, every_seconds: float, collect: Callable[[], GarbageReport]) -> Turn:
+    """Collect, unless another node does, or the last run ended less than `every_seconds` ago.
+
+    Raises:
+        StoreError: the store failed; another turn may be taken at once.
+    """
+    key = layout.collector_key(namespace)
+    now = backend.now()
+    state = _read(backend, key)
+    if state is not None and _is_not_due(state, now, every_seconds):
+        return Turn(None, _completed(state, now))
+    before = state or _State("", None)
+    mine = msgspec.structs.replace(before, collector=uuid.uuid4().hex, running_since=now)
+    _write(backend, key, mine)
+    state = _read(backend, key)
+    if state is None or state.collector != mine.collector:  # another has begun at the same moment, and goes on
+        return Turn(None, _completed(before, now))
+    try:
+        report = collect()
+    except BaseException:
+        _withdraw(backend, key, before)
+        raise
+    ended = backend.now()
+    done = _State(mine.collector, None, now, ended)
+    if report.is_empty:
+        backend.delete([key])
+    else:
+        _write(backend, key, done)
+    return Turn(report, _completed(done, ended))
+
+
+def _is_not_due(state: _State, now: float, every_seconds: float) -> bool:
+    runs = state.running_since is not None and now - state.running_since < RUN_SECONDS
+    return runs or (state.ended is not None and now - state.ended < every_seconds)
+
+
+def _completed(state: _State, now: float) -> Completed | None:
+    if state.began is None or state.ended is None:
+        return None
+    return Completed(now - state.began, now - state.ended)
+
+
+def _read(backend: Backend, key: str) -> _State | None:
+    try:
+        return _decoder.decode(backend.get(key))
+    except MissingObjectError:
+        return None
+    except msgspec.MsgspecError as error:
+        _log.warning("collector_unreadable", key=key, why=str(error))
+        return None
+
+
+def _write(backend: Backend, key: str, state: _State) -> None:
+    backend.put(key, msgspec.msgpack.encode(state))
+
+
+def _withdraw(backend: Backend, key: str, before: _State) -> None:
+    try:
+        _write(backend, key, before)
+    except CedanaSchedError as error:  # it runs out by itself
+        _log.info("collection_not_withdrawn", key=key, why=str(error))
