@@ -28,7 +28,19 @@ from cedana_sched.store.check import StoreReport
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _DRAWING = re.compile(r"^\S.*\n {8,}\S", re.MULTILINE)
-_EXPLAINED = ("layout", "format", "commit", "pages", "streams", "packs", "intents", "garbage", "capabilities")
+_EXPLAINED = (
+    "layout",
+    "format",
+    "commit",
+    "pages",
+    "streams",
+    "packs",
+    "intents",
+    "garbage",
+    "turns",
+    "references",
+    "capabilities",
+)
 _SHAPES: dict[type[msgspec.Struct], str] = {
     views.JobView: "`describe`, `submit`, `wait` and what changes a job print one, `ps` a list",
     views.RunView: "one incarnation of a job's processes",

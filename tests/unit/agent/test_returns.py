@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from pathlib import Path
 
 import pytest
 
 from cedana_sched.agent.facts import compatibility
+from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
@@ -17,6 +20,8 @@ from cedana_sched.model.manifest import SnapshotMetadata
 from cedana_sched.snapshot.restore import RestoreInterruptedError
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
+from tests.servers.counting import CountingBackend
+from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
 MD = Identity("default", "md")
@@ -115,3 +120,35 @@ async def test_only_the_restores_that_somebody_waits_for_keep_their_disk(bench: 
     await bench.returns.remove_all_but({"r2"})
     assert (bench.staging.restore_facts("r1"), bench.staging.restore_facts("r2")) == (None, FACTS)
     assert not bench.staging.images("r1").exists()
+
+
+async def test_what_the_next_dump_needs_is_fetched_once_the_workload_runs_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    memory = random.Random(1).randbytes(50 * 4096)
+    ref = take(bench.store, MD, {"pages-1.img": memory}).ref
+    backend = CountingBackend(tmp_path / "store")
+    store = SnapshotStore(backend, cache_directory=tmp_path / "cache")
+    prefetching = Prefetching(store, bench.threads)
+    returns = Returns(bench.runtime, store, bench.staging, bench.threads, prefetching.begin)
+    bench.staging.images("r1").mkdir(parents=True)
+    (bench.staging.images("r1").parent / "r1.facts").write_bytes(b"{}")
+
+    assert await returns.continue_(orders.Continue("r1", WORKLOAD, ref)) == orders.Continued("r1")
+    async with asyncio.timeout(5):
+        await asyncio.gather(*prefetching._tasks.values())
+
+    (copy,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert copy.stat().st_size == 50 * 16
+    backend.forget()
+    assert take(store, MD, {"pages-1.img": memory}).summary.stats.new_bytes == 0
+    assert not [key for key in backend.keys_read if "/pages/" in key]
+    await prefetching.close()
+
+
+async def test_a_prefetch_that_fails_costs_nothing_else(bench: Bench) -> None:
+    prefetching = Prefetching(bench.store, bench.threads)
+    prefetching.begin(SnapshotRef(MD, 7))
+    (task,) = prefetching._tasks.values()
+    async with asyncio.timeout(5):
+        await task
+    assert not prefetching._tasks
