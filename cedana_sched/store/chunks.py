@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -34,12 +35,18 @@ class ChunkPipeline:
     """Numbers chunks and stores them. Numbers are given at once, locations are known after `drain`."""
 
     def __init__(
-        self, packs: PackWriter, writer: str, compressor: Compressor, stored: dict[bytes, Location] | None = None
+        self,
+        packs: PackWriter,
+        writer: str,
+        compressor: Compressor,
+        earlier: Callable[[bytes], Location | None] = lambda _: None,
     ) -> None:
+        """`earlier` finds a chunk of an earlier generation by its digest."""
         self._packs = packs
         self._writer = writer
         self._compressor = compressor
-        self._stored = stored or {}
+        self._earlier = earlier
+        self._stored: dict[bytes, Location] = {}
         threads = min(MAX_THREADS, max(2, len(os.sched_getaffinity(0))))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="store-chunk")
         self._slots = threading.BoundedSemaphore(2 * threads)
@@ -120,7 +127,7 @@ class ChunkPipeline:
             return
         with memoryview(buffer)[:length] as chunk:
             digest = blake3(chunk).digest()
-            location = self._stored.get(digest)
+            location = self._stored.get(digest) or self._earlier(digest)
             repeated = location is not None
             if location is None:
                 location = self._append(chunk, digest)

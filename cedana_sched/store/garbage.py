@@ -24,6 +24,7 @@ no pack of its namespace is removed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -39,6 +40,8 @@ COMMIT_WINDOW_SECONDS = 120.0
 """Longest time between a writer's look at its packs and its writing of the manifest."""
 GRACE_SECONDS = 900.0
 """Age at which a condemned pack is removed."""
+
+_FEW, _LOOKERS = 32, 16
 
 
 class GarbageReport(msgspec.Struct, frozen=True):
@@ -67,14 +70,22 @@ def require_packs(backend: Backend, namespace: str, writer: str, packs: Iterable
         StoreUnavailableError: one of them was given up while the snapshot was taken.
     """
     lost = condemned_packs(backend, namespace).intersection(packs)
-    lost.update(
-        pack
-        for pack in packs
-        if layout.pack_writer(pack) != writer and backend.stat(layout.pack_key(namespace, pack)) is None
-    )
+    lost.update(_missing(backend, namespace, [pack for pack in packs if layout.pack_writer(pack) != writer]))
     if lost:
         sentence = f"pack {min(lost)}, which the snapshot refers to, was given up while it was taken"
         raise StoreUnavailableError(sentence, remedy="take the snapshot again; it will be written in full")
+
+
+def _missing(backend: Backend, namespace: str, packs: list[str]) -> list[str]:
+    """Those that are not there. A large workload has thousands of them, and is frozen meanwhile."""
+
+    def is_missing(pack: str) -> bool:
+        return backend.stat(layout.pack_key(namespace, pack)) is None
+
+    if len(packs) <= _FEW:
+        return [pack for pack in packs if is_missing(pack)]
+    with ThreadPoolExecutor(_LOOKERS, thread_name_prefix="store-look") as pool:
+        return [pack for pack, missing in zip(packs, pool.map(is_missing, packs), strict=True) if missing]
 
 
 def collect_garbage(

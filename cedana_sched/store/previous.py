@@ -5,6 +5,7 @@ Nothing here is needed for a correct snapshot, so whatever cannot be read is not
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 import structlog
@@ -27,13 +28,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Previous:
-    """The previous generation, loaded. `pages` finds a page, `location` says where its chunk lies."""
+    """The previous generation, loaded. `pages` finds a page, `location` says where its chunk lies.
+
+    Made while the workload is frozen: there is no object for each chunk before it is needed.
+    """
 
     def __init__(self, manifest: Manifest, pages: KnownPages, reusable: list[bool]) -> None:
         self.pages = pages
         self._manifest = manifest
         self._reusable = reusable
         self._locations: dict[int, Location] = {}
+        first_eight_bytes = memoryview(manifest.chunks.digests).cast("Q")[::4]
+        self._numbers = dict(zip(first_eight_bytes, range(len(first_eight_bytes)), strict=True))
 
     def location(self, chunk: int) -> Location:
         """Where the chunk of that number in the previous manifest lies."""
@@ -43,14 +49,13 @@ class Previous:
             found = self._locations[chunk] = Location(row, self._manifest.summary.packs[row.pack])
         return found
 
-    def by_digest(self) -> dict[bytes, Location]:
-        """The chunks that may be named again."""
-        return {
-            location.chunk.digest: location
-            for number, usable in enumerate(self._reusable)
-            if usable
-            for location in (self.location(number),)
-        }
+    def chunk_of(self, digest: bytes) -> Location | None:
+        """Where the chunk of this digest lies, if it may be named again."""
+        number = self._numbers.get(int.from_bytes(digest[:8], sys.byteorder))
+        if number is None or not self._reusable[number]:
+            return None
+        location = self.location(number)
+        return location if location.chunk.digest == digest else None
 
 
 def load_previous_manifest(catalogue: Catalogue, ref: SnapshotRef | None) -> Manifest | None:

@@ -71,8 +71,8 @@ class SnapshotWriter:
         self._cache = cache
         namespace = ref.identity.namespace
         self._packs = PackWriter(backend, lambda n: layout.pack_key(namespace, f"{writer}-{n:06d}"), pack_bytes)
-        stored = previous.by_digest() if previous else None
-        self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), stored)
+        earlier = previous.chunk_of if previous else lambda _: None
+        self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), earlier)
         self._fingerprints = Fingerprints(seed)
         self._index = PageIndexWriter(backend, layout.pages_key(ref, writer), cache.new_copy(ref, writer))
         self._counters = Counters()
