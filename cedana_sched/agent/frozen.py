@@ -77,7 +77,7 @@ class FrozenWorkloads:
                 await asyncio.to_thread(freezer.thaw_together, running.freezers)
             self._forget(checkpoint_uid, workload)
 
-    async def kill(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
+    async def kill(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         """End it without letting it execute another instruction; see `WorkloadRuntime.end_frozen`.
 
         Raises:
@@ -85,7 +85,7 @@ class FrozenWorkloads:
         """
         self.close(checkpoint_uid)
         async with self._turn(workload):
-            is_dead = await self._runtime.end_frozen(checkpoint_uid, workload)
+            is_dead = await self._runtime.end_frozen(checkpoint_uid, workload, insist=insist)
             self._forget(checkpoint_uid, workload)
             return is_dead
 

@@ -125,7 +125,7 @@ class NodeAgent:
             case orders.Freeze():
                 return await self._freeze(order)
             case orders.Kill():
-                is_dead = await self._frozen.kill(order.checkpoint_uid, order.workload)
+                is_dead = await self._frozen.kill(order.checkpoint_uid, order.workload, insist=order.insist)
                 return orders.Killed(order.checkpoint_uid, doomed=not is_dead)
             case orders.Resume():
                 await self._frozen.thaw(order.checkpoint_uid, order.workload)

@@ -59,11 +59,12 @@ class WorkloadRuntime(Protocol):
         """Where its processes are; None when it has none (any more), or `end_frozen` was called for it."""
         ...
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         """End a frozen workload whose snapshot is committed: none of its processes executes another instruction.
 
         It may return False while they are still there, frozen, when their owner must say first that they may go (a pod
-        is deleted): the runtime kills them then. Whoever asks for them meanwhile is told that there are none.
+        is deleted): the runtime kills them then, or when it is called again to `insist`, and at no other time. Whoever
+        asks for them meanwhile is told that there are none.
 
         Raises:
             FreezerError: some process did not go in time.

@@ -40,6 +40,8 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
 
     checkpoint_uid: str
     workload: WorkloadRef
+    insist: bool = False
+    """Whether it dies now: its eviction was released, and its owner has not said for long that it may go."""
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
@@ -163,7 +165,8 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):
 class Killed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     doomed: bool = False
-    """It is still there, frozen, and dies when its owner says so (a pod is deleted): until then `Resume` spares it."""
+    """It is still there, frozen, and dies when its owner says so (a pod is deleted), or when a `Kill` insists: until
+    then `Resume` spares it."""
 
 
 class Resumed(msgspec.Struct, frozen=True, tag=True):

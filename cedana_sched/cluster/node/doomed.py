@@ -2,8 +2,8 @@
 
 A container that dies in a pod which nobody has deleted is a failure, which a Job counts. So a pod that is to end stays
 frozen, and doomed, until its deletion shows (in a watch, or by the kubelet's preStop call). The kubelet alone could not
-end it: SIGTERM does not reach what is frozen. A pod that was released and is not deleted all the same is killed after
-`PATIENCE_SECONDS`.
+end it: SIGTERM does not reach what is frozen. Nothing is killed here by time: the coordinator, which keeps when an
+eviction was released, orders the end of a pod that is not deleted all the same.
 
 Who is doomed is written down on the host's /run, so that an agent that is started anew still ends it.
 """
@@ -11,7 +11,6 @@ Who is doomed is written down on the host's /run, so that an agent that is start
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +18,6 @@ from typing import Self
 from weakref import WeakValueDictionary
 
 import structlog
-
-from cedana_sched.model.errors import CedanaSchedError
-
-PATIENCE_SECONDS = 60.0
 
 log = structlog.get_logger()
 
@@ -40,24 +35,20 @@ class DoomedPods:
         self._kill = kill
         self._deleted: set[str] = set()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._timers: dict[str, asyncio.Task[None]] = {}
+        self._doomed: set[str] = set()
 
     async def __aenter__(self) -> Self:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in self._directory.iterdir():
-            self._wait_for_deletion(path.name, path.stat().st_mtime)
+        self._doomed = {path.name for path in self._directory.iterdir()}
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        timers = list(self._timers.values())
-        for timer in timers:
-            timer.cancel()
-        await asyncio.gather(*timers, return_exceptions=True)
+        """Who is doomed is written down."""
 
     def __contains__(self, pod_uid: str) -> bool:
-        return pod_uid in self._timers
+        return pod_uid in self._doomed
 
     async def doom(self, pod_uid: str, checkpoint_uid: str) -> bool:
         """End this frozen pod as soon as it is deleted; at once if that has been seen: True then.
@@ -68,15 +59,25 @@ class DoomedPods:
         if pod_uid in self._deleted:
             await self._end(pod_uid)
             return True
-        if pod_uid not in self._timers:
+        if pod_uid not in self._doomed:
             (self._directory / pod_uid).write_text(checkpoint_uid)
-            self._wait_for_deletion(pod_uid, time.time())
+            self._doomed.add(pod_uid)
         return False
+
+    async def end(self, pod_uid: str, checkpoint_uid: str) -> None:
+        """Do not wait for its deletion any more; nothing happens unless this checkpoint dooms it.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        if pod_uid in self._doomed and self._doomed_by(pod_uid) == checkpoint_uid:
+            log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid)
+            await self._end(pod_uid)
 
     async def spare(self, pod_uid: str, checkpoint_uid: str) -> None:
         """It is not to end after all, if this checkpoint is why it was. Too late once its deletion has been seen."""
         async with self._turns.setdefault(pod_uid, asyncio.Lock()):  # not while it is being ended
-            if pod_uid in self._timers and pod_uid not in self._deleted and self._doomed_by(pod_uid) == checkpoint_uid:
+            if pod_uid in self._doomed and pod_uid not in self._deleted and self._doomed_by(pod_uid) == checkpoint_uid:
                 self._release(pod_uid)
 
     async def deleted(self, pod_uid: str) -> None:
@@ -86,24 +87,13 @@ class DoomedPods:
             FreezerError: some process did not go in time.
         """
         self._deleted.add(pod_uid)
-        if pod_uid in self._timers:
+        if pod_uid in self._doomed:
             await self._end(pod_uid)
 
     def gone(self, pod_uid: str) -> None:
         """The pod is no more: forget it."""
         self._deleted.discard(pod_uid)
         self._release(pod_uid)
-
-    def _wait_for_deletion(self, pod_uid: str, since: float) -> None:
-        self._timers[pod_uid] = asyncio.create_task(self._insist(pod_uid, since), name=f"doomed pod {pod_uid}")
-
-    async def _insist(self, pod_uid: str, since: float) -> None:
-        await asyncio.sleep(max(0.0, since + PATIENCE_SECONDS - time.time()))
-        log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid, seconds=PATIENCE_SECONDS)
-        try:
-            await self._end(pod_uid)
-        except CedanaSchedError as error:  # it stays doomed: its deletion tries again
-            log.warning("pod does not end", pod=pod_uid, why=str(error))
 
     async def _end(self, pod_uid: str) -> None:
         """One at a time: the watch and the kubelet's call come together."""
@@ -118,7 +108,5 @@ class DoomedPods:
             return ""
 
     def _release(self, pod_uid: str) -> None:
-        timer = self._timers.pop(pod_uid, None)
-        if timer is not None and timer is not asyncio.current_task():
-            timer.cancel()
+        self._doomed.discard(pod_uid)
         (self._directory / pod_uid).unlink(missing_ok=True)

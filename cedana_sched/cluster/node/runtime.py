@@ -99,12 +99,15 @@ class PodRuntime:
         restored = await self._returns.was_restored(workload)
         return await asyncio.to_thread(self._look, workload.uid, restored=restored)
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
-        """Kill it when it is deleted; see `DoomedPods`.
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
+        """Kill it when it is deleted, or now; see `DoomedPods`.
 
         Raises:
-            FreezerError: it is deleted already, and some process did not go in time.
+            FreezerError: it is deleted already, or is to die now, and some process did not go in time.
         """
+        if insist:
+            await self._doomed.end(workload.uid, checkpoint_uid)
+            return True
         return await self._doomed.doom(workload.uid, checkpoint_uid)
 
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:

@@ -24,7 +24,7 @@ from cedana_sched.coordinator.core.instructions import (
     Severity,
     Tell,
 )
-from cedana_sched.coordinator.core.invariants import violations
+from cedana_sched.coordinator.core.invariants import forbidden_order, violations
 from cedana_sched.coordinator.core.machine import Core
 from cedana_sched.coordinator.core.timing import Timing
 
@@ -47,5 +47,6 @@ __all__ = [
     "Tell",
     "Tick",
     "Timing",
+    "forbidden_order",
     "violations",
 ]

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from cedana_sched.coordinator.core import orders, words
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.model.records import Checkpoint, CheckpointStep
+from cedana_sched.model.orders import Order
+from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep
 
 DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, CheckpointStep.ABORTING})
 """Steps that cannot be taken back; they wait for the node's confirmation, also past the deadline."""
@@ -42,33 +43,78 @@ class CheckpointSteps:
             self._desk.answered(confirmed.uid)
             self.arm(confirmed)
 
-    def arm(self, checkpoint: Checkpoint) -> None:
-        """Set when it is looked at again."""
+    def ended(self, checkpoint: Checkpoint) -> None:
+        """Nothing of a settled checkpoint's workload is left, so that nobody needs to end it."""
+        if checkpoint.unconfirmed or checkpoint.doomed:
+            ended = replace(checkpoint, unconfirmed=False, doomed=False)
+            self._book.update(ended)
+            self._book.touched[ended.uid] = None
+            self._desk.answered(ended.uid)
+            self.arm(ended)
+
+    def ends_at(self, checkpoint: Checkpoint) -> float | None:
+        """When its doomed workload dies whether it is deleted or not; None while a hold that names it stands.
+
+        Every hold counts: other preemptions may have joined this checkpoint.
+        """
+        if not checkpoint.doomed or checkpoint.step is not CheckpointStep.READY:
+            return None
+        released = [checkpoint.finished_at or checkpoint.created_at]
+        for other in self._book.of_workload(checkpoint.workload.uid):
+            hold = self._book.holds.get(other.signal_uid)
+            if hold is None:
+                continue
+            if hold.step is not HoldStep.RELEASED or hold.released_at is None:
+                return None
+            released.append(hold.released_at)
+        return max(released) + self._desk.timing.patience
+
+    def is_overdue(self, checkpoint: Checkpoint) -> bool:
+        """Whether its doomed workload was released, and is still there after all patience."""
+        at = self.ends_at(checkpoint)
+        return at is not None and self._desk.now >= at
+
+    def order_of(self, checkpoint: Checkpoint, *, again: bool = False) -> Order | None:
+        """The order that it waits on; see `orders.of_checkpoint`."""
+        if self.is_overdue(checkpoint):
+            return orders.end(checkpoint)
+        return orders.of_checkpoint(checkpoint, self._desk.now, again=again)
+
+    def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
+        """Set when it is looked at again. `kept`: it could not be forgotten now."""
         timing, now = self._desk.timing, self._desk.now
-        repeat = self._desk.repeat_at(checkpoint.uid)
         if checkpoint.settled:
-            at = self.forget_at(checkpoint)
+            at = now + timing.remember if kept else self.forget_at(checkpoint)
         elif checkpoint.step in DECIDED:
             at = checkpoint.deadline + timing.confirm
         else:
             at = checkpoint.deadline
             if checkpoint.not_before is not None and checkpoint.not_before > now:
                 at = min(at, checkpoint.not_before)
-        self._desk.deadlines.set(checkpoint.uid, at if repeat is None else min(at, repeat))
+        earlier = self._desk.repeat_at(checkpoint.uid)
+        if earlier is None:
+            earlier = self.ends_at(checkpoint)
+        self._desk.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
 
     def forget_at(self, checkpoint: Checkpoint) -> float:
-        """A signal that is repeated later than its deadline does no harm, remembered or not."""
-        return max((checkpoint.finished_at or self._desk.now) + self._desk.timing.remember, checkpoint.deadline)
+        """A signal that is repeated later than its deadline does no harm, remembered or not.
 
-    def forget(self, checkpoint: Checkpoint) -> None:
-        """Drop it, together with its set, once its hold is released; a set with live members stays whole."""
+        Who is doomed is remembered until there was time to end it.
+        """
+        over = checkpoint.finished_at or self._desk.now
+        if checkpoint.doomed:
+            over = max(over, self.ends_at(checkpoint) or self._desk.now)
+        return max(over + self._desk.timing.remember, checkpoint.deadline)
+
+    def forget(self, checkpoint: Checkpoint) -> bool:
+        """Drop it, if its hold is forgotten; a set with live members stays whole."""
         hold = self._book.holds.get(checkpoint.signal_uid)
         if hold is not None or any(not member.settled for member in self._book.members(checkpoint)):
-            self._desk.deadlines.set(checkpoint.uid, self._desk.now + self._desk.timing.remember)
-            return
+            return False
         self._desk.answered(checkpoint.uid)
         self._desk.deadlines.set(checkpoint.uid, None)
         self._book.forget(checkpoint)
+        return True
 
     def _retain(self, checkpoint: Checkpoint) -> None:
         spare = {

@@ -19,13 +19,14 @@ from cedana_sched.model.orders import (
     Committed,
     Frozen,
     Killed,
+    Order,
     Progress,
     Resume,
     Resumed,
     Retained,
 )
 from cedana_sched.model.preemption import Signal, Verdict, Victim
-from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
+from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep
 
 CheckpointOutcome = Frozen | Progress | Committed | CheckpointFailed | Killed | Resumed | Aborted | Retained
 
@@ -102,7 +103,9 @@ class Checkpoints:
                 return
             if cause is Cause.FROZEN:
                 self._frozen_too_late(checkpoint)
-            elif cause is not Cause.KILLED or checkpoint.stops:
+            elif isinstance(outcome, Killed):
+                self._killed_again(checkpoint, doomed=outcome.doomed)
+            else:
                 self._steps.confirm(checkpoint)
 
     def cancel(self, signal_uid: str, why: str) -> None:
@@ -121,7 +124,7 @@ class Checkpoints:
             if not checkpoint.settled:
                 self._failures.ended(checkpoint, why)
             elif checkpoint.step is CheckpointStep.READY:
-                self._steps.confirm(checkpoint)
+                self._steps.ended(checkpoint)
 
     def node_lost(self, node: str) -> None:
         """Nothing of the node is left: what is committed stays good, all else there fails."""
@@ -130,7 +133,7 @@ class Checkpoints:
             if checkpoint.workload.node != node:
                 continue
             if checkpoint.settled:
-                self._steps.confirm(checkpoint)
+                self._steps.ended(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
                 self._steps.move(checkpoint, Cause.NODE_LOST, gone=True)
@@ -149,7 +152,7 @@ class Checkpoints:
         for checkpoint in tuple(self._book.checkpoints.values()):
             if checkpoint.workload.node != node:
                 continue
-            order = orders.of_checkpoint(checkpoint, self._desk.now, again=True)
+            order = self._steps.order_of(checkpoint, again=True)
             if order is None:
                 continue
             if checkpoint.step in {CheckpointStep.FROZEN, CheckpointStep.COMMITTED}:
@@ -161,8 +164,8 @@ class Checkpoints:
     def due(self, checkpoint: Checkpoint) -> None:
         """Its time has come: a deadline, a pause that is over, an order to repeat, or to be forgotten."""
         now = self._desk.now
-        if checkpoint.settled and now >= self._steps.forget_at(checkpoint):
-            self._steps.forget(checkpoint)
+        is_over = checkpoint.settled and now >= self._steps.forget_at(checkpoint)
+        if is_over and self._steps.forget(checkpoint):
             return
         if checkpoint.step in DECIDED:
             if now >= checkpoint.deadline + self._desk.timing.confirm:
@@ -181,11 +184,14 @@ class Checkpoints:
             return
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
+        elif self._desk.repeat_at(checkpoint.uid) is None and self._steps.is_overdue(checkpoint):
+            words.of_overdue(self._desk, checkpoint)
+            self._desk.order(checkpoint.uid, checkpoint.workload.node, orders.end(checkpoint))
         elif self._desk.due(checkpoint.uid):
-            order = orders.of_checkpoint(checkpoint, now)
+            order = self._steps.order_of(checkpoint)
             if order is not None:
                 self._desk.send_once(checkpoint.workload.node, order)
-        self._steps.arm(self._book.checkpoints[checkpoint.uid])
+        self._steps.arm(self._book.checkpoints[checkpoint.uid], kept=is_over)
 
     # -- what follows from a changed record
 
@@ -207,6 +213,18 @@ class Checkpoints:
     def arm(self, checkpoint: Checkpoint) -> None:
         """Set when it is looked at again."""
         self._steps.arm(checkpoint)
+
+    def order_of(self, checkpoint: Checkpoint) -> Order | None:
+        """The order that it waits on now."""
+        return self._steps.order_of(checkpoint)
+
+    def released(self, hold: PreemptionHold) -> None:
+        """Its scheduler goes on: from now on its doomed workloads should be deleted, and are ended if they are not."""
+        for uid in hold.checkpoints:
+            if (named := self._book.checkpoints.get(uid)) is not None:
+                for checkpoint in self._book.of_workload(named.workload.uid):
+                    if checkpoint.doomed:
+                        self._steps.arm(checkpoint)
 
     def workload_changed(self, workload_uid: str) -> None:
         """Begin what waited for another checkpoint, or the restore, of this workload."""
@@ -273,6 +291,16 @@ class Checkpoints:
             return
         changes = {"snapshot": outcome.snapshot, "transfer": outcome.transfer, "committed_at": self._desk.now}
         self._steps.move(checkpoint, Cause.COMMITTED, **changes)
+
+    def _killed_again(self, checkpoint: Checkpoint, *, doomed: bool) -> None:
+        """The answer to a repeated `Kill`, or to one that insists."""
+        if not checkpoint.stops:
+            return
+        if not doomed:
+            self._steps.ended(checkpoint)
+        elif checkpoint.unconfirmed:
+            self._book.update(replace(checkpoint, doomed=True))
+            self._steps.confirm(self._book.checkpoints[checkpoint.uid])
 
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
         """Whether somebody was told that the workload stops: another preemption, or who continues in its place."""

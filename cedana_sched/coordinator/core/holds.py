@@ -77,8 +77,11 @@ class Holds:
     def released(self, signal_uid: str) -> None:
         """The adapter let its scheduler go on."""
         hold = self._book.holds.get(signal_uid)
-        if hold is not None:
-            self._book.move_hold(hold, Cause.RELEASE_DONE, self._desk.now, released_at=self._desk.now)
+        if hold is None:
+            return
+        released = self._book.move_hold(hold, Cause.RELEASE_DONE, self._desk.now, released_at=self._desk.now)
+        if released is not None:
+            self._checkpoints.released(released)
 
     def release_failed(self, signal_uid: str, why: str) -> None:
         """The adapter could not; the shell goes on trying."""

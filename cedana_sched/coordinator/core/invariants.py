@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from cedana_sched.coordinator.core.book import claims
 from cedana_sched.coordinator.core.machine import Core
+from cedana_sched.model.orders import Kill, Order
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Restore, RestoreStep
 
@@ -23,6 +24,17 @@ _OPEN_ENDED = frozenset({RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.EN
 def violations(core: Core) -> list[str]:
     """Every invariant that the records break now, as `number: sentence`; empty when all hold."""
     return [*_claims(core), *_cold_starts(core), *_holds(core), *_checkpoints(core), *_phases(core)]
+
+
+def forbidden_order(core: Core, order: Order) -> str | None:
+    """4: what ends a workload for good is not ordered while a hold that names it stands."""
+    if not isinstance(order, Kill) or not order.insist:
+        return None
+    named = {one.signal_uid for one in core.book.of_workload(order.workload.uid)}
+    for hold in core.book.holds.values():
+        if hold.uid in named and hold.step is not HoldStep.RELEASED:
+            return f"4: {order.workload.uid} is ended while {hold.uid} is {hold.step}"
+    return None
 
 
 def _claims(core: Core) -> Iterator[str]:

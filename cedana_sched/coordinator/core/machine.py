@@ -139,7 +139,7 @@ class Core:
         uid = orders.record_of(order)
         record = self._desk.book.get(uid)
         if isinstance(record, Checkpoint):
-            current = orders.of_checkpoint(record, self._desk.now)
+            current = self._checkpoints.order_of(record)
         elif isinstance(record, Restore):
             current = orders.of_restore(record)
             self._restores.order_lost(record, lost.why)
@@ -196,7 +196,7 @@ class Core:
 
     def _repeat(self, record: Record) -> None:
         if isinstance(record, Checkpoint):
-            order = orders.of_checkpoint(record, self._desk.now)
+            order = self._checkpoints.order_of(record)
             if order is not None:
                 self._desk.order(record.uid, record.workload.node, order)
         elif isinstance(record, Restore):

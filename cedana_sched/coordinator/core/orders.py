@@ -41,6 +41,11 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) ->
     return None
 
 
+def end(checkpoint: Checkpoint) -> Kill:
+    """End its frozen workload for good: it was released, and nobody has deleted it."""
+    return Kill(checkpoint.uid, checkpoint.workload, insist=True)
+
+
 def abort(checkpoint: Checkpoint) -> Abort:
     """Undo it, whatever became of it on its node."""
     why = checkpoint.failure or "it was called off"

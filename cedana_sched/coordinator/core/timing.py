@@ -18,6 +18,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     retry_most: float = 60.0
     confirm: float = 120.0
     """How long past its deadline a step that cannot be taken back (kill, abort) waits for the node's answer."""
+    patience: float = 60.0
+    """How long after the last release of its evictions a workload that is to end may stay undeleted, frozen."""
     remember: float = 3600.0
     """How long settled records are kept, or until their deadline, whichever is later."""
 

@@ -70,6 +70,22 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
         )
 
 
+def of_overdue(desk: Desk, checkpoint: Checkpoint) -> None:
+    """Tell that a workload is ended although nobody has deleted it."""
+    text = (
+        f"{checkpoint.workload.name} was released and is not deleted after {seconds(desk.timing.patience)}: it is"
+        f" killed; {_snapshot(checkpoint)} stays"
+    )
+    desk.tell(
+        "NotDeleted",
+        text,
+        identity=checkpoint.identity,
+        workload=checkpoint.workload,
+        signal_uid=checkpoint.signal_uid,
+        warning=True,
+    )
+
+
 def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
     """Tell how a hold ended."""
     given = tuple(hold.verdicts.values())

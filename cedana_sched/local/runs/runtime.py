@@ -124,7 +124,13 @@ class LocalRuntime:
         )
         return RunningWorkload((tree,), restore_facts={"mounts": list(run.spec.mounts)}, restored=run.spec.restores)
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:  # noqa: ARG002  # nobody is spared
+    async def end_frozen(
+        self,
+        checkpoint_uid: str,  # noqa: ARG002  # nobody is spared
+        workload: WorkloadRef,
+        *,
+        insist: bool = False,  # noqa: ARG002  # nobody is waited for
+    ) -> bool:
         """Kill its processes now.
 
         Raises:

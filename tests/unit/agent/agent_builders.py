@@ -33,7 +33,7 @@ class FakeRuntime:
         tree = RunningContainer(1, self.freezer)
         return RunningWorkload((tree,), restored=self.restored) if self.runs else None
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         self.runs = False
         return True
 

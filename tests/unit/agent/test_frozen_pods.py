@@ -27,9 +27,9 @@ class FakePod(FakeRuntime):
         trees = (RunningContainer(1, self.freezer, "first"), RunningContainer(2, self.second, "second"))
         return RunningWorkload(trees) if self.runs else None
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
+    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         self.ended.append(workload.uid)
-        return await super().end_frozen(checkpoint_uid, workload)
+        return await super().end_frozen(checkpoint_uid, workload, insist=insist)
 
     @property
     def states(self) -> list[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node import doomed
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.snapshot.freezer import FreezerError
 
@@ -66,17 +65,36 @@ async def test_the_watch_and_the_kubelet_kill_it_one_after_the_other(pods: Doome
     assert set(killer.killed) == {"p1"}
 
 
-async def test_a_pod_that_nobody_deletes_is_killed_in_the_end(
-    tmp_path: Path, killer: Killer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doomed, "PATIENCE_SECONDS", 0.0)
+async def test_nothing_is_killed_by_time(tmp_path: Path, killer: Killer) -> None:
+    """Its eviction may still be held: only the coordinator says when that was released."""
+    others = asyncio.all_tasks()
     async with DoomedPods(tmp_path, killer) as pods:
         await pods.doom("p1", "c1")
-        async with asyncio.timeout(10):
-            await killer.done.wait()
-        await pods.deleted("p1")  # returns when that is over
+        assert asyncio.all_tasks() == others, "something waits to kill it"
+    async with DoomedPods(tmp_path, killer) as pods:
+        assert asyncio.all_tasks() == others, "something waits to kill it after a restart"
+        assert "p1" in pods
+
+
+async def test_a_pod_that_nobody_deletes_is_ended_on_demand(tmp_path: Path, killer: Killer) -> None:
+    async with DoomedPods(tmp_path, killer) as pods:
+        await pods.doom("p1", "c1")
+    async with DoomedPods(tmp_path, killer) as pods:
+        await pods.end("p1", "c1")
+        assert killer.killed == ["p1"]
         assert "p1" not in pods
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_on_demand_only_the_checkpoint_that_dooms_a_pod_ends_it(pods: DoomedPods, killer: Killer) -> None:
+    await pods.end("p1", "c1")
+    await pods.doom("p1", "c1")
+    await pods.end("p1", "c0")
+    assert killer.killed == []
+    assert "p1" in pods
+    await pods.spare("p1", "c1")
+    await pods.end("p1", "c1")
+    assert killer.killed == []
 
 
 async def test_an_agent_that_is_started_anew_knows_who_is_doomed(tmp_path: Path, killer: Killer) -> None:

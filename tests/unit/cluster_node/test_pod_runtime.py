@@ -92,6 +92,14 @@ async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> 
     assert await runtime.running(POD) is not None
 
 
+async def test_a_doomed_pod_ends_when_the_coordinator_insists(runtime: PodRuntime, host: Host) -> None:
+    host.container("a")
+    assert await runtime.end_frozen("c1", POD) is False
+    assert await runtime.end_frozen("c0", POD, insist=True) is True
+    assert await runtime.running(POD) is None, "another checkpoint dooms it"
+    assert await runtime.end_frozen("c1", POD, insist=True) is True
+
+
 async def test_the_way_back_is_asked_of_others(runtime: PodRuntime, returns: Returns) -> None:
     await runtime.continue_from(POD, Path("/staged"), {"volumes": []})
     await runtime.start_cold(POD, "why")

@@ -11,11 +11,13 @@ from cedana_sched.coordinator.core import (
     Event,
     Instruction,
     Persist,
+    ReleaseDone,
     ReleaseHold,
     Reported,
     Send,
     Tell,
     Tick,
+    forbidden_order,
     violations,
 )
 from cedana_sched.coordinator.core.orders import record_of
@@ -91,6 +93,8 @@ class Told:
     def _take(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
             self.said.append(instruction)
+            if isinstance(instruction, Send):
+                assert forbidden_order(self.core, instruction.order) is None
             if isinstance(instruction, Persist):
                 self.saved.update({record.uid: record for record in instruction.records})
                 for record in instruction.forget:
@@ -133,8 +137,11 @@ class Told:
     def failed(self, uid: str = "s1.w1.1", *, retryable: bool = False) -> Told:
         return self.tell(CheckpointFailed(uid, "the store is down", retryable))
 
-    def killed(self, *uids: str) -> Told:
-        return self.tell(*map(Killed, uids or ("s1.w1.1",)))
+    def killed(self, *uids: str, doomed: bool = False) -> Told:
+        return self.tell(*(Killed(uid, doomed) for uid in uids or ("s1.w1.1",)))
+
+    def hold_is_released(self, *uids: str) -> Told:
+        return self.tell(*map(ReleaseDone, uids or ("s1",)))
 
     def aborted(self, *uids: str) -> Told:
         return self.tell(*map(Aborted, uids or ("s1.w1.1",)))

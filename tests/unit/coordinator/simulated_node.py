@@ -248,7 +248,11 @@ class SimulatedAgent:
         uid = order.checkpoint_uid
         process = self.world.processes.get(order.workload.uid)
         if process is not None and process.doomed and process.killed_by == uid:
-            return Killed(uid, doomed=True)
+            if order.insist:
+                self.world.die(process, "released, and not deleted")
+            return Killed(uid, doomed=process.alive)
+        if order.insist:
+            return Killed(uid)
         if process is not None and process.alive and uid not in self.called_off:
             snapshot = self.world.by_checkpoint.get(uid)
             if snapshot is None or snapshot.discarded:

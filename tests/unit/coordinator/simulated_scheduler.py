@@ -218,6 +218,8 @@ class SimulatedScheduler:
             self.reports.append(PreemptionCancelled(release.signal_uid, "another victim was chosen"))
             return ReleaseDone(release.signal_uid)
         for uid, verdict in release.verdicts.items():
+            if uid in doomed and self.rng.random() < 0.2:
+                continue  # its deletion fails, or never comes
             if verdict in {Verdict.LET_GO, Verdict.COMMITTED} and not self.jobs[uid].over:
                 self.end(self.jobs[uid], "evicted")
         return ReleaseDone(release.signal_uid)

@@ -27,6 +27,7 @@ from cedana_sched.coordinator.core import (
     Send,
     Tick,
     Timing,
+    forbidden_order,
     violations,
 )
 from cedana_sched.model import codec
@@ -43,7 +44,9 @@ from cedana_sched.model.records import (
 from tests.unit.coordinator.simulated_node import BrokenInvariantError, SimulatedAgent, World
 from tests.unit.coordinator.simulated_scheduler import SimulatedScheduler
 
-TIMING = Timing(resend=3.0, resend_most=12.0, lost=0.5, retry=0.5, retry_most=4.0, confirm=10.0, remember=30.0)
+TIMING = Timing(
+    resend=3.0, resend_most=12.0, lost=0.5, retry=0.5, retry_most=4.0, confirm=10.0, patience=5.0, remember=30.0
+)
 UNDECIDED = frozenset(
     {CheckpointStep.FREEZING, CheckpointStep.FROZEN, CheckpointStep.DUMPING, CheckpointStep.COMMITTED}
 )
@@ -125,9 +128,7 @@ class Simulation:
 
     def check_the_end(self) -> None:
         for process in self.world.processes.values():
-            if (
-                process.alive and process.frozen_by is not None and not process.doomed
-            ):  # its node ends the doomed in time
+            if process.alive and process.frozen_by is not None:
                 self.fail(f"6: {process.workload.uid} is frozen for ever by {process.frozen_by}")
         for held in self.scheduler.held.values():
             if held.released is None:
@@ -232,6 +233,8 @@ class Simulation:
 
     def send(self, send: Send) -> None:
         self.note("send", send.order)
+        if broken := forbidden_order(self.core, send.order):
+            self.fail(broken)
         first = isinstance(send.order, StartCold) and send.order.restore_uid not in self.cold
         if isinstance(send.order, StartCold) and first and send.order.why is None:
             self.cold.add(send.order.restore_uid)
@@ -300,7 +303,7 @@ class Simulation:
 
 def _is_at_rest(record: Record) -> bool:
     if isinstance(record, Checkpoint):
-        return record.settled and not record.unconfirmed
+        return record.settled and not record.unconfirmed and not record.doomed
     if isinstance(record, PreemptionHold):
         return record.step is HoldStep.RELEASED
     return record.step in {RestoreStep.RUNNING, RestoreStep.ENDED} or record.finished_at is not None

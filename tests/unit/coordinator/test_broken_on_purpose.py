@@ -182,6 +182,20 @@ def never_orders_an_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Desk, "order", order)
 
 
+def ends_the_doomed_while_it_holds(patch: pytest.MonkeyPatch) -> None:
+    """A core whose patience counts from the order, whatever hold stands."""
+
+    def ends_at(self: CheckpointSteps, checkpoint: Any) -> float | None:
+        return checkpoint.finished_at + self._desk.timing.patience if checkpoint.doomed else None
+
+    patch.setattr(CheckpointSteps, "ends_at", ends_at)
+
+
+def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
+    """A core that leaves it to the scheduler to delete what it was given."""
+    patch.setattr(CheckpointSteps, "ends_at", lambda self, checkpoint: None)
+
+
 CASES = [
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
@@ -191,6 +205,8 @@ CASES = [
     pytest.param("3", restores_what_is_not_there, id="3 an uncommitted snapshot is restored"),
     pytest.param("4", forgets_the_hold, id="4 a hold outlives its deadline"),
     pytest.param("4", releases_early, id="4 a hold is released before its victims are safe"),
+    pytest.param("4", ends_the_doomed_while_it_holds, id="4 a committed pod is ended while its hold stands"),
+    pytest.param("9", never_ends_the_doomed, id="9 a committed pod that nobody deletes stays for ever"),
     pytest.param("5", runs_on_while_frozen, id="5 a frozen process executes"),
     pytest.param("5", kills_before_the_commit, id="5 a process is killed before the commit"),
     pytest.param("5", kills_a_part_of_the_gang, id="5 a part of a gang is killed"),
