@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from cedana_sched.coordinator.core.groups import CheckpointSet, Companions
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, advance
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import (
@@ -19,7 +20,6 @@ from cedana_sched.model.records import (
     TERMINAL_RESTORE_STEPS,
     Checkpoint,
     CheckpointStep,
-    HoldStep,
     PreemptionHold,
     Record,
     Restore,
@@ -29,6 +29,8 @@ from cedana_sched.model.records import (
 HISTORY_LINES = 20
 
 K = TypeVar("K")
+Uids = dict[str, None]
+"""In the order in which they came."""
 
 
 def set_key(checkpoint: Checkpoint) -> str:
@@ -36,10 +38,6 @@ def set_key(checkpoint: Checkpoint) -> str:
     if checkpoint.gang is None:
         return checkpoint.uid
     return f"{checkpoint.signal_uid}/{checkpoint.gang}/{checkpoint.attempt}"
-
-
-def _together_key(hold: PreemptionHold) -> tuple[str, str | None]:
-    return hold.adapter, hold.together
 
 
 def holds_identity(restore: Restore) -> bool:
@@ -66,13 +64,16 @@ class Book:
         self.restores: dict[str, Restore] = {}
         self.touched: dict[str, None] = {}
         """Uids whose consequences the machine has not drawn yet, in order."""
-        self._sets: dict[str, list[str]] = {}
-        self._by_workload: dict[str, list[str]] = {}
-        self._by_identity: dict[Identity, list[str]] = {}
-        self._by_signal: dict[str, list[str]] = {}
-        self._restores_by_identity: dict[Identity, list[str]] = {}
+        self._sets: dict[str, CheckpointSet] = {}
+        self._by_workload: dict[str, Uids] = {}
+        self._by_identity: dict[Identity, Uids] = {}
+        self._by_signal: dict[str, Uids] = {}
+        self._by_node: dict[str, Uids] = {}
+        self._restores_by_identity: dict[Identity, Uids] = {}
+        self._restores_by_node: dict[str, Uids] = {}
+        self._restores_naming: dict[Identity, Uids] = {}
         self._restore_of: dict[str, str] = {}
-        self._together: dict[tuple[str, str | None], list[str]] = {}
+        self._companions = Companions()
         self._changed: dict[str, Record] = {}
         self._forgotten: dict[str, Record] = {}
         self._history: dict[str, deque[str]] = {}
@@ -81,7 +82,11 @@ class Book:
 
     def members(self, checkpoint: Checkpoint) -> list[Checkpoint]:
         """Every member of its set, itself among them."""
-        return [self.checkpoints[uid] for uid in self._sets[set_key(checkpoint)]]
+        return [self.checkpoints[uid] for uid in self._sets[set_key(checkpoint)].uids]
+
+    def set_of(self, checkpoint: Checkpoint) -> CheckpointSet:
+        """Its set, counted."""
+        return self._sets[set_key(checkpoint)]
 
     def of_workload(self, workload_uid: str) -> list[Checkpoint]:
         """All checkpoints of one workload that are remembered, oldest first."""
@@ -94,6 +99,18 @@ class Book:
     def of_signal(self, signal_uid: str) -> list[Checkpoint]:
         """All checkpoints of one signal that are remembered, oldest first."""
         return [self.checkpoints[uid] for uid in self._by_signal.get(signal_uid, ())]
+
+    def on_node(self, node: str) -> list[Checkpoint]:
+        """All checkpoints of one node's workloads that are remembered."""
+        return [self.checkpoints[uid] for uid in self._by_node.get(node, ())]
+
+    def restores_on_node(self, node: str) -> list[Restore]:
+        """All restores on one node that are remembered."""
+        return [self.restores[uid] for uid in self._restores_by_node.get(node, ())]
+
+    def restores_naming(self, identity: Identity) -> list[Restore]:
+        """All restores that have claimed a snapshot of this identity, or that want one by its name."""
+        return [self.restores[uid] for uid in self._restores_naming.get(identity, ())]
 
     def restore_of(self, workload_uid: str) -> Restore | None:
         """The restore of one workload, if it was started under our eyes."""
@@ -113,8 +130,11 @@ class Book:
 
     def companions(self, hold: PreemptionHold) -> list[PreemptionHold]:
         """The holds that still hold and are released together, itself among them if it does, oldest first."""
-        uids = self._together.get(_together_key(hold), ()) if hold.together is not None else (hold.uid,)
-        return [one for uid in uids if (one := self.holds[uid]).step is HoldStep.HOLDING]
+        return [self.holds[uid] for uid in self._companions.of(hold)]
+
+    def are_settled(self, hold: PreemptionHold) -> bool:
+        """Whether it waits for no checkpoint any more, and none of its companions does."""
+        return self._companions.are_settled(hold)
 
     def records(self) -> Iterator[Record]:
         """Everything that is remembered."""
@@ -141,19 +161,21 @@ class Book:
     def load(self, record: Record) -> None:
         """Take in a record that is stored already."""
         if isinstance(record, Checkpoint):
+            self._sets.setdefault(set_key(record), CheckpointSet()).put(None, record)
+            _add(self._by_workload, record.workload.uid, record.uid)
+            _add(self._by_identity, record.identity, record.uid)
+            _add(self._by_signal, record.signal_uid, record.uid)
+            _add(self._by_node, record.workload.node, record.uid)
+            self._companions.put_checkpoint(None, record)
             self.checkpoints[record.uid] = record
-            self._sets.setdefault(set_key(record), []).append(record.uid)
-            self._by_workload.setdefault(record.workload.uid, []).append(record.uid)
-            self._by_identity.setdefault(record.identity, []).append(record.uid)
-            self._by_signal.setdefault(record.signal_uid, []).append(record.uid)
         elif isinstance(record, Restore):
-            self.restores[record.uid] = record
-            self._restores_by_identity.setdefault(record.identity, []).append(record.uid)
+            _add(self._restores_by_identity, record.identity, record.uid)
+            _add(self._restores_by_node, record.workload.node, record.uid)
             self._restore_of[record.workload.uid] = record.uid
+            self._put_restore(record)
         else:
+            self._companions.put_hold(None, record, self.checkpoints)
             self.holds[record.uid] = record
-            if record.together is not None:
-                self._together.setdefault(_together_key(record), []).append(record.uid)
         self.touched[record.uid] = None
 
     def move_checkpoint(self, record: Checkpoint, cause: Cause, now: float, **changes: Any) -> Checkpoint | None:
@@ -164,7 +186,7 @@ class Book:
         if step in TERMINAL_CHECKPOINT_STEPS:
             changes["finished_at"] = now
         following = replace(record, step=step, **changes)
-        self.checkpoints[record.uid] = following
+        self._put_checkpoint(following)
         self._moved(record, following, cause, now)
         return following
 
@@ -174,7 +196,7 @@ class Book:
         if step is None:
             return None
         following = replace(record, step=step, **changes)
-        self.holds[record.uid] = following
+        self._put_hold(following)
         self._moved(record, following, cause, now)
         return following
 
@@ -184,18 +206,18 @@ class Book:
         if step is None:
             return None
         following = replace(record, step=step, **changes)
-        self.restores[record.uid] = following
+        self._put_restore(following)
         self._moved(record, following, cause, now)
         return following
 
     def update(self, record: Record, *, stored: bool = True) -> None:
         """Replace a record by one in the same step. Not `stored`: worth showing, not worth a write."""
         if isinstance(record, Checkpoint):
-            self.checkpoints[record.uid] = record
+            self._put_checkpoint(record)
         elif isinstance(record, Restore):
-            self.restores[record.uid] = record
+            self._put_restore(record)
         else:
-            self.holds[record.uid] = record
+            self._put_hold(record)
         if stored:
             self._changed[record.uid] = record
 
@@ -203,19 +225,23 @@ class Book:
         """Drop a settled record."""
         uid = record.uid
         if isinstance(record, Checkpoint):
-            del self.checkpoints[uid]
-            _drop(self._sets, set_key(record), uid)
+            members = self._sets[set_key(record)]
+            members.put(self.checkpoints.pop(uid), None)
+            if not members.uids:
+                del self._sets[set_key(record)]
             _drop(self._by_workload, record.workload.uid, uid)
             _drop(self._by_identity, record.identity, uid)
             _drop(self._by_signal, record.signal_uid, uid)
+            _drop(self._by_node, record.workload.node, uid)
+            self._companions.put_checkpoint(record, None)
         elif isinstance(record, Restore):
-            del self.restores[uid]
+            for identity in _named(self.restores.pop(uid)):
+                _drop(self._restores_naming, identity, uid)
             _drop(self._restores_by_identity, record.identity, uid)
+            _drop(self._restores_by_node, record.workload.node, uid)
             del self._restore_of[record.workload.uid]
         else:
-            del self.holds[uid]
-            if record.together is not None:
-                _drop(self._together, _together_key(record), uid)
+            self._companions.put_hold(self.holds.pop(uid), None, self.checkpoints)
         self._history.pop(uid, None)
         self._changed.pop(uid, None)
         self.touched.pop(uid, None)
@@ -227,6 +253,25 @@ class Book:
         self._changed.clear()
         self._forgotten.clear()
         return changed, forgotten
+
+    def _put_checkpoint(self, now: Checkpoint) -> None:
+        before = self.checkpoints[now.uid]
+        self._sets[set_key(now)].step(before, now)
+        self._companions.put_checkpoint(before, now)
+        self.checkpoints[now.uid] = now
+
+    def _put_hold(self, now: PreemptionHold) -> None:
+        self._companions.put_hold(self.holds[now.uid], now, self.checkpoints)
+        self.holds[now.uid] = now
+
+    def _put_restore(self, now: Restore) -> None:
+        before = self.restores.get(now.uid)
+        gone = _named(before) - _named(now) if before is not None else ()
+        for identity in gone:
+            _drop(self._restores_naming, identity, now.uid)
+        for identity in _named(now):
+            _add(self._restores_naming, identity, now.uid)
+        self.restores[now.uid] = now
 
     def _moved(self, before: Record, after: Record, cause: Cause, now: float) -> None:
         self._note(after.uid, now, f"{before.step} -> {after.step}: {cause}")
@@ -240,8 +285,16 @@ class Book:
         history.append(f"{now:.3f} {line}")
 
 
-def _drop(index: dict[K, list[str]], key: K, uid: str) -> None:
+def _named(restore: Restore) -> set[Identity]:
+    return {ref.identity for ref in (restore.snapshot, restore.wanted) if ref is not None}
+
+
+def _add(index: dict[K, Uids], key: K, uid: str) -> None:
+    index.setdefault(key, {})[uid] = None
+
+
+def _drop(index: dict[K, Uids], key: K, uid: str) -> None:
     uids = index[key]
-    uids.remove(uid)
+    del uids[uid]
     if not uids:
         del index[key]

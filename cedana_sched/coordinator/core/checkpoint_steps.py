@@ -8,7 +8,7 @@ from cedana_sched.coordinator.core import orders, words
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.orders import Order
-from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep
 
 DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, CheckpointStep.ABORTING})
 """Steps that cannot be taken back; they wait for the node's confirmation, also past the deadline."""
@@ -109,7 +109,7 @@ class CheckpointSteps:
     def forget(self, checkpoint: Checkpoint) -> bool:
         """Drop it, if its hold is forgotten; a set with live members stays whole."""
         hold = self._book.holds.get(checkpoint.signal_uid)
-        if hold is not None or any(not member.settled for member in self._book.members(checkpoint)):
+        if hold is not None or not self._book.set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
             return False
         self._desk.answered(checkpoint.uid)
         self._desk.deadlines.set(checkpoint.uid, None)
@@ -119,7 +119,7 @@ class CheckpointSteps:
     def _retain(self, checkpoint: Checkpoint) -> None:
         spare = {
             ref.generation
-            for restore in self._book.restores.values()
+            for restore in self._book.restores_naming(checkpoint.identity)
             for ref in (restore.snapshot, restore.wanted)
             if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
         }

@@ -128,10 +128,8 @@ class Checkpoints:
 
     def node_lost(self, node: str) -> None:
         """Nothing of the node is left: what is committed stays good, all else there fails."""
-        for listed in tuple(self._book.checkpoints.values()):
+        for listed in self._book.on_node(node):
             checkpoint = self._book.checkpoints[listed.uid]
-            if checkpoint.workload.node != node:
-                continue
             if checkpoint.settled:
                 self._steps.ended(checkpoint)
                 continue
@@ -149,9 +147,7 @@ class Checkpoints:
 
     def agent_restarted(self, node: str) -> None:
         """Repeat every order of that node."""
-        for checkpoint in tuple(self._book.checkpoints.values()):
-            if checkpoint.workload.node != node:
-                continue
+        for checkpoint in self._book.on_node(node):
             order = self._steps.order_of(checkpoint, again=True)
             if order is None:
                 continue
@@ -200,9 +196,8 @@ class Checkpoints:
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
         elif checkpoint.step is CheckpointStep.FROZEN:
-            members = self._book.members(checkpoint)
-            if all(member.step is CheckpointStep.FROZEN for member in members):
-                for member in members:
+            if self._book.set_of(checkpoint).are_all({CheckpointStep.FROZEN}):
+                for member in self._book.members(checkpoint):
                     self._steps.move(member, Cause.ALL_FROZEN)
         elif checkpoint.step is CheckpointStep.COMMITTED:
             self._pass_commit_barrier(checkpoint)
@@ -247,21 +242,14 @@ class Checkpoints:
         """Order the freeze of the whole set, unless something is in the way of any member."""
         if self._desk.now >= waiting.deadline:
             return  # its deadline is due in this very turn
+        whole = self._book.set_of(waiting)
+        if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
+            return
+        for uid in whole.from_obstacle():
+            if self._is_kept_back(uid):
+                whole.obstacle = uid  # who looks next looks there first
+                return
         members = self._book.members(waiting)
-        for member in members:
-            if member.step is not CheckpointStep.WAITING:
-                continue
-            if member.not_before is not None and self._desk.now < member.not_before:
-                return
-            restore = self._book.restore_of(member.workload.uid)
-            if stopped := self._book.stopped_by(member.workload.uid):
-                self._join(member, stopped)
-            elif restore is not None and restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
-                self._failures.ended(member, "it runs no more")
-                return
-            elif _is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid))):
-                return
-        members = [self._book.checkpoints[member.uid] for member in members]
         waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
         if waiting_members and len(waiting_members) < len(members):
             taken = next(member for member in members if member.settled)
@@ -269,6 +257,22 @@ class Checkpoints:
             return
         for member in waiting_members:
             self._steps.move(member, Cause.BEGIN)
+
+    def _is_kept_back(self, uid: str) -> bool:
+        """Whether this member cannot begin now; who was taken by another checkpoint joins that one."""
+        member = self._book.checkpoints.get(uid)
+        if member is None or member.step is not CheckpointStep.WAITING:
+            return False
+        if member.not_before is not None and self._desk.now < member.not_before:
+            return True
+        restore = self._book.restore_of(member.workload.uid)
+        if stopped := self._book.stopped_by(member.workload.uid):
+            self._join(member, stopped)
+            return False
+        if restore is not None and restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
+            self._failures.ended(member, "it runs no more")
+            return True
+        return _is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid)))
 
     def _join(self, member: Checkpoint, other: Checkpoint) -> None:
         self._steps.move(
@@ -330,10 +334,9 @@ class Checkpoints:
             self._desk.send_once(node, Resume(checkpoint.uid, checkpoint.workload))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
-        members = self._book.members(checkpoint)
-        if any(member.step is not CheckpointStep.COMMITTED for member in members):
+        if not self._book.set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):
             return
-        for member in members:
+        for member in self._book.members(checkpoint):
             if member.stops:
                 decided = self._steps.move(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
             else:

@@ -94,12 +94,10 @@ class Holds:
 
     def draw(self, hold: PreemptionHold) -> None:
         """Release it once all its checkpoints are settled, and those of its companions."""
-        if hold.step is HoldStep.HOLDING:
-            companions = self._book.companions(hold)
-            if all(map(self._is_settled, companions)):
-                for companion in companions:
-                    self._release(companion, Cause.SETTLED)
-                    self.arm(self._book.holds[companion.uid])
+        if hold.step is HoldStep.HOLDING and self._book.are_settled(hold):
+            for companion in self._book.companions(hold):
+                self._release(companion, Cause.SETTLED)
+                self.arm(self._book.holds[companion.uid])
         self.arm(self._book.holds[hold.uid])
 
     def due(self, hold: PreemptionHold) -> None:
@@ -110,8 +108,8 @@ class Holds:
                 if not checkpoint.settled:
                     self._checkpoints.due(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
-            for companion in self._book.companions(hold):
-                self.draw(companion)  # this one is not waited for any more
+            if self._book.are_settled(hold) and (companions := self._book.companions(hold)):
+                self.draw(companions[0])  # this one is not waited for any more
         elif (at := self._forget_at(hold)) is not None and self._desk.now >= at:
             self._book.forget(hold)
 
@@ -122,9 +120,6 @@ class Holds:
         else:
             at = self._forget_at(hold)
         self._desk.deadlines.set(hold.uid, at)
-
-    def _is_settled(self, hold: PreemptionHold) -> bool:
-        return all(self._book.checkpoints[uid].settled for uid in hold.checkpoints)
 
     def _forget_at(self, hold: PreemptionHold) -> float | None:
         if hold.released_at is None:

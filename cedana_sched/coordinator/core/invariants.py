@@ -23,7 +23,7 @@ _OPEN_ENDED = frozenset({RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.EN
 
 def violations(core: Core) -> list[str]:
     """Every invariant that the records break now, as `number: sentence`; empty when all hold."""
-    return [*_claims(core), *_cold_starts(core), *_holds(core), *_checkpoints(core), *_phases(core)]
+    return [*_claims(core), *_cold_starts(core), *_holds(core), *_checkpoints(core), *_phases(core), *_counts(core)]
 
 
 def forbidden_order(core: Core, order: Order) -> str | None:
@@ -123,6 +123,26 @@ def _phases(core: Core) -> Iterator[str]:
     for restore in core.book.restores.values():
         if restore.step not in _OPEN_ENDED:
             yield from _late(core, restore, confirm if restore.step in _ENDING else 0.0)
+
+
+def _counts(core: Core) -> Iterator[str]:
+    """4: what is counted of the holds is what the records say; by these counts holds are released."""
+    book = core.book
+    for hold in book.holds.values():
+        if hold.step is not HoldStep.HOLDING:
+            continue
+        companions = [
+            one
+            for one in book.holds.values()
+            if one.step is HoldStep.HOLDING
+            and (one is hold or (one.together is not None and one.together == hold.together))
+            and one.adapter == hold.adapter
+        ]
+        if {one.uid for one in book.companions(hold)} != {one.uid for one in companions}:
+            yield f"4: {hold.uid} has other companions than {[one.uid for one in companions]}"
+        named = (book.checkpoints.get(uid) for one in companions for uid in one.checkpoints)
+        if book.are_settled(hold) != all(one is None or one.settled for one in named):
+            yield f"4: whether {hold.uid} waits is counted wrong"
 
 
 def _late(core: Core, record: Checkpoint | Restore, grace: float) -> Iterator[str]:

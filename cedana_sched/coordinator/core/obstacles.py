@@ -37,7 +37,9 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
 
 def claimed_by_other(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:
     """Whether another restore may run from this snapshot."""
-    return any(claims(other) == snapshot for other in book.restores.values() if other.uid != restore.uid)
+    return any(
+        claims(other) == snapshot for other in book.restores_naming(snapshot.identity) if other.uid != restore.uid
+    )
 
 
 def forbidden(restore: Restore) -> str | None:

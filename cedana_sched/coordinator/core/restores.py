@@ -12,6 +12,7 @@ from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import obstacles, orders, words
 from cedana_sched.coordinator.core.book import holds_identity, unconfirmed
 from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.groups import Wants
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
@@ -41,8 +42,7 @@ class Restores:
         self._desk = desk
         self._book = desk.book
         self._finding: set[str] = set()
-        self._wants: dict[str, SnapshotRef] = {}
-        """Restores that wait for somebody else's claim to end."""
+        self._wants = Wants()
         self._stale: dict[str, int] = {}
         self._trouble: dict[str, str] = {}
         """Why the last order of a restore did not get through; said if that lasts until its deadline."""
@@ -104,15 +104,14 @@ class Restores:
 
     def node_lost(self, node: str) -> None:
         """Everything on the node is gone."""
-        for restore in tuple(self._book.restores.values()):
-            if restore.workload.node == node and restore.step is not RestoreStep.ENDED:
+        for restore in self._book.restores_on_node(node):
+            if restore.step is not RestoreStep.ENDED:
                 self._end(restore, Cause.NODE_LOST)
 
     def agent_restarted(self, node: str) -> None:
         """Repeat every order of that node."""
-        for restore in tuple(self._book.restores.values()):
-            if restore.workload.node == node:
-                self.repeat(restore)
+        for restore in self._book.restores_on_node(node):
+            self.repeat(restore)
 
     def repeat(self, restore: Restore) -> None:
         """Give the order that its step waits on once more."""
@@ -163,7 +162,7 @@ class Restores:
             self._refuse(restore, problem)
         elif self._blocked_by(restore) is not None:
             if restore.wanted is not None:
-                self._wants[restore.uid] = restore.wanted
+                self._wants.add(restore.uid, restore.wanted)
             if restore.uid in self._finding:
                 self._finding.discard(restore.uid)
                 self._desk.answered(restore.uid)
@@ -177,7 +176,7 @@ class Restores:
         freed = changed.snapshot
         for restore in self._book.restores_of(identity):
             self.look(self._book.restores[restore.uid])
-        for uid in [uid for uid, wanted in self._wants.items() if wanted == freed or wanted.identity == identity]:
+        for uid in self._wants.of(identity, freed):
             restore_waiting = self._book.restores.get(uid)
             if restore_waiting is not None:
                 self.look(restore_waiting)
@@ -206,7 +205,7 @@ class Restores:
             return None
         for waiting in (self._finding.discard, self._desk.answered):
             waiting(moved.uid)
-        self._wants.pop(moved.uid, None)
+        self._wants.drop(moved.uid)
         self._stale.pop(moved.uid, None)
         self._trouble.pop(moved.uid, None)
         order = orders.of_restore(moved)
@@ -244,7 +243,7 @@ class Restores:
         elif self._is_stale(restore, snapshot):
             return  # the question is repeated by its timer
         elif obstacles.claimed_by_other(self._book, restore, snapshot):
-            self._wants[restore.uid] = snapshot
+            self._wants.add(restore.uid, snapshot)
             self._finding.discard(restore.uid)
             self._desk.answered(restore.uid)
             self.arm(restore)

@@ -1,0 +1,154 @@
+"""What goes together, counted as it changes: who asks whether all are ready looks at a number, not at all of them.
+
+A storm of preemptions is thousands of holds and gangs whose members report one by one. The book says here what it
+writes; the rules ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep, PreemptionHold
+
+
+class CheckpointSet:
+    """The members of one set, by their uids, oldest first."""
+
+    __slots__ = ("_steps", "obstacle", "uids")
+
+    def __init__(self) -> None:
+        self.uids: dict[str, None] = {}
+        self._steps: Counter[CheckpointStep] = Counter()
+        self.obstacle: str | None = None
+        """The member that kept the set from its beginning when it was looked at last."""
+
+    def put(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
+        """One of them was added, changed, or forgotten."""
+        if before is not None:
+            self._steps[before.step] -= 1
+            del self.uids[before.uid]
+        if now is not None:
+            self._steps[now.step] += 1
+            self.uids[now.uid] = None
+
+    def step(self, before: Checkpoint, now: Checkpoint) -> None:
+        """One of them took a step."""
+        self._steps[before.step] -= 1
+        self._steps[now.step] += 1
+
+    def from_obstacle(self) -> list[str]:
+        """All uids, those that were not looked at when the obstacle was met first."""
+        uids = list(self.uids)
+        met = uids.index(self.obstacle) if self.obstacle in self.uids else 0
+        return uids[met:] + uids[:met]
+
+    def are_all(self, steps: Collection[CheckpointStep]) -> bool:
+        """Whether every member is at one of these steps."""
+        return sum(self._steps[step] for step in steps) == len(self.uids)
+
+
+class Wants:
+    """Restores (uids) that wait for somebody else's claim on a snapshot to end."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, SnapshotRef] = {}
+        self._of: dict[Identity, dict[str, None]] = {}
+
+    def add(self, uid: str, wanted: SnapshotRef) -> None:
+        """It waits for this one."""
+        self.drop(uid)
+        self._wanted[uid] = wanted
+        self._of.setdefault(wanted.identity, {})[uid] = None
+
+    def drop(self, uid: str) -> None:
+        """It waits no more."""
+        if (wanted := self._wanted.pop(uid, None)) is not None:
+            waiting = self._of[wanted.identity]
+            del waiting[uid]
+            if not waiting:
+                del self._of[wanted.identity]
+
+    def get(self, uid: str, default: SnapshotRef | None) -> SnapshotRef | None:
+        """What it waits for."""
+        return self._wanted.get(uid, default)
+
+    def of(self, identity: Identity, freed: SnapshotRef | None) -> list[str]:
+        """Who waits for a snapshot of this identity, or for this one."""
+        waiting = list(self._of.get(identity, ()))
+        if freed is not None and freed.identity != identity:
+            waiting += [uid for uid in self._of.get(freed.identity, ()) if self._wanted[uid] == freed]
+        return waiting
+
+
+_Key = tuple[str, str | None, str]
+
+
+def _key(hold: PreemptionHold) -> _Key:
+    """Of the holds that are released together."""
+    return hold.adapter, hold.together, hold.uid if hold.together is None else ""
+
+
+class Companions:
+    """The holds that hold, by whom they are released together with, and the checkpoints that they wait for."""
+
+    def __init__(self) -> None:
+        self._holds: dict[_Key, dict[str, None]] = {}
+        self._awaited: dict[_Key, dict[str, None]] = {}
+        self._waiting: dict[str, _Key] = {}
+        """By checkpoint (uid): the group of the hold that names it."""
+
+    def of(self, hold: PreemptionHold) -> tuple[str, ...]:
+        """Uids of those that still hold, itself among them if it does, oldest first."""
+        return tuple(self._holds.get(_key(hold), ()))
+
+    def are_settled(self, hold: PreemptionHold) -> bool:
+        """Whether none of them waits for a checkpoint any more."""
+        return _key(hold) not in self._awaited
+
+    def put_hold(
+        self, before: PreemptionHold | None, now: PreemptionHold | None, checkpoints: dict[str, Checkpoint]
+    ) -> None:
+        """A hold was added, changed, or forgotten."""
+        was = before is not None and before.step is HoldStep.HOLDING
+        holds = now is not None and now.step is HoldStep.HOLDING
+        if before is not None and now is not None and was == holds and before.checkpoints is now.checkpoints:
+            return
+        if before is not None and was:
+            for uid in before.checkpoints:
+                self._forget(uid)
+            if not holds:
+                _drop(self._holds, _key(before), before.uid)
+        if now is not None and holds:
+            self._holds.setdefault(_key(now), {})[now.uid] = None
+            for uid in now.checkpoints:
+                self._waiting[uid] = _key(now)
+                self._look(uid, checkpoints.get(uid))
+
+    def put_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
+        """A checkpoint was added, changed, or forgotten."""
+        if now is None:
+            if before is not None:
+                self._forget(before.uid)
+        elif before is None or before.settled is not now.settled:
+            self._look(now.uid, now)
+
+    def _look(self, uid: str, checkpoint: Checkpoint | None) -> None:
+        key = self._waiting.get(uid)
+        if key is None:
+            return
+        if checkpoint is None or checkpoint.step in TERMINAL_CHECKPOINT_STEPS:
+            _drop(self._awaited, key, uid)
+        else:
+            self._awaited.setdefault(key, {})[uid] = None
+
+    def _forget(self, uid: str) -> None:
+        if (key := self._waiting.pop(uid, None)) is not None:
+            _drop(self._awaited, key, uid)
+
+
+def _drop(index: dict[_Key, dict[str, None]], key: _Key, uid: str) -> None:
+    uids = index.get(key)
+    if uids is not None and uids.pop(uid, uid) is None and not uids:
+        del index[key]
