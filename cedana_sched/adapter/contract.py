@@ -45,6 +45,10 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
     workload_uid: str
     why: str
+    failed: bool = False
+    """Whether its own program failed: nobody evicted, stopped or deleted it, and it did not succeed."""
+    ran_seconds: float | None = None
+    """How long it ran, by the clock of its own node; None where nobody says."""
 
 
 Report = Preempted | PreemptionCancelled | Starting | Ended

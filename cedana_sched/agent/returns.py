@@ -56,7 +56,7 @@ class Returns:
     def _newest(self, order: orders.Find) -> SnapshotRef | None:
         if order.wanted is not None:
             return self._store.open_snapshot(order.wanted).manifest.ref
-        newest = self._store.latest(order.identity, excluding=order.excluding)
+        newest = self._store.latest(order.identity, excluding=order.excluding, avoiding=order.avoiding)
         return newest.ref if newest is not None else None
 
     async def stage(self, order: orders.Stage) -> orders.Outcome:

@@ -76,6 +76,8 @@ class Find(msgspec.Struct, frozen=True, tag=True):
     wanted: SnapshotRef | None = None
     excluding: tuple[str, ...] = ()
     """Checkpoints (uids) that were called off: a snapshot that one of them committed all the same is passed over."""
+    avoiding: tuple[int, ...] = ()
+    """Generations that are passed over, because they have killed their program."""
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):

@@ -58,5 +58,10 @@ class CheckpointPolicy(BaseModel):
         OnCheckpointFailure.LET_GO
     )
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
+    quick_deaths: Annotated[int, Field(ge=1, le=100, alias="quickDeaths")] = 2
+    """So often a program may fail soon after it was continued from one snapshot; then an older one is taken, and when
+    there is none, `on_restore_failure` says what follows."""
+    quick_death_seconds: Annotated[PositiveSeconds, Field(alias="quickDeathSeconds")] = 60.0
+    """How soon that is."""
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()

@@ -199,6 +199,14 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     failure: str | None = None
     running_at: float | None = None
     finished_at: float | None = None
+    deaths: tuple[SnapshotRef, ...] = ()
+    """The snapshots from which a program of this identity was continued only to fail soon, once for each time. Every
+    restore takes over those of the one before it."""
+
+    @property
+    def set_aside(self) -> frozenset[SnapshotRef]:
+        """Snapshots that are not restored again, because they have killed their program too often."""
+        return frozenset(ref for ref in self.deaths if self.deaths.count(ref) >= self.policy.quick_deaths)
 
 
 Record = Checkpoint | PreemptionHold | Restore

@@ -145,14 +145,18 @@ class SnapshotStore:
         ]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
-    def latest(self, identity: Identity, *, excluding: Collection[str] = ()) -> SnapshotSummary | None:
+    def latest(
+        self, identity: Identity, *, excluding: Collection[str] = (), avoiding: Collection[int] = ()
+    ) -> SnapshotSummary | None:
         """The newest committed snapshot of an identity, if there is any that can be read.
 
         Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
-        checkpoints in `excluding` (uids) are passed over.
+        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over.
         """
         generations = self._catalogue.of(identity)
         for ref in sorted(generations.committed, reverse=True):
+            if ref.generation in avoiding:
+                continue
             summary = self._catalogue.summary_if_readable(ref, generations.committed[ref])
             if summary is not None and summary.checkpoint_uid not in excluding:
                 return summary

@@ -243,6 +243,7 @@ def _restore(record: Restore) -> tuple[Object, Object]:
         message=record.failure,
         running_at=_moment(record.running_at),
         finished_at=_moment(record.finished_at),
+        deaths=tuple(_named(ref) for ref in record.deaths),
         conditions=of_restore(record),
     )
     return spec.to_json(), status.to_json()
@@ -264,6 +265,7 @@ def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Res
         failure=status.message,
         running_at=_seconds(status.running_at),
         finished_at=_seconds(status.finished_at),
+        deaths=tuple(SnapshotRef(_identity(namespace, name), name.generation) for name in status.deaths),
     )
 
 
@@ -297,8 +299,10 @@ def _held(namespace: str, held: HeldObjectSpec | None) -> HeldObject | None:
 
 
 def _snapshot_name(ref: SnapshotRef | None) -> SnapshotName | None:
-    if ref is None:
-        return None
+    return None if ref is None else _named(ref)
+
+
+def _named(ref: SnapshotRef) -> SnapshotName:
     values: dict[str, Any] = {"id": ref.identity.id, "index": ref.identity.index, "container": ref.identity.container}
     return SnapshotName(**values, generation=ref.generation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import ClassVar
 
 import structlog
@@ -54,7 +55,7 @@ class PodReports:
             return [Ended(before.metadata.uid, "the pod was deleted")] if before is not None else []
         if now.finished:
             was_running = before is None or not before.finished
-            return [Ended(now.metadata.uid, f"the pod has {now.status.phase.lower()}")] if was_running else []
+            return [_ended(now)] if was_running else []
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
         if not is_bound or names.RESTORES not in now.metadata.annotations:
             return []
@@ -72,6 +73,24 @@ class PodReports:
             self._cluster.policies.named(annotations.get(names.POLICY)),
             _wanted(pod),
         )
+
+
+def _ended(pod: Pod) -> Ended:
+    """The kubelet names a reason when it, or a controller, has ended the pod; containers that fail have none."""
+    disrupted = any(one.type == "DisruptionTarget" and one.status == "True" for one in pod.status.conditions)
+    failed = pod.status.phase == "Failed" and pod.ended_by_itself and not pod.status.reason and not disrupted
+    return Ended(pod.metadata.uid, f"the pod has {pod.status.phase.lower()}", failed, _ran_seconds(pod))
+
+
+def _ran_seconds(pod: Pod) -> float | None:
+    """From the start of its first container to the end of its last one; both times are its node's."""
+    ends = [one.state["terminated"] for one in pod.status.container_statuses if "terminated" in one.state]
+    try:
+        began = min(datetime.fromisoformat(end["startedAt"]) for end in ends)
+        ended = max(datetime.fromisoformat(end["finishedAt"]) for end in ends)
+    except (KeyError, ValueError, TypeError):  # containers that never ran have no times
+        return None
+    return max((ended - began).total_seconds(), 0.0)
 
 
 def _wanted(pod: Pod) -> SnapshotRef | None:

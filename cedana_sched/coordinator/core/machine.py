@@ -125,7 +125,7 @@ class Core:
         if isinstance(report, Starting):
             self._restores.starting(adapter, report)
         elif isinstance(report, Ended):
-            self._restores.workload_ended(report.workload_uid)
+            self._restores.workload_ended(report.workload_uid, report)
             self._checkpoints.workload_ended(report.workload_uid, report.why)
         elif isinstance(report, PreemptionCancelled):
             self._checkpoints.cancel(report.signal_uid, report.why)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core import obstacles, orders, words
+from cedana_sched.adapter.contract import Ended, Starting
+from cedana_sched.coordinator.core import deaths, obstacles, orders, words
 from cedana_sched.coordinator.core.book import holds_identity, unconfirmed
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.groups import Wants
@@ -64,6 +64,7 @@ class Restores:
             deadline=self._desk.now + report.policy.restore_deadline_seconds,
             wanted=report.wanted,
         )
+        restore = replace(restore, deaths=deaths.known(self._book, restore))
         self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
 
     def answer(self, outcome: RestoreOutcome) -> None:
@@ -96,11 +97,11 @@ class Restores:
         """What the node was told did not get through; it is told again."""
         self._trouble[restore.uid] = why
 
-    def workload_ended(self, workload_uid: str) -> None:
+    def workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
         """The workload is gone: its claim is free."""
         restore = self._book.restore_of(workload_uid)
         if restore is not None:
-            self._end(restore, Cause.ENDED)
+            self._end(restore, Cause.ENDED, ended)
 
     def node_lost(self, node: str) -> None:
         """Everything on the node is gone."""
@@ -126,9 +127,11 @@ class Restores:
         """Its time has come: the deadline, an order to repeat, or to be forgotten."""
         now, step = self._desk.now, restore.step
         if restore.finished_at is not None:
-            if now >= restore.finished_at + self._desk.timing.remember:
+            if now >= (at := self._forget_at(restore, restore.finished_at)):
                 self._desk.answered(restore.uid)
                 self._book.forget(restore)
+            else:
+                self._desk.deadlines.set(restore.uid, at)
             return
         if step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             if now >= restore.deadline + self._desk.timing.confirm:
@@ -189,13 +192,18 @@ class Restores:
         elif unconfirmed(restore):
             at = self._desk.now + self._desk.timing.resend_most
         elif restore.finished_at is not None:
-            at = restore.finished_at + self._desk.timing.remember
+            at = restore.finished_at + self._desk.timing.remember  # then a later one may have taken over its deaths
         elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             at = restore.deadline + self._desk.timing.confirm
         repeat = self._desk.repeat_at(restore.uid)
         if at is not None and repeat is not None:
             at = min(at, repeat)
         self._desk.deadlines.set(restore.uid, at)
+
+    def _forget_at(self, restore: Restore, finished_at: float) -> float:
+        is_last = self._book.restores_of(restore.identity)[-1].uid == restore.uid
+        timing = self._desk.timing
+        return finished_at + (timing.remember_deaths if restore.deaths and is_last else timing.remember)
 
     # -- the steps
 
@@ -214,17 +222,29 @@ class Restores:
         words.of_restore(self._desk, moved)
         return moved
 
-    def _end(self, restore: Restore, cause: Cause) -> None:
-        self._move(restore, cause, finished_at=self._desk.now)
+    def _end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
+        known = deaths.known(self._book, restore) if restore.step is RestoreStep.WAITING else restore.deaths
+        counted = deaths.after(self._book, restore, known, ended, self._desk.now)
+        moved = self._move(restore, cause, finished_at=self._desk.now, deaths=counted)
+        if moved is not None and moved.set_aside - restore.set_aside:
+            words.of_set_aside(self._desk, moved)
 
     def _find(self, restore: Restore) -> None:
+        known = deaths.known(self._book, restore)
+        if known != restore.deaths:
+            restore = replace(restore, deaths=known)
+            self._book.update(restore)
+        if restore.wanted in restore.set_aside:
+            self._refuse(restore, words.set_aside(restore))
+            return
         self._desk.order(restore.uid, restore.workload.node, self._find_order(restore))
         self.arm(restore)
 
     def _find_order(self, restore: Restore) -> Find:
         identity = restore.wanted.identity if restore.wanted else restore.identity
         excluding = tuple(c.uid for c in self._book.of_identity(identity) if c.called_off)
-        return Find(restore.uid, restore.identity, restore.wanted, excluding)
+        avoiding = tuple(sorted(ref.generation for ref in restore.set_aside if ref.identity == restore.identity))
+        return Find(restore.uid, restore.identity, restore.wanted, excluding, () if restore.wanted else avoiding)
 
     def _found(self, restore: Restore, found: Found) -> None:
         if restore.step is not RestoreStep.WAITING or restore.uid not in self._finding:
@@ -233,6 +253,8 @@ class Restores:
         snapshot = found.snapshot
         if found.problem is not None:
             self._refuse(restore, found.problem)
+        elif restore.set_aside and (snapshot is None or snapshot in restore.set_aside):
+            self._refuse(restore, f"{words.set_aside(restore)}, and there is no older one")
         elif snapshot is None:
             why = self._why_nothing(restore)
             self._move(restore, Cause.START_COLD, cold=True, failure=why)
@@ -262,7 +284,8 @@ class Restores:
 
     def _ready(self, restore: Restore) -> list[SnapshotRef]:
         checkpoints = self._book.of_identity(restore.identity)
-        return [c.snapshot for c in checkpoints if c.step is CheckpointStep.READY and c.snapshot is not None]
+        ready = (c.snapshot for c in checkpoints if c.step is CheckpointStep.READY and c.snapshot is not None)
+        return [ref for ref in ready if ref not in restore.set_aside]
 
     def _why_nothing(self, restore: Restore) -> str | None:
         """Why nothing was found, if something should have been there; None for a plain first start."""

@@ -23,6 +23,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     remember: float = 3600.0
     """How long settled records are kept, or until their deadline, whichever is later."""
 
+    remember_deaths: float = 7 * 86_400.0
+    """The same for the last return of an identity whose program failed soon after it; a later one takes that over."""
+
     def pause(self, attempt: int) -> float:
         """Seconds to wait after failed attempt number `attempt` (counts from 1)."""
         return float(min(self.retry * 2.0 ** min(attempt - 1, 30), self.retry_most))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep, Transfer
 
@@ -103,6 +104,8 @@ def of_restore(desk: Desk, restore: Restore) -> None:
     if restore.step is RestoreStep.STAGING:
         kind = "RestoreScheduled"
         text = f"Will resume {name} from {snapshot} on node {restore.workload.node}"
+        if restore.set_aside:
+            text += f", because {set_aside(restore)}"
     elif restore.step is RestoreStep.RUNNING and not restore.cold:
         kind, text = "Restored", f"Resumed {name} from {snapshot} in {taken:.1f} s"
     elif restore.step is RestoreStep.STARTING_COLD and restore.failure is not None:
@@ -113,6 +116,24 @@ def of_restore(desk: Desk, restore: Restore) -> None:
         kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start of {name}", True
     if kind:
         desk.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
+
+
+def set_aside(restore: Restore) -> str:
+    """Which snapshots are not restored again, and why."""
+    refs = ", ".join(short(ref) for ref in sorted(restore.set_aside))
+    policy = restore.policy
+    times = "once" if policy.quick_deaths == 1 else f"{policy.quick_deaths} times"
+    return f"{refs} failed within {seconds(policy.quick_death_seconds)} of being continued, {times}"
+
+
+def of_set_aside(desk: Desk, restore: Restore) -> None:
+    """Tell that a snapshot kills its program, and what follows."""
+    last = "cold" if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START else "not at all"
+    text = (
+        f"{set_aside(restore)}; it is not restored again: {restore.workload.name}'s successor is continued from an"
+        f" older snapshot, and starts {last} if there is none"
+    )
+    desk.tell("SnapshotSetAside", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
 def _snapshot(checkpoint: Checkpoint) -> str:

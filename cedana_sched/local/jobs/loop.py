@@ -20,7 +20,7 @@ from typing import NoReturn, Protocol, TypeVar
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.local.configuration import Configuration
 from cedana_sched.local.jobs import evictions, requests, rules
 from cedana_sched.local.jobs.book import Book, Draft, StartRun, TerminateRun
@@ -309,7 +309,7 @@ class SchedulingLoop:
         for job in self.jobs:
             if job.description.id is None:
                 continue
-            ended += [Ended(run.uid, run.ending or "ended") for run in job.runs if run.over]
+            ended += [rules.ended(run, run.ending or "ended") for run in job.runs if run.over]
             for run in job.current:
                 report = rules.starting(job, run, job.workload(run, self._node))
                 if report is not None and run.began_at is None:

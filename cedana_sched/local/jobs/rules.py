@@ -167,8 +167,15 @@ def run_ended(draft: Draft, uid: str, ending: Ending) -> None:
     )
     job = draft.put(job.with_run(run))
     if job.description.id is not None:
-        draft.reports.append(Ended(uid, ending.words))
+        draft.reports.append(ended(run, ending.words))
     conclude(draft, job, ending.words)
+
+
+def ended(run: Run, why: str) -> Ended:
+    """The report of a run's end."""
+    failed = run.ending not in {LOST, CANCELLED, PREEMPTED, WITH_GANG} and run.exit_code != 0
+    ran = run.ended_at - run.began_at if run.ended_at is not None and run.began_at is not None else None
+    return Ended(run.uid, why, failed, ran)
 
 
 def _kind_of_end(job: Job, ending: Ending) -> str | None:

@@ -33,6 +33,8 @@ class RestoreStatus(Reported):
     message: str | None = None
     running_at: MicroTime | None = None
     finished_at: MicroTime | None = None
+    deaths: tuple[SnapshotName, ...] = ()
+    """Snapshots from which it was continued only to fail soon, once for each time; enough of them set one aside."""
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None
     answer: AnswerStatus | None = None

@@ -64,6 +64,14 @@ async def test_the_newest_snapshot_that_was_not_called_off_is_found(bench: Bench
     assert await bench.returns.find(orders.Find("r1", MD, excluding=("c2",))) == orders.Found("r1", SnapshotRef(MD, 1))
 
 
+async def test_a_generation_that_is_avoided_is_passed_over(bench: Bench) -> None:
+    for uid in ("c1", "c2", "c3"):
+        bench.commit(uid)
+    find = orders.Find("r1", MD, avoiding=(3, 1))
+    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 2))
+    assert await bench.returns.find(orders.Find("r1", MD, avoiding=(1, 2, 3))) == orders.Found("r1")
+
+
 async def test_a_store_that_is_away_is_no_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailableError("the store does not answer")

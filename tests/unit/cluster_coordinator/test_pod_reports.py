@@ -6,12 +6,13 @@ import asyncio
 from contextlib import suppress
 from typing import Any, cast
 
+import pytest
 from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator.pods import PodReports
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -76,7 +77,7 @@ async def test_first_start_is_nobodys_business_and_ends_are_told() -> None:
     plain = _pod("plain", "node-1", "Running")
     del plain.metadata.annotations[names.RESTORES]
     cluster = _Cluster(plain, _pod("failed", "node-1", "Failed"))
-    assert await cluster.next() == Ended("uid-of-failed", "the pod has failed")
+    assert await cluster.next() == Ended("uid-of-failed", "the pod has failed", failed=True)
     assert await cluster.silence()
 
 
@@ -100,3 +101,39 @@ async def test_pod_whose_marks_were_changed_by_hand_is_passed_over() -> None:
     starting = await cluster.next()
     assert isinstance(starting, Starting)
     assert starting.workload.name == "b"
+
+
+def _failed(*, reason: str = "", deleted: bool = False, disrupted: bool = False, phase: str = "Failed") -> Pod:
+    pod = _pod("a", node="n1", phase=phase)
+    end = {"exitCode": 139, "startedAt": "2026-01-01T10:00:00Z", "finishedAt": "2026-01-01T10:00:02Z"}
+    conditions = (Condition("DisruptionTarget", "True", "PreemptionByScheduler"),) if disrupted else ()
+    status = PodStatus(phase, reason, conditions, (ContainerStatus("main", {"terminated": end}),))
+    deleted_at = "2026-01-01T10:00:01Z" if deleted else None
+    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=deleted_at), status=status)
+
+
+async def test_a_program_that_failed_is_told_with_the_time_that_it_ran() -> None:
+    report = await _Cluster(_failed()).next()
+    assert report == Ended("uid-of-a", "the pod has failed", failed=True, ran_seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _failed(reason="Evicted"),
+        _failed(deleted=True),
+        _failed(disrupted=True),
+        _failed(phase="Succeeded"),
+    ],
+    ids=["evicted by its kubelet", "deleted", "preempted", "succeeded"],
+)
+async def test_a_pod_that_others_ended_has_not_failed_by_itself(pod: Pod) -> None:
+    report = await _Cluster(pod).next()
+    assert isinstance(report, Ended)
+    assert not report.failed
+
+
+async def test_a_pod_that_never_ran_has_no_time() -> None:
+    waiting = ContainerStatus("main", {"terminated": {"exitCode": 128, "startedAt": None, "finishedAt": None}})
+    pod = replace(_pod("a", node="n1"), status=PodStatus("Failed", container_statuses=(waiting,)))
+    assert await _Cluster(pod).next() == Ended("uid-of-a", "the pod has failed", failed=True)

@@ -6,6 +6,7 @@ forbids raises `BrokenInvariantError` at the very moment at which it happens; th
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
@@ -39,12 +40,16 @@ from cedana_sched.model.orders import (
     StartCold,
     StartedCold,
 )
+from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Transfer
 
 
 class BrokenInvariantError(AssertionError):
     """An invariant does not hold."""
+
+
+MOST_CRASHES = CheckpointPolicy().quick_deaths
 
 
 @dataclass(slots=True)
@@ -93,6 +98,10 @@ class World:
     """The very snapshots that a person asked for: older ones are his choice."""
     called_off: set[str] = field(default_factory=set)
     """Checkpoints that an agent was told to undo."""
+    crashed: set[str] = field(default_factory=set)
+    """Workloads whose own program failed, soon after it was continued."""
+    crashes: Counter[SnapshotRef] = field(default_factory=Counter)
+    """Of those that their runtime has told of while the core knew them to be continued."""
     restarts: int = 0
     """Times that a workload came back from a snapshot."""
 
@@ -129,9 +138,12 @@ class World:
         snapshot = generations[ref.generation - 1] if ref.generation <= len(generations) else None
         return None if snapshot is None or snapshot.discarded else snapshot
 
-    def newest(self, identity: Identity, excluding: tuple[str, ...] = ()) -> Snapshot | None:
+    def newest(
+        self, identity: Identity, excluding: tuple[str, ...] = (), avoiding: tuple[int, ...] = ()
+    ) -> Snapshot | None:
         for snapshot in reversed(self.snapshots.get(identity, [])):
-            if not snapshot.discarded and snapshot.checkpoint_uid not in excluding:
+            passed_over = snapshot.checkpoint_uid in excluding or snapshot.ref.generation in avoiding
+            if not snapshot.discarded and not passed_over:
                 return snapshot
         return None
 
@@ -145,7 +157,11 @@ class World:
             raise BrokenInvariantError(f"1: {ref} is restored while a process from it runs")
         if snapshot.checkpoint_uid in self.called_off:
             raise BrokenInvariantError(f"3: {ref} is restored, {snapshot.checkpoint_uid} was called off")
-        fork = ref == self.asked_for.get(workload.uid)
+        if self.crashes[ref] >= MOST_CRASHES:
+            raise BrokenInvariantError(f"10: {ref} is restored, its program has failed {self.crashes[ref]} times")
+        fork = ref == self.asked_for.get(workload.uid) or any(
+            crashed.identity == ref.identity and crashed.generation > ref.generation for crashed in self.crashes
+        )  # a person, or the policy, knows that work is lost
         if not fork and ref.generation < self.saved.get(ref.identity, 0):
             raise BrokenInvariantError(
                 f"5: {ref} is restored, generation {self.saved[ref.identity]} was promised to be safe"
@@ -307,7 +323,7 @@ class SimulatedAgent:
             if snapshot is None:
                 return Found(order.restore_uid, None, f"there is no {order.wanted}")
         else:
-            snapshot = self.world.newest(order.identity, order.excluding)
+            snapshot = self.world.newest(order.identity, order.excluding, order.avoiding)
         return Found(order.restore_uid, snapshot.ref if snapshot else None)
 
     def stage(self, order: Stage, now: float) -> Outcome:

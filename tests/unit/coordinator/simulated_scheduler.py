@@ -82,7 +82,9 @@ class SimulatedScheduler:
             held = self.rng.choice(list(self.held.values()))
             if held.released is None:
                 self.reports.append(PreemptionCancelled(held.signal.uid, "no need any more"))
-        elif chance < 0.94:
+        elif chance < 0.91:
+            self.crash()
+        elif chance < 0.95:
             self.end(self.rng.choice(running), "done")
 
     def start(self) -> None:
@@ -163,15 +165,30 @@ class SimulatedScheduler:
         reports += [PreemptionCancelled(uid, "another victim was chosen") for uid in sorted(self.spared)]
         for job in self.jobs.values():
             if job.over:
-                reports.append(Ended(job.workload.uid, "it ended"))
+                reports.append(self.end_of(job.workload.uid, "it ended"))
             elif job.workload.uid not in self.world.processes:
                 reports.append(job.starting)
         return reports
 
+    def crash(self) -> None:
+        """A program that was continued fails at once, with no preemption near."""
+        back = [p for p in self.world.processes.values() if p.alive and p.origin is not None and p.frozen_by is None]
+        back = [process for process in back if not self.was_preempted(process.workload.uid)]
+        if back:
+            process = self.rng.choice(back)
+            self.world.crashed.add(process.workload.uid)
+            self.world.die(process, "crashed")
+
+    def was_preempted(self, workload_uid: str) -> bool:
+        return any(v.workload.uid == workload_uid for held in self.held.values() for v in held.signal.victims)
+
+    def end_of(self, uid: str, why: str) -> Ended:
+        return Ended(uid, why, failed=True, ran_seconds=1.0) if uid in self.world.crashed else Ended(uid, why)
+
     def report_deaths(self) -> None:
         """The runtime tells the scheduler, and so the adapter, which processes are gone."""
         for uid, why in self.world.deaths:
-            self.reports.append(Ended(uid, why))
+            self.reports.append(self.end_of(uid, why))
             self.jobs[uid].over = True
         self.world.deaths.clear()
 

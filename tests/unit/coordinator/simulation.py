@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from cedana_sched.adapter.contract import Ended
 from cedana_sched.coordinator.core import (
     AgentRestarted,
     Core,
@@ -45,7 +46,15 @@ from tests.unit.coordinator.simulated_node import BrokenInvariantError, Simulate
 from tests.unit.coordinator.simulated_scheduler import SimulatedScheduler
 
 TIMING = Timing(
-    resend=3.0, resend_most=12.0, lost=0.5, retry=0.5, retry_most=4.0, confirm=10.0, patience=5.0, remember=30.0
+    resend=3.0,
+    resend_most=12.0,
+    lost=0.5,
+    retry=0.5,
+    retry_most=4.0,
+    confirm=10.0,
+    patience=5.0,
+    remember=30.0,
+    remember_deaths=1e6,
 )
 UNDECIDED = frozenset(
     {CheckpointStep.FREEZING, CheckpointStep.FROZEN, CheckpointStep.DUMPING, CheckpointStep.COMMITTED}
@@ -210,8 +219,17 @@ class Simulation:
     def tell(self, event: Event) -> None:
         """Tell the core, carry out what it says, and look whether everything still holds."""
         self.note("event", event)
+        self.count_crash(event)
         self.carry_out(self.core.handle(event, self.now))
         self.check()
+
+    def count_crash(self, event: Event) -> None:
+        """What the core cannot know (an answer was lost, it had given up) it need not count."""
+        if isinstance(event, Reported) and isinstance(event.report, Ended) and event.report.failed:
+            restore = self.core.book.restore_of(event.report.workload_uid)
+            known = {RestoreStep.RESTORING, RestoreStep.RUNNING}
+            if restore is not None and restore.step in known and restore.snapshot is not None and not restore.cold:
+                self.world.crashes[restore.snapshot] += 1
 
     def carry_out(self, instructions: Iterable[Instruction]) -> None:
         crash = not self.calm and self.rng.random() < 0.02

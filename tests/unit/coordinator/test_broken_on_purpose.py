@@ -61,7 +61,7 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
-    patch.setattr(restores_module, "Find", lambda uid, identity, wanted, excluding: Find(uid, identity, wanted))
+    patch.setattr(restores_module, "Find", lambda uid, identity, wanted, *_: Find(uid, identity, wanted))
     original = SimulatedAgent.abort
 
     def abort(self: SimulatedAgent, order: Any, now: float) -> Any:
@@ -196,6 +196,11 @@ def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSteps, "ends_at", lambda self, checkpoint: None)
 
 
+def restores_what_kills(patch: pytest.MonkeyPatch) -> None:
+    """A core that forgets how the program of a snapshot ended."""
+    patch.setattr("cedana_sched.coordinator.core.deaths.known", lambda book, restore: ())
+
+
 CASES = [
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
@@ -216,6 +221,7 @@ CASES = [
     pytest.param("8", crosses_borders, id="8 a replica continues as another"),
     pytest.param("9", forgets_checkpoint_deadlines, id="9 a checkpoint never ends"),
     pytest.param("9", forgets_restore_deadlines, id="9 a restore never ends"),
+    pytest.param("10", restores_what_kills, id="10 a snapshot that kills its program is restored again and again"),
     pytest.param("6", never_orders_an_abort, id="6 an abort is decided and never ordered"),
 ]
 

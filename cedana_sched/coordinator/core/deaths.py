@@ -1,0 +1,50 @@
+"""Snapshots that kill their program: how often each did is kept in the restores, and handed on from one to the next.
+
+So it outlives the coordinator, the pods and the pauses between them, and ends with the identity's last return.
+"""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.contract import Ended
+from cedana_sched.coordinator.core.book import Book
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.records import Restore, RestoreStep
+
+MOST = 200
+"""Older deaths than so many are forgotten."""
+
+_CONTINUED = frozenset({RestoreStep.RESTORING, RestoreStep.RUNNING})
+_EVICTED = frozenset({Verdict.COMMITTED, Verdict.LET_GO})
+
+
+def known(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
+    """What the identity's last return before this one has handed on."""
+    before = [one for one in book.restores_of(restore.identity) if one.uid != restore.uid and one.finished_at]
+    return max(before, key=lambda one: one.finished_at or 0.0).deaths if before else ()
+
+
+def after(
+    book: Book, restore: Restore, deaths: tuple[SnapshotRef, ...], ended: Ended | None, now: float
+) -> tuple[SnapshotRef, ...]:
+    """What this return hands on, now that its workload is gone.
+
+    A program that was evicted, succeeded, or was lost with its node has proved nothing; one that ran for long has
+    proved its snapshot to be good.
+    """
+    ref = restore.snapshot
+    if ref is None or restore.cold or restore.step not in _CONTINUED:
+        return deaths
+    lived = now - restore.running_at if restore.running_at is not None else 0.0
+    if ended is not None and ended.ran_seconds is not None:
+        lived = ended.ran_seconds
+    if lived >= restore.policy.quick_death_seconds:
+        return tuple(one for one in deaths if one != ref)
+    if ended is None or not ended.failed or _is_evicted(book, restore):
+        return deaths
+    return (*deaths, ref)[-MOST:]
+
+
+def _is_evicted(book: Book, restore: Restore) -> bool:
+    checkpoints = book.of_workload(restore.workload.uid)
+    return any(one.after is After.STOP and (not one.settled or one.verdict in _EVICTED) for one in checkpoints)
