@@ -110,6 +110,9 @@ class NodeAgent:
             case orders.Dump():
                 async for outcome in self._dump(order):
                     yield outcome
+            case orders.Stage():
+                async for outcome in self._returns.stage_by_and_by(order):
+                    yield outcome
             case orders.Freeze() | orders.Kill() | orders.Resume() | orders.Abort():
                 yield await self._checkpoint(order)
             case orders.Retain():
@@ -137,8 +140,6 @@ class NodeAgent:
         match order:
             case orders.Find():
                 return await self._returns.find(order)
-            case orders.Stage():
-                return await self._returns.stage(order)
             case orders.Continue():
                 return await self._returns.continue_(order)
             case orders.StartCold():

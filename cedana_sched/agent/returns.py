@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 
 from cedana_sched.agent.runtime import ShowsStaging, WorkloadRuntime
@@ -15,6 +15,9 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
+
+PROGRESS_SECONDS = 10.0
+"""So often the coordinator is told that bytes come; it puts a deadline off, which is minutes away."""
 
 
 class Returns:
@@ -40,15 +43,11 @@ class Returns:
         await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
 
     async def find(self, order: orders.Find) -> orders.Outcome:
-        """Ask the store.
-
-        Raises:
-            RetryableError: it cannot be asked now. Nobody starts cold because of that before the deadline.
-        """
+        """Ask the store. One that is away is said to be, and nobody starts cold because of that before the deadline."""
         try:
             snapshot = await self._threads.run(self._newest, order)
-        except RetryableError:
-            raise
+        except RetryableError as error:
+            return orders.StageFailed(order.restore_uid, str(error), retryable=True)
         except CedanaSchedError as error:
             return orders.Found(order.restore_uid, problem=str(error))
         return orders.Found(order.restore_uid, snapshot)
@@ -59,12 +58,35 @@ class Returns:
         newest = self._store.latest(order.identity, excluding=order.excluding, avoiding=order.avoiding)
         return newest.ref if newest is not None else None
 
-    async def stage(self, order: orders.Stage) -> orders.Outcome:
+    async def stage_by_and_by(
+        self, order: orders.Stage, every_seconds: float = PROGRESS_SECONDS
+    ) -> AsyncIterator[orders.Outcome]:
+        """As `stage`, with a word now and then of how much has come."""
+        shows = self._shows(order.workload)
+        done = 0
+
+        def count(done_bytes: int, total_bytes: int) -> None:
+            nonlocal done
+            done = done_bytes
+            if shows is not None:
+                shows(done_bytes, total_bytes)
+
+        task = asyncio.create_task(self.stage(order, count), name=f"staging for {order.restore_uid}")
+        try:
+            told = 0
+            while not (await asyncio.wait({task}, timeout=every_seconds))[0]:
+                if done > told:
+                    told = done
+                    yield orders.StageProgress(order.restore_uid, told)
+            yield task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def stage(self, order: orders.Stage, progress: Progress | None = None) -> orders.Outcome:
         uid = order.restore_uid
         try:
-            await self._threads.staging.run(
-                self._staging.stage, self._store, uid, order.snapshot, self._shows(order.workload)
-            )
+            await self._threads.staging.run(self._staging.stage, self._store, uid, order.snapshot, progress)
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, str(error), isinstance(error, RetryableError))

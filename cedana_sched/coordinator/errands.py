@@ -22,7 +22,7 @@ from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
-from cedana_sched.model.orders import Order, Progress
+from cedana_sched.model.orders import Order, Progress, StageProgress
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Checkpoint, HoldStep
 
@@ -78,7 +78,7 @@ class Errands:
         answered = False
         try:
             async for outcome in self._agents.perform(node, order):
-                if not isinstance(outcome, Progress):
+                if not isinstance(outcome, Progress | StageProgress):
                     answered = True
                     self._tasks.free(name)  # what follows does not wait until the agent has tidied up
                 self._post(outcome)

@@ -2,7 +2,7 @@
 
 Orders are idempotent: an order that is repeated after a lost message, or after a restart of either side, finds
 the state it asks for and answers again. Each order is answered by exactly one of the outcomes named beside it,
-or, while it lasts, preceded by any number of `Progress`.
+or, while it lasts, preceded by any number of `Progress` or `StageProgress`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class Find(msgspec.Struct, frozen=True, tag=True):
-    """Look up the newest committed snapshot of an identity, or check the one that is `wanted`: `Found`."""
+    """Look up the newest committed snapshot of an identity, or check the one that is `wanted`: `Found`.
+
+    Or `StageFailed`, to be asked again: the store is away, and nobody knows.
+    """
 
     restore_uid: str
     identity: Identity
@@ -187,6 +190,13 @@ class Found(msgspec.Struct, frozen=True, tag=True):
     problem: str | None = None
 
 
+class StageProgress(msgspec.Struct, frozen=True, tag=True):
+    """Precedes the answer to a `Stage`, now and then, while bytes come."""
+
+    restore_uid: str
+    done_bytes: int
+
+
 class Staged(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
 
@@ -241,6 +251,7 @@ Outcome = (
     | Resumed
     | Aborted
     | Found
+    | StageProgress
     | Staged
     | StageFailed
     | Continued

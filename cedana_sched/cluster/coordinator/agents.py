@@ -22,7 +22,7 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Dump, Order, Outcome, Progress, Retained
+from cedana_sched.model.orders import Dump, Order, Outcome, Progress, Retained, Stage, StageProgress
 from cedana_sched.model.records import Transfer
 
 log = structlog.get_logger(__name__)
@@ -109,6 +109,9 @@ class ObjectAgents:
                 if isinstance(order, Dump) and (transfer := _transfer(seen)) != last:
                     last = transfer
                     yield Progress(uid, transfer)
+                elif isinstance(order, Stage) and (done := seen.status.transfer.read_bytes) != last.read_bytes:
+                    last = Transfer(read_bytes=done)
+                    yield StageProgress(uid, done)
                 answer = seen.status.answer
                 if answer is not None and answer.number >= number:
                     if answer.number > number:

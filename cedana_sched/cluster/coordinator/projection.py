@@ -31,11 +31,11 @@ log = structlog.get_logger(__name__)
 WRITERS = 48
 _AGENTS_PART = {"order", "answer"}
 _STATUS_FIELDS = {
-    resource.kind: sorted({field.alias or name for name, field in model.model_fields.items()} - _AGENTS_PART)
-    for resource, model in (
-        (CHECKPOINTS, CheckpointStatus),
-        (PREEMPTION_HOLDS, PreemptionHoldStatus),
-        (RESTORES, RestoreStatus),
+    resource.kind: sorted({field.alias or name for name, field in model.model_fields.items()} - agents)
+    for resource, model, agents in (
+        (CHECKPOINTS, CheckpointStatus, _AGENTS_PART),
+        (PREEMPTION_HOLDS, PreemptionHoldStatus, _AGENTS_PART),
+        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer"}),
     )
 }
 FIRST_PAUSE_SECONDS = 0.2

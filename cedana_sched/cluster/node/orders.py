@@ -23,8 +23,8 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Order, Outcome, Progress
-from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS
+from cedana_sched.model.orders import Order, Outcome, Progress, StageProgress
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS, Transfer
 
 log = structlog.get_logger(__name__)
 
@@ -149,15 +149,17 @@ class OrderFeed:
         loop = asyncio.get_running_loop()
         told_at = 0.0
         async for outcome in self._perform(order):
+            if isinstance(outcome, StageProgress):
+                await self._tell_progress(key, Transfer(read_bytes=outcome.done_bytes))
+                continue
             if not isinstance(outcome, Progress):
                 return outcome
             if loop.time() - told_at >= PROGRESS_SECONDS:
                 told_at = loop.time()
-                await self._tell_progress(key, outcome)
+                await self._tell_progress(key, outcome.transfer)
         return None
 
-    async def _tell_progress(self, key: _Key, progress: Progress) -> None:
-        told = progress.transfer
+    async def _tell_progress(self, key: _Key, told: Transfer) -> None:
         transfer: Object = {
             "readBytes": told.read_bytes,
             "zeroBytes": told.zero_bytes,

@@ -23,13 +23,14 @@ from cedana_sched.model.orders import (
     GaveUp,
     Staged,
     StageFailed,
+    StageProgress,
     StartedCold,
 )
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import After, Verdict
-from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
+from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
-RestoreOutcome = Found | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
+RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
 
 STALE_ANSWERS = 3
 """So often an older generation than the newest one that we know is taken for a late answer; then for the truth."""
@@ -44,6 +45,8 @@ class Restores:
         self._finding: set[str] = set()
         self._wants = Wants()
         self._stale: dict[str, int] = {}
+        self._staged: dict[str, int] = {}
+        """Bytes that have come, at most."""
         self._trouble: dict[str, str] = {}
         """Why the last order of a restore did not get through; said if that lasts until its deadline."""
 
@@ -75,6 +78,8 @@ class Restores:
         now = self._desk.now
         if isinstance(outcome, Found):
             self._found(restore, outcome)
+        elif isinstance(outcome, StageProgress):
+            self._progressed(restore, outcome.done_bytes)
         elif isinstance(outcome, Staged):
             self._move(restore, Cause.STAGED)
         elif isinstance(outcome, StageFailed):
@@ -95,6 +100,11 @@ class Restores:
 
     def order_lost(self, restore: Restore, why: str) -> None:
         """What the node was told did not get through; it is told again."""
+        self._is_delayed(restore, why)
+
+    def _is_delayed(self, restore: Restore, why: str) -> None:
+        if restore.uid not in self._trouble and restore.step not in TERMINAL_RESTORE_STEPS:
+            words.of_delay(self._desk, restore, why)
         self._trouble[restore.uid] = why
 
     def workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
@@ -216,6 +226,7 @@ class Restores:
         self._wants.drop(moved.uid)
         self._stale.pop(moved.uid, None)
         self._trouble.pop(moved.uid, None)
+        self._staged.pop(moved.uid, None)
         order = orders.of_restore(moved)
         if order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
@@ -297,17 +308,35 @@ class Restores:
         return None
 
     def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
+        if restore.step is RestoreStep.WAITING:
+            if restore.uid in self._finding:  # asked again until the deadline: a snapshot may be there
+                self._is_delayed(restore, failed.why)
+                self._desk.lost(restore.uid)
+                self.arm(restore)
+            return
         if restore.step is not RestoreStep.STAGING:
             self._move(restore, Cause.STAGE_FAILED)
             return
         tries = self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
         pause = self._desk.timing.pause(tries)
         if failed.retryable and self._desk.now + pause < restore.deadline:
-            self._trouble[restore.uid] = failed.why
+            self._is_delayed(restore, failed.why)
             self._desk.repeat_in(restore.uid, pause)
             self.arm(restore)
         else:
             self._refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
+
+    def _progressed(self, restore: Restore, done_bytes: int) -> None:
+        """Bytes that come put the deadline off; what was fetched before and is fetched again does not."""
+        if restore.step is not RestoreStep.STAGING or done_bytes <= self._staged.get(restore.uid, 0):
+            return
+        self._staged[restore.uid] = done_bytes
+        self._desk.heard(restore.uid)
+        seconds = restore.policy.restore_deadline_seconds
+        if restore.deadline - self._desk.now < seconds / 2:  # a write now and then, not with each report
+            restore = replace(restore, deadline=self._desk.now + seconds)
+            self._book.update(restore)
+        self.arm(restore)
 
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""

@@ -136,6 +136,13 @@ def of_set_aside(desk: Desk, restore: Restore) -> None:
     desk.tell("SnapshotSetAside", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
+def of_delay(desk: Desk, restore: Restore, why: str) -> None:
+    """Tell that a return waits longer than it should."""
+    left = seconds(max(restore.deadline - desk.now, 0.0))
+    text = f"{restore.workload.name} waits for its snapshot, and is tried again for {left}: {why}"
+    desk.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
+
+
 def _snapshot(checkpoint: Checkpoint) -> str:
     return f"snapshot {short(checkpoint.snapshot)}" if checkpoint.snapshot is not None else "its snapshot"
 

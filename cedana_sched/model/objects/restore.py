@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
-from cedana_sched.model.objects.checkpoint import AnswerStatus, IdentitySpec, OrderStatus, PodSpec, SnapshotName
+from cedana_sched.model.objects.checkpoint import (
+    AnswerStatus,
+    IdentitySpec,
+    OrderStatus,
+    PodSpec,
+    SnapshotName,
+    TransferStatus,
+)
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import RestoreStep
 
@@ -35,6 +42,8 @@ class RestoreStatus(Reported):
     finished_at: MicroTime | None = None
     deaths: tuple[SnapshotName, ...] = ()
     """Snapshots from which it was continued only to fail soon, once for each time; enough of them set one aside."""
+    transfer: TransferStatus | None = None
+    """How much of the snapshot has come; the agent writes it."""
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None
     answer: AnswerStatus | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,8 +79,31 @@ async def test_a_store_that_is_away_is_no_answer(bench: Bench, monkeypatch: pyte
         raise StoreUnavailableError("the store does not answer")
 
     monkeypatch.setattr(bench.store, "latest", away)
-    with pytest.raises(StoreUnavailableError):
-        await bench.returns.find(orders.Find("r1", MD))
+    answer = await bench.returns.find(orders.Find("r1", MD))
+    assert isinstance(answer, orders.StageFailed)
+    assert answer.retryable
+    assert "the store does not answer" in answer.why
+
+
+async def test_bytes_that_come_are_told_while_a_snapshot_is_staged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.commit()
+    told = threading.Event()
+    original = Staging.stage
+
+    def stage(self: Staging, store: object, uid: str, ref: SnapshotRef, progress: Any = None) -> None:
+        progress(7, 9)
+        assert told.wait(30)
+        original(self, bench.store, uid, ref, progress)
+
+    monkeypatch.setattr(Staging, "stage", stage)
+    outcomes = []
+    async for outcome in bench.returns.stage_by_and_by(STAGE, every_seconds=0.01):
+        outcomes.append(outcome)
+        told.set()
+    assert outcomes[0] == orders.StageProgress("r1", 7)
+    assert outcomes[-1] == orders.Staged("r1")
 
 
 async def test_a_staged_snapshot_is_continued_without_the_store(bench: Bench) -> None:

@@ -317,7 +317,7 @@ class SimulatedAgent:
 
     def look_up(self, order: Find, now: float) -> Outcome | None:
         if self.world.store_is_down:
-            return None
+            return StageFailed(order.restore_uid, "the store is down", retryable=True)
         if order.wanted is not None:
             snapshot = self.world.find(order.wanted)
             if snapshot is None:

@@ -17,6 +17,7 @@ from cedana_sched.model.orders import (
     Stage,
     Staged,
     StageFailed,
+    StageProgress,
     StartCold,
     StartedCold,
 )
@@ -315,3 +316,48 @@ def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:
     told = start(saved())
     told.tell(OrderLost(told.order(Find), "the store does not answer")).after(90)
     assert told.order(StartCold).why == "not restored within 90 s: the store does not answer"
+
+
+# -- progress, and a store that is away
+
+
+def staging() -> Told:
+    return start(saved()).tell(Found("restore.w2", ref(1)))
+
+
+def test_a_restore_that_makes_progress_is_not_cut_off() -> None:
+    told = staging()
+    for minutes in range(1, 11):
+        told.after(60).tell(StageProgress("restore.w2", minutes << 30))
+        assert told.step("restore.w2") == "Staging", "it was cut off although its bytes come"
+    told.tell(Staged("restore.w2"), Continued("restore.w2"))
+    assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
+
+
+def test_a_restore_without_progress_is_cut_off() -> None:
+    told = staging().after(60).tell(StageProgress("restore.w2", 1 << 30))
+    for _ in range(9):
+        told.after(10).tell(StageProgress("restore.w2", 1 << 30))  # the same bytes, again and again
+    assert told.step("restore.w2") == "StartingCold"
+
+
+def test_progress_outlives_the_coordinator() -> None:
+    told = staging().after(80).tell(StageProgress("restore.w2", 1 << 30)).restart()
+    assert told.after(80).step("restore.w2") == "Staging"
+
+
+def test_a_store_that_is_away_is_asked_again_and_its_snapshot_continued() -> None:
+    told = start(saved()).tell(StageFailed("restore.w2", "the store is away", retryable=True))
+    assert told.tells() == ["RestoreDelayed"]
+    told.after(2)
+    assert told.orders() == ["Find restore.w2"]
+    assert told.tell(StageFailed("restore.w2", "the store is away", retryable=True)).tells() == []
+    told.after(4).tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "the store is away", retryable=True))
+    assert told.step("restore.w2") == "Staging"
+    told.after(10).tell(Staged("restore.w2"), Continued("restore.w2"))
+    assert restore(told).cold is False
+
+
+def test_a_store_that_stays_away_is_named_when_the_policy_takes_over() -> None:
+    told = start(saved()).tell(StageFailed("restore.w2", "the store is away", retryable=True)).after(90)
+    assert told.order(StartCold).why == "not restored within 90 s: the store is away"
