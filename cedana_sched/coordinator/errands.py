@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Adapter, HoldsEvictions
 from cedana_sched.coordinator.core import (
@@ -22,7 +23,7 @@ from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
-from cedana_sched.model.orders import Order, Progress, StageProgress
+from cedana_sched.model.orders import Dump, Order, Progress, StageProgress
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Checkpoint, HoldStep
 
@@ -33,6 +34,13 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 Errand = Send | PlaceHold | ReleaseHold
+
+
+def is_same(given: Order, order: Order) -> bool:
+    """Whether the second is the first one repeated: less time is left for a dump each time."""
+    if isinstance(given, Dump) and isinstance(order, Dump):
+        return replace(given, timeout_seconds=0.0) == replace(order, timeout_seconds=0.0)
+    return given == order
 
 
 class Errands:
@@ -53,12 +61,13 @@ class Errands:
         self._adapters = adapters
         self._clock = clock
         self._post = post
+        self._under_way: dict[str, Order] = {}
+        """Orders without an answer, by the names of their tasks."""
 
     def run(self, errand: Errand) -> None:
         """Start it; an errand that is still under way is not started twice."""
         if isinstance(errand, Send):
-            name = f"order {type(errand.order).__name__} {record_of(errand.order)}"
-            self._tasks.start(name, lambda: self._order(name, errand.node, errand.order))
+            self._send(errand.node, errand.order)
             return
         adapter = self._adapters.get(errand.adapter)
         if adapter is None:
@@ -68,6 +77,22 @@ class Errands:
             self._tasks.start(name, lambda: self._release(adapter, errand.release))
         elif isinstance(adapter, HoldsEvictions):
             self._tasks.start(f"hold {errand.signal.uid}", lambda: self._hold(adapter, errand.signal))
+
+    def _send(self, node: str, order: Order) -> None:
+        """Give an order. One that waits for its answer is put before its agent again, a changed one overtakes it."""
+        name = f"order {type(order).__name__} {record_of(order)}"
+        if (given := self._under_way.get(name)) is not None and is_same(given, order):
+            self._agents.repeat(node, given)
+            return
+        self._tasks.free(name)
+        self._under_way[name] = order
+        self._tasks.start(name, lambda: self._order(name, node, order))
+
+    def _over(self, name: str, order: Order) -> None:
+        """It is answered, or lost: the next one may start at once."""
+        if self._under_way.get(name) is order:
+            del self._under_way[name]
+            self._tasks.free(name)
 
     async def _order(self, name: str, node: str, order: Order) -> None:
         """Pass on what the agent answers; an order without an answer is lost."""
@@ -80,7 +105,7 @@ class Errands:
             async for outcome in self._agents.perform(node, order):
                 if not isinstance(outcome, Progress | StageProgress):
                     answered = True
-                    self._tasks.free(name)  # what follows does not wait until the agent has tidied up
+                    self._over(name, order)  # what follows does not wait until the agent has tidied up
                 self._post(outcome)
         except CedanaSchedError as error:
             why = str(error)
@@ -89,7 +114,7 @@ class Errands:
             why = repr(error)
             log.exception("order failed", order=type(order).__name__, node=node)
         if not answered:
-            self._tasks.free(name)
+            self._over(name, order)
             self._post(OrderLost(order, why))
 
     async def _hold(self, adapter: HoldsEvictions, signal: Signal) -> None:

@@ -26,6 +26,13 @@ class Agents(Protocol):
         """
         ...
 
+    def repeat(self, node: str, order: Order) -> None:
+        """The order is still unanswered, and `perform` still yields: see to it that the agent has it. Must not block.
+
+        Where the order cannot be lost while `perform` yields, there is nothing to do.
+        """
+        ...
+
     def changes(self) -> AsyncIterator[NodeChange]:
         """Yield when an agent is back after a restart, and when a node is gone for good."""
         ...

@@ -42,6 +42,9 @@ class LocalAgents:
             if isinstance(outcome, Progress):
                 self._on_progress(outcome)
 
+    def repeat(self, node: str, order: Order) -> None:
+        """See `Agents.repeat`: within one process an order is under way as long as `perform` yields."""
+
     async def changes(self) -> AsyncIterator[NodeChange]:
         """Never yields: what a restart interrupted is ordered again by the coordinator's recovery."""
         never: tuple[NodeChange, ...] = ()

@@ -1,6 +1,7 @@
 """The agents of all nodes, reached through objects: an order is written into one, its answer is read from there.
 
-Nothing is lost when either side restarts: the order stands in the object until it is answered or replaced.
+Nothing is lost when either side restarts: the order stands in the object until it is answered or replaced. What
+somebody takes out of an object is put back, at once where the watch shows it, else when the order is repeated.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class OrderGivenUpError(RetryableError):
     """Another order for the same object was given, or the object is gone."""
 
 
+class _Given(msgspec.Struct, frozen=True):
+    number: int
+
+
 class _Answer(msgspec.Struct, frozen=True):
     number: int
     outcome: msgspec.Raw
@@ -48,6 +53,7 @@ class _Transfer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Status(msgspec.Struct, frozen=True):
+    order: _Given | None = None
     answer: _Answer | None = None
     transfer: _Transfer = _Transfer()
 
@@ -62,6 +68,13 @@ class OrderObject(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: _Spec
     status: _Status = _Status()
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """Who waits for the answer to the order of that number; told of every change of its object, None: no more."""
+
+    number: int
+    tell: Callable[[OrderObject | None], None]
 
 
 class ObjectAgents:
@@ -81,9 +94,12 @@ class ObjectAgents:
             Mirror(Watch(api, resource, OrderObject, labels=pending)) for resource in (CHECKPOINTS, RESTORES)
         ]
         self._nodes = nodes
-        self._waiting: dict[str, Callable[[OrderObject | None], None]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._shown: dict[str, int] = {}
+        """Number of the order that the object of a record shows."""
         for mirror in self._mirrors:
             mirror.subscribe(self._heard)
+        projection.subscribe(self._forgotten)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""
@@ -101,8 +117,8 @@ class ObjectAgents:
             raise OrderGivenUpError(f"{uid} is forgotten", remedy="nothing is to be done") from None
         told: asyncio.Queue[OrderObject | None] = asyncio.Queue()
         if overtaken := self._waiting.get(uid):
-            overtaken(None)
-        self._waiting[uid] = told.put_nowait
+            overtaken.tell(None)
+        waiting = self._waiting[uid] = _Waiting(number, told.put_nowait)
         try:
             last = Transfer()
             while (seen := await told.get()) is not None:
@@ -123,13 +139,34 @@ class ObjectAgents:
                     return
             raise OrderGivenUpError(f"{type(order).__name__} of {uid} was overtaken", remedy="nothing is to be done")
         finally:
-            if self._waiting.get(uid) == told.put_nowait:
+            if self._waiting.get(uid) is waiting:
                 del self._waiting[uid]
+
+    def repeat(self, node: str, order: Order) -> None:
+        """See `coordinator.ports.Agents`: an object that does not show the order is written again."""
+        del node
+        uid = record_of(order)
+        waiting = self._waiting.get(uid)
+        if waiting is not None and self._shown.get(uid, 0) < waiting.number:
+            self._projection.again(uid)
+
+    def _forgotten(self, uid: str) -> None:
+        """Its object may never have been there, so that no watch tells that it is gone."""
+        if waiting := self._waiting.get(uid):
+            waiting.tell(None)
 
     def _heard(self, before: OrderObject | None, now: OrderObject | None) -> None:
         known = now or before
-        if known is not None and (sink := self._waiting.get(known.spec.uid)):
-            sink(now)
+        if known is None:
+            return
+        uid = known.spec.uid
+        if now is None:
+            self._shown.pop(uid, None)
+        else:
+            self._shown[uid] = now.status.order.number if now.status.order is not None else 0
+        self._projection.seen(uid, now.metadata.labels if now is not None else None)
+        if waiting := self._waiting.get(uid):
+            waiting.tell(now)
 
     async def changes(self) -> AsyncIterator[AgentRestarted | NodeLost]:
         """Nodes that are gone for good: deleted, or tainted as out of service.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import structlog
@@ -25,6 +25,7 @@ from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge
+from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
@@ -57,6 +58,7 @@ class Leader:
         *listeners: Listener,
         recorded: Recorded | None = None,
         adapter_metrics: AdapterMetrics | None = None,
+        refused: Callable[[str, int], None] = lambda kind, status: None,  # noqa: ARG005 - most tests do not count
     ) -> None:
         namespace = configuration.namespace
         self._nodes = Mirror(Watch(api, NODES, Node))
@@ -67,7 +69,9 @@ class Leader:
         self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
-        self._projection = Projection(api, namespace, self._removal.is_removed, Owners(self.pods).of)
+        self._projection = Projection(
+            api, namespace, self._removal.is_removed, Owners(self.pods).of, Refusals(self._events, refused).told
+        )
         self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
         self._in_use = InUse()
         self._purge = Purge(

@@ -41,7 +41,15 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 
         async def lead() -> None:
-            leader = Leader(api, configuration, identity, metrics, recorded=metrics.recorded, adapter_metrics=adapters)
+            leader = Leader(
+                api,
+                configuration,
+                identity,
+                metrics,
+                recorded=metrics.recorded,
+                adapter_metrics=adapters,
+                refused=metrics.refused,
+            )
             async with leader.coordinating() as coordinator:
                 metrics.leads(leads=True)
                 try:

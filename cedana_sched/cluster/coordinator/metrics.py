@@ -65,6 +65,12 @@ class CoordinatorMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._refused = Counter(
+            "cedana_sched_object_writes_refused_total",
+            "Writes of our objects that the API server did not take; they are tried again.",
+            ["kind", "status"],
+            registry=registry,
+        )
         self._known: dict[str, str] = {}
 
     def leads(self, *, leads: bool) -> None:
@@ -77,6 +83,10 @@ class CoordinatorMetrics:
     def told(self, tell: Tell) -> None:
         """See `coordinator.ports.Listener`."""
         self._told.labels(tell.kind, str(tell.severity)).inc()
+
+    def refused(self, kind: str, status: int) -> None:
+        """The API server has answered the write of an object with this HTTP status, 0: with nothing."""
+        self._refused.labels(kind, str(status)).inc()
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
         """See `journal.Recorded`; what was settled before this replica began is not counted again."""

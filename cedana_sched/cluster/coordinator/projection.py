@@ -1,21 +1,22 @@
 """Carries records over to their objects in the background: the latest state of each, many objects at a time.
 
-The orders for agents travel in the same writes, so that a step costs one request.
+The orders for agents travel in the same writes, so that a step costs one request. It is level-triggered: what a record
+says, and its object does not show, is written again, whatever the API server said before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 from msgspec import Struct
 
 from cedana_sched.cluster.coordinator.objects import key_of, resource_of, to_object
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ApiUnavailableError
+from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.objects import names
@@ -41,6 +42,9 @@ _STATUS_FIELDS = {
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
 
+Refused = Callable[[Record, ApiError, bool], None]
+"""Hears of each write that the API server did not take, and whether it is the first one since one was taken."""
+
 
 class Pending(Struct, frozen=True):
     """What the objects do not show yet."""
@@ -60,13 +64,21 @@ class _Target:
     exists: bool = False
     forgotten: bool = False
     is_removed: bool = False
+    is_labelled: bool = True
+    """Whether the object has our labels; somebody may have changed them."""
     order: Order | None = None
     order_number: int = 0
     wanted: int = 0
     """Counts what was asked for; `written` is how much of it is there."""
     written: int = 0
     queued: bool = False
-    """Waits for a writer, or has one; two at once would overtake each other."""
+    """Waits for a writer, has one, or pauses; two at once would overtake each other."""
+    refusals: int = 0
+    """In a row."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(to_object(self.record, self.namespace)["metadata"]["labels"])
 
 
 class Projection:
@@ -78,6 +90,7 @@ class Projection:
         system_namespace: str,
         is_removed: Callable[[Record], bool] = lambda _: False,
         owners: Callable[[WorkloadRef], list[Object]] = lambda _: [],
+        refused: Refused = lambda *_: None,
     ) -> None:
         """Writes with the rights of `api`.
 
@@ -86,13 +99,20 @@ class Projection:
             system_namespace: where holds go that have no namespace of their own.
             is_removed: says whether a checkpoint's snapshot is not there any more.
             owners: `ownerReferences` of a Checkpoint of this pod.
+            refused: hears of writes that were refused.
         """
         self._api = api
+        self._refused = refused
         self._is_removed = is_removed
         self._owners = owners
         self._system_namespace = system_namespace
         self._targets: dict[str, _Target] = {}
         self._let_go: set[str] = set()
+        self._sinks: list[Callable[[str], None]] = []
+        self._late: dict[str, _Target] = {}
+        """What the objects do not show yet."""
+        self._flushed = asyncio.Event()
+        self._flushed.set()
         self._queue: asyncio.Queue[_Target] = asyncio.Queue()
 
     def know(self, record: Record, body: Object) -> None:
@@ -101,6 +121,10 @@ class Projection:
         target.exists = True
         order = body.get("status", {}).get("order")
         target.order_number = order["number"] if order else 0
+
+    def subscribe(self, sink: Callable[[str], None]) -> None:
+        """`sink` hears the uid of each record that no order is given for any more. Must not block."""
+        self._sinks.append(sink)
 
     def write(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         """Have these carried over; returns at once."""
@@ -111,6 +135,7 @@ class Projection:
             target.record, target.forgotten = record, False
             self._enqueue(target)
         for record in forgotten:
+            self._end_orders(record.uid)
             if record.uid in self._let_go:
                 self._let_go.discard(record.uid)
                 continue
@@ -130,14 +155,34 @@ class Projection:
         self._enqueue(target)
         return target.order_number
 
+    def again(self, uid: str) -> None:
+        """Write once more what a record says, with its order: its object may not show it any more."""
+        if (target := self._targets.get(uid)) is not None and not target.forgotten:
+            self._enqueue(target)
+
+    def seen(self, uid: str, labels: Mapping[str, str] | None) -> None:
+        """How a watch of unsettled objects shows one; None: not any more. What somebody has undone is done again."""
+        target = self._targets.get(uid)
+        if target is None or target.forgotten or not target.exists:
+            return
+        if labels is None:
+            target.exists = False
+        elif target.labels.items() <= labels.items():
+            return
+        log.warning("object was changed by somebody else", kind=target.resource.kind, name=target.name)
+        target.is_labelled = False
+        self._enqueue(target)
+
     def let_go(self, uid: str) -> None:
         """Write nothing any more for this record: its object was deleted, and goes for good."""
-        if self._targets.pop(uid, None) is not None:
+        if (target := self._targets.pop(uid, None)) is not None:
             self._let_go.add(uid)
+            self._settle(target)
+            self._end_orders(uid)
 
     def pending(self) -> Pending:
         """What a coordinator that starts now would not see in the objects."""
-        late = [target for target in self._targets.values() if target.written < target.wanted]
+        late = tuple(self._late.values())
         return Pending(
             tuple(target.record for target in late if not target.forgotten),
             tuple(target.record for target in late if target.forgotten),
@@ -145,7 +190,7 @@ class Projection:
 
     async def flushed(self) -> None:
         """Wait until the objects show everything that was asked for."""
-        await self._queue.join()
+        await self._flushed.wait()
 
     async def run(self) -> None:
         """Write for ever."""
@@ -160,8 +205,14 @@ class Projection:
             target = self._targets[record.uid] = _Target(resource_of(record), namespace, name, record)
         return target
 
+    def _end_orders(self, uid: str) -> None:
+        for sink in self._sinks:
+            sink(uid)
+
     def _enqueue(self, target: _Target) -> None:
         target.wanted += 1
+        self._late[target.record.uid] = target
+        self._flushed.clear()
         if not target.queued:
             target.queued = True
             self._queue.put_nowait(target)
@@ -169,34 +220,46 @@ class Projection:
     async def _work(self) -> None:
         while True:
             target = await self._queue.get()
-            while target.written < target.wanted:
-                await self._carry_over(target)
-            target.queued = False
-            self._queue.task_done()
+            while self._late.get(target.record.uid) is target:
+                await asyncio.sleep(0)  # the order that belongs to a step is given in the same turn: one request
+                version = target.wanted
+                try:
+                    await self._write_one(target)
+                except ApiError as error:
+                    self._pause(target, error)
+                    break
+                target.refusals, target.written = 0, version
+                if target.written == target.wanted:
+                    self._settle(target)
+            else:
+                target.queued = False
 
-    async def _carry_over(self, target: _Target) -> None:
-        """What is wanted by now."""
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
-            await asyncio.sleep(0)  # the order that belongs to a step is given in the same turn: one request for both
-            version = target.wanted
-            try:
-                await self._write_one(target)
-            except ApiUnavailableError as error:
-                log.warning("object not written, trying again", name=target.name, problem=error.message)
-                await asyncio.sleep(pause)
-                continue
-            except ApiError as error:  # its namespace is being removed, or somebody took our rights
-                log.error(  # noqa: TRY400  # its sentence says all
-                    "object cannot be written", kind=target.resource.kind, name=target.name, problem=str(error)
-                )
-            self._done(target, version)
-            return
+    def _pause(self, target: _Target, error: ApiError) -> None:
+        """Have it written again later, meanwhile the writer has others: a refusal may last, or be over in a moment."""
+        self._refused(target.record, error, target.refusals == 0)
+        longest = min(FIRST_PAUSE_SECONDS * 2 ** min(target.refusals, 20), LONGEST_PAUSE_SECONDS)
+        pause = longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+        target.refusals += 1
+        log.warning(
+            "object not written, trying again",
+            kind=target.resource.kind,
+            name=target.name,
+            problem=str(error),
+            refusals=target.refusals,
+            pause_seconds=pause,
+        )
+        asyncio.get_running_loop().call_later(pause, self._queue.put_nowait, target)
 
-    def _done(self, target: _Target, version: int) -> None:
-        target.written = version
-        if target.forgotten and target.written == target.wanted:
-            self._targets.pop(target.record.uid, None)
-            self._let_go.discard(target.record.uid)
+    def _settle(self, target: _Target) -> None:
+        """Nothing is to be written of it now."""
+        uid = target.record.uid
+        if self._late.get(uid) is target:
+            del self._late[uid]
+        if target.forgotten and self._targets.get(uid) is target:
+            del self._targets[uid]
+            self._let_go.discard(uid)
+        if not self._late:
+            self._flushed.set()
 
     async def _write_one(self, target: _Target) -> None:
         """A snapshot's Checkpoint stays when it is forgotten, as what people see of it; everything else goes."""
@@ -206,9 +269,12 @@ class Projection:
         if not target.forgotten:
             await self._show(target)
         elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY and not target.is_removed:
-            await self._show(target)
-            patch: Object = {"metadata": {"labels": {names.SETTLED: "true"}}}
-            await self._api.patch(target.resource, target.name, target.namespace, patch)
+            try:
+                await self._show(target)
+                patch: Object = {"metadata": {"labels": {names.SETTLED: "true"}}}
+                await self._api.patch(target.resource, target.name, target.namespace, patch)
+            except AbsentError:  # the record is gone, and so is its object, or its namespace
+                return
         else:
             await self._api.delete(target.resource, target.name, target.namespace)
 
@@ -218,12 +284,19 @@ class Projection:
             await self._create(target, body)
         patch: Object = {"status": self._status(target, body)}
         try:
+            if not target.is_labelled:
+                await self._label(target, body)
             await self._api.patch(target.resource, target.name, target.namespace, patch, subresource="status")
-        except AbsentError:  # somebody has deleted it: the record lives on
-            if target.record.uid in self._let_go:
-                return
+        except AbsentError:  # somebody has deleted it: while the record lives on, it is made again
             target.exists = False
-            raise ApiUnavailableError(f"{target.name} was deleted, and is made again") from None
+            if target.record.uid not in self._let_go:
+                raise
+
+    async def _label(self, target: _Target, body: Object) -> None:
+        """Agents find their orders by these."""
+        labels = {**body["metadata"]["labels"], names.SETTLED: None}
+        await self._api.patch(target.resource, target.name, target.namespace, {"metadata": {"labels": labels}})
+        target.is_labelled = True
 
     async def _create(self, target: _Target, body: Object) -> None:
         if isinstance(target.record, Checkpoint) and (owners := self._owners(target.record.workload)):
@@ -232,6 +305,7 @@ class Projection:
             await self._api.create(target.resource, body, into=dict)
         except AlreadyExistsError:
             log.info("object was there already", kind=target.resource.kind, name=target.name)
+            target.is_labelled = False
         target.exists = True
 
     def _status(self, target: _Target, body: Object) -> Object:

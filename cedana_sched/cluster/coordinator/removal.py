@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 import structlog
 
 from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import ApiError, ApiUnavailableError
+from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, Record
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Removal:
@@ -30,7 +26,9 @@ class Removal:
         self._api = api
         self._by_snapshot = by_snapshot
         self._removed: set[SnapshotRef] = set()
-        self._queue: asyncio.Queue[Metadata] = asyncio.Queue()
+        self._doomed: dict[str, Metadata] = {}
+        """By uid."""
+        self._queue = WorkQueue("removal of a Checkpoint", self._remove)
         checkpoints.subscribe(self._heard)
 
     def removed(self, refs: Collection[SnapshotRef]) -> None:
@@ -51,21 +49,20 @@ class Removal:
     def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
         if now is not None:
             if now.is_forgotten and not now.is_deleted and now.snapshot in self._removed:
-                self._queue.put_nowait(now.metadata)
+                self._doomed[now.metadata.uid] = now.metadata
+                self._queue.add(now.metadata.uid)
         elif before is not None and (ref := before.snapshot) is not None and not self._by_snapshot.of(ref):
             self._removed.discard(ref)
 
     async def run(self) -> None:
         """Remove objects, for ever."""
-        while True:
-            one = await self._queue.get()
-            for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
-                try:
-                    await self._api.delete(CHECKPOINTS, one.name, one.namespace, uid=one.uid)
-                except ApiUnavailableError as error:
-                    log.warning("checkpoint not removed, trying again", problem=error.message, pause_seconds=pause)
-                    await asyncio.sleep(pause)
-                    continue
-                except ApiError as error:
-                    log.warning("checkpoint not removed", checkpoint=one.name, problem=error.message)
-                break
+        await self._queue.run()
+
+    async def _remove(self, key: str) -> None:
+        if (one := self._doomed.get(key)) is None:
+            return
+        try:
+            await self._api.delete(CHECKPOINTS, one.name, one.namespace, uid=one.uid)
+        except ConflictError:  # it is gone, and another one has its name
+            log.info("checkpoint was removed by somebody else", checkpoint=one.name)
+        self._doomed.pop(key, None)

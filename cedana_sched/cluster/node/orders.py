@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, ApiError
+from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Mirror, Watch
@@ -176,9 +176,7 @@ class OrderFeed:
         while self._stands(key, number):
             try:
                 await self._patch(key, {"answer": {"number": number, "outcome": codec.to_builtins(outcome)}})
-            except AbsentError:
-                return
-            except ApiError as error:
+            except ApiError as error:  # also of an object that is said to be gone: its watch tells whether it is
                 log.warning("answer not written, trying again", problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

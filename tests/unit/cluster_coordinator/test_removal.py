@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep
@@ -80,3 +81,24 @@ async def test_record_that_is_forgotten_takes_its_object_along_when_its_snapshot
         await task
     shown: list[Object] = list(server.objects.values())
     assert len(shown) == (0 if is_removed else 1)
+
+
+async def test_refused_removal_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = DeletionServer()
+    key = server.add(_ready(1))
+    removal = Removal(cast("Api", server), server.checkpoints, BySnapshot(server.checkpoints))
+    refusals: list[Exception | None] = [RefusedByServerError("forbidden", status=403), None]
+    delete = server.delete
+
+    async def refusing(*given: Any, **named: Any) -> None:
+        if (refusal := refusals.pop(0) if refusals else None) is not None:
+            raise refusal
+        await delete(*given, **named)
+
+    monkeypatch.setattr(server, "delete", refusing)
+    running = [asyncio.create_task(one) for one in (server.checkpoints.run(), removal.run())]
+    removal.removed([SnapshotRef(_ready(1).identity, 1)])
+    await _until_deleted(server, {key})
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -95,6 +95,7 @@ class MemoryAgents:
         self.agent = agent
         self.dump_seconds = dump_seconds
         self.performed: Counter[str] = Counter()
+        self.repeated: Counter[str] = Counter()
         self.busy = 0
         self.busiest = 0
         self.failures: dict[str, list[Exception | None]] = {}
@@ -117,6 +118,9 @@ class MemoryAgents:
                 yield outcome
         finally:
             self.busy -= 1
+
+    def repeat(self, node: str, order: Order) -> None:
+        self.repeated[type(order).__name__] += 1
 
     async def _outcomes(self, order: Order) -> AsyncIterator[Outcome]:
         outcome = self.agent.perform(order, self.clock.now())

@@ -43,6 +43,8 @@ class Node:
         assert node == "here"
         yield await self._obey(order)
 
+    def repeat(self, node: str, order: Order) -> None: ...
+
     async def changes(self) -> AsyncIterator[NodeChange]:
         await asyncio.Event().wait()
         yield NodeLost("never")
