@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import structlog
 
+from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import AgentRestarted, NodeLost
 from cedana_sched.coordinator.core.orders import record_of
@@ -86,7 +87,18 @@ class ObjectAgents:
         projection: Projection,
         nodes: Mirror[Node],
         removed: Callable[[tuple[SnapshotRef, ...]], None] = lambda refs: None,  # noqa: ARG005
+        alive: Alive | None = None,
     ) -> None:
+        """Reaches agents by what `projection` writes.
+
+        Args:
+            api: may watch Checkpoints and Restores.
+            projection: writes orders.
+            nodes: all of the cluster.
+            removed: hears of snapshots that retention has removed.
+            alive: on which nodes there is something to lose.
+        """
+        self._alive = alive or Alive()
         self._projection = projection
         self._removed = removed
         pending = f"!{names.SETTLED}"
@@ -169,7 +181,7 @@ class ObjectAgents:
             waiting.tell(now)
 
     async def changes(self) -> AsyncIterator[AgentRestarted | NodeLost]:
-        """Nodes that are gone for good: deleted, or tainted as out of service.
+        """Nodes that are gone for good: deleted, or tainted as out of service, also while nobody led.
 
         An agent that restarts finds its orders in the objects, so that nobody needs to repeat them.
         """
@@ -181,7 +193,11 @@ class ObjectAgents:
             elif now is not None and _is_out_of_service(now) and (before is None or not _is_out_of_service(before)):
                 lost.put_nowait(now.metadata.name)
 
+        await self._nodes.synced.wait()
         self._nodes.subscribe(heard)
+        for name in sorted(self._alive.nodes()):
+            if (node := self._nodes.get(name)) is None or _is_out_of_service(node):
+                lost.put_nowait(name)
         try:
             while True:
                 yield NodeLost(await lost.get())

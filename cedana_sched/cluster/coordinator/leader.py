@@ -15,6 +15,7 @@ from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
+from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
@@ -72,7 +73,8 @@ class Leader:
         self._projection = Projection(
             api, namespace, self._removal.is_removed, Owners(self.pods).of, Refusals(self._events, refused).told
         )
-        self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed)
+        self._alive = Alive()
+        self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed, self._alive)
         self._in_use = InUse()
         self._purge = Purge(
             api,
@@ -93,7 +95,8 @@ class Leader:
             return ClusterAccess(api, self._events, self.pods, self._policies, by_id, namespace, notes, settings)
 
         self._adapters = {name: _connected(name, access(name)) for name in configuration.adapters}
-        adapters: dict[str, Adapter] = {PodReports.name: PodReports(access(PodReports.name)), **self._adapters}
+        self._pod_reports = PodReports(access(PodReports.name), self._alive)
+        adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._told = recorded
@@ -117,6 +120,7 @@ class Leader:
                     ("policies", self._policies.run()),
                     ("nodes", self._nodes.run()),
                     ("pods", self.pods.run()),
+                    ("ends of pods", self._pod_reports.run()),
                     ("checkpoints", self._checkpoints.run()),
                     ("gates", self._gates.run()),
                     ("storages", self._storages.run()),
@@ -125,8 +129,8 @@ class Leader:
                     ("events", self._events.run()),
                 )
             ]
-            # who asks them before would hear that there is nothing: no pod, no snapshot to continue from
-            for synced in (self.pods.synced, self._policies.synced, self._checkpoints.synced):
+            # who asks them before would hear that there is nothing: no pod, no node, no snapshot to continue from
+            for synced in (self.pods.synced, self._nodes.synced, self._policies.synced, self._checkpoints.synced):
                 await synced.wait()
             background += [group.create_task(self._kept(name), name=f"adapter {name}") for name in self._adapters]
             try:
@@ -153,6 +157,7 @@ class Leader:
     def _recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         self._gates.recorded(records, forgotten)
         self._in_use.recorded(records, forgotten)
+        self._alive.recorded(records, forgotten)
         if self._told is not None:
             self._told(records, forgotten)
 

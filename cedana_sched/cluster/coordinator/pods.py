@@ -12,11 +12,13 @@ import structlog
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.cluster.coordinator.ends import PodEnds
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import Release
+from cedana_sched.model.preemption import Release, WorkloadRef
 
 log = structlog.get_logger(__name__)
 
@@ -26,11 +28,22 @@ class PodReports:
 
     name: ClassVar[str] = "pods"
 
-    def __init__(self, cluster: ClusterAccess) -> None:
+    def __init__(self, cluster: ClusterAccess, alive: Alive) -> None:
+        """Reports what happens to the protected pods; `alive` says which of them the records count on."""
         self._cluster = cluster
+        self._alive = alive
+        self._ends = PodEnds(cluster.api, alive, cluster.events, self._ended)
+        self._readers: list[asyncio.Queue[Report]] = []
+
+    async def run(self) -> None:
+        """Look for pods that are not shown any more, for ever."""
+        await self._ends.run()
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What is pending, then what happens: a pod that shall continue got its node; a protected pod is gone."""
+        """What is pending, then what happens: a pod that shall continue got its node; a protected pod is gone.
+
+        Pending is also the end of pods that some record counts on, and that are not there any more.
+        """
         queue: asyncio.Queue[Report] = asyncio.Queue()
 
         def heard(before: Pod | None, now: Pod | None) -> None:
@@ -38,21 +51,39 @@ class PodReports:
                 queue.put_nowait(report)
 
         await self._cluster.pods.synced.wait()
+        self._readers.append(queue)
         self._cluster.pods.subscribe(heard)
+        self._alive.subscribe(self._compare)
         try:
             for pod in self._cluster.pods:
                 heard(None, pod)
+            for workload in tuple(self._alive.workloads()):
+                self._compare(workload)
             while True:
                 yield await queue.get()
         finally:
+            self._readers.remove(queue)
             self._cluster.pods.unsubscribe(heard)
+            self._alive.unsubscribe(self._compare)
 
     async def release(self, release: Release) -> None:
         """No eviction is ever held in the name of a pod's start."""
 
+    def _compare(self, workload: WorkloadRef) -> None:
+        """With what there is: a pod may have ended before it was recorded that somebody counts on it."""
+        shown = self._cluster.pods.get(workload.name, workload.namespace)
+        if shown is None or shown.metadata.uid != workload.uid:
+            self._ends.doubt(workload)
+
+    def _ended(self, uid: str, why: str) -> None:
+        for reader in self._readers:
+            reader.put_nowait(Ended(uid, why))
+
     def _of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
         if now is None:
-            return [Ended(before.metadata.uid, "the pod was deleted")] if before is not None else []
+            if before is not None:
+                self._ends.doubt(workload_of(before))
+            return []
         if now.finished:
             was_running = before is None or not before.finished
             return [_ended(now)] if was_running else []

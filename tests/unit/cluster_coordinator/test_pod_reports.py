@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
@@ -42,7 +43,7 @@ class _Cluster:
         self.mirror.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), nothing, "cedana-system", nothing)
-        self._reports = PodReports(access).reports()
+        self._reports = PodReports(access, Alive()).reports()
 
     async def next(self) -> Report:
         async with asyncio.timeout(5):
@@ -79,13 +80,6 @@ async def test_first_start_is_nobodys_business_and_ends_are_told() -> None:
     cluster = _Cluster(plain, _pod("failed", "node-1", "Failed"))
     assert await cluster.next() == Ended("uid-of-failed", "the pod has failed", failed=True)
     assert await cluster.silence()
-
-
-async def test_what_is_pending_is_repeated_to_a_new_reader_and_deletions_are_told() -> None:
-    cluster = _Cluster(_pod("a", "node-1"))
-    assert isinstance(await cluster.next(), Starting)
-    asyncio.get_running_loop().call_soon(cluster.mirror._drop, _pod("a", "node-1"))
-    assert await cluster.next() == Ended("uid-of-a", "the pod was deleted")
 
 
 async def test_policy_and_the_snapshot_that_was_asked_for_come_along() -> None:

@@ -1,0 +1,70 @@
+"""Which pods and nodes the records count on: the ends of these must be known, also those that nobody saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore
+
+
+class Alive:
+    """`recorded` hears of everything that is saved; the first call tells all that there is."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[str, WorkloadRef] = {}
+        """By uid of the record."""
+        self._records: dict[str, set[str]] = {}
+        """Uids of records by that of their pod."""
+        self._sinks: list[Callable[[WorkloadRef], None]] = []
+
+    def subscribe(self, sink: Callable[[WorkloadRef], None]) -> None:
+        """`sink` hears of each pod that is counted on from now on. Must not block."""
+        self._sinks.append(sink)
+
+    def unsubscribe(self, sink: Callable[[WorkloadRef], None]) -> None:
+        self._sinks.remove(sink)
+
+    def workloads(self) -> Iterable[WorkloadRef]:
+        """Pods whose end some record waits for, each once."""
+        return {workload.uid: workload for workload in self._workloads.values()}.values()
+
+    def nodes(self) -> set[str]:
+        """Where these pods are."""
+        return {workload.node for workload in self._workloads.values() if workload.node}
+
+    def is_counted_on(self, workload_uid: str) -> bool:
+        return workload_uid in self._records
+
+    def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
+        """See `journal.Recorded`."""
+        for record in records:
+            if isinstance(record, PreemptionHold):
+                continue
+            if not _waits_for_an_end(record):
+                self._drop(record.uid)
+            elif record.uid not in self._workloads:
+                self._add(record.uid, record.workload)
+        for record in forgotten:
+            self._drop(record.uid)
+
+    def _add(self, uid: str, workload: WorkloadRef) -> None:
+        self._workloads[uid] = workload
+        self._records.setdefault(workload.uid, set()).add(uid)
+        for sink in tuple(self._sinks):
+            sink(workload)
+
+    def _drop(self, uid: str) -> None:
+        if (workload := self._workloads.pop(uid, None)) is None:
+            return
+        uids = self._records[workload.uid]
+        uids.discard(uid)
+        if not uids:
+            del self._records[workload.uid]
+
+
+def _waits_for_an_end(record: Checkpoint | Restore) -> bool:
+    """A restore keeps its identity until its pod has ended; a checkpoint may be through before its node says so."""
+    if isinstance(record, Restore):
+        return record.finished_at is None
+    return not record.settled or record.doomed or record.unconfirmed

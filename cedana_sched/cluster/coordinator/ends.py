@@ -1,0 +1,81 @@
+"""Whether a pod that the mirror of protected pods does not show has ended: asks the API server before anybody says so.
+
+A pod leaves that mirror also when somebody takes our label from it. Then it runs on, and whoever took it for ended
+would let another pod run as the same identity. While a record counts on it, it is labelled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import WorkloadRef
+
+log = structlog.get_logger(__name__)
+
+REASON = "ProtectionKept"
+
+
+class PodEnds:
+    """Run `run` as a task.
+
+    Args:
+        api: may get and patch pods.
+        alive: which pods the records count on.
+        events: hears of labels that were put back.
+        ended: is called with the uid of each pod that has ended, and how. Must not block.
+    """
+
+    def __init__(self, api: Api, alive: Alive, events: EventRecorder, ended: Callable[[str, str], None]) -> None:
+        self._api = api
+        self._alive = alive
+        self._events = events
+        self._ended = ended
+        self._doubted: dict[str, WorkloadRef] = {}
+        """By uid."""
+        self._queue = WorkQueue("look for a pod", self._look)
+
+    async def run(self) -> None:
+        """Look, for ever, and again later where the API server refuses."""
+        await self._queue.run()
+
+    def doubt(self, workload: WorkloadRef) -> None:
+        """The mirror does not show it; returns at once."""
+        self._doubted[workload.uid] = workload
+        self._queue.add(workload.uid)
+
+    async def _look(self, uid: str) -> None:
+        if (workload := self._doubted.get(uid)) is None:
+            return
+        pod = await self._api.find(PODS, workload.name, workload.namespace, into=Pod)
+        if pod is None:
+            self._ended(uid, "the pod was deleted")
+        elif pod.metadata.uid != uid:
+            self._ended(uid, "the pod was deleted, and another one has its name")
+        elif pod.finished:
+            self._ended(uid, f"the pod has {pod.status.phase.lower()}")
+        elif pod.metadata.labels.get(names.PROTECTED) != "true" and self._alive.is_counted_on(uid):
+            await self._label(pod)
+        self._doubted.pop(uid, None)
+
+    async def _label(self, pod: Pod) -> None:
+        metadata = pod.metadata
+        patch = {"metadata": {"uid": metadata.uid, "labels": {names.PROTECTED: "true"}}}
+        try:
+            await self._api.patch(PODS, metadata.name, metadata.namespace, patch)
+        except (AbsentError, ConflictError):  # it has ended meanwhile
+            self._ended(metadata.uid, "the pod was deleted")
+            return
+        log.warning("label was removed and is put back", namespace=metadata.namespace, pod=metadata.name)
+        text = f"The label {names.PROTECTED} was removed while the pod was counted on, and was put back"
+        involved = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
+        self._events.tell(Happening(involved, REASON, text, warning=True))
