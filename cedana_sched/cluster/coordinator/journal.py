@@ -1,8 +1,8 @@
 """The coordinator's journal: one small log that is written atomically, and the objects that it is carried over to.
 
 A turn of the core changes several records at once, and the API server can only change one object at a time. So what
-changed is first written whole into the log (one ConfigMap, one PUT), which is the moment it is durable, and then, in
-the background, into the objects. A coordinator that starts reads the objects, and lays the log over them.
+changed is first written whole into the log (see `redo_log`), which is the moment it is durable, and then, in the
+background, into the objects. A coordinator that starts reads the objects, and lays the log over them.
 
 The log is also the fence: every write names the version that it replaces, so that a coordinator which has lost its
 lease without noticing can write nothing any more once another one has begun.
@@ -11,53 +11,26 @@ lease without noticing can write nothing any more once another one has begun.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 
-import msgspec
 import structlog
-import zstandard
 
 from cedana_sched.cluster.coordinator.objects import RESOURCES, to_record
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.redo_log import Entries, RedoLog
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AlreadyExistsError, ApiUnavailableError, ConflictError
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.resources import CONFIG_MAPS
-from cedana_sched.model import codec
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.kube.errors import ApiError, ApiUnavailableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Record
 
 log = structlog.get_logger(__name__)
 
-LOG_NAME = "cedana-sched-journal"
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
-_WRITER = f"{names.GROUP}/writer"
-_ENTRIES = "entries.json.zst"
-
 
 Recorded = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
 """Hears what was saved and what forgotten, once it is durable; and all that there is when it was loaded."""
-
-
-class Entries(msgspec.Struct, frozen=True):
-    """What the objects may not show yet."""
-
-    records: tuple[Record, ...] = ()
-    forgotten: tuple[Record, ...] = ()
-
-
-class FencedError(CedanaSchedError):
-    """Another coordinator writes the journal."""
-
-
-class _Log(msgspec.Struct, frozen=True, rename="camel"):
-    metadata: Metadata
-    binary_data: dict[str, str] = {}
 
 
 class ObjectJournal:
@@ -72,31 +45,25 @@ class ObjectJournal:
         recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not want to know
     ) -> None:
         self._api = api
-        self._namespace = namespace
-        self._writer = writer
+        self._log = RedoLog(api, namespace, writer)
         self._projection = projection
         self._recorded = recorded
-        self._version = ""
-        self._writes = 0
 
     async def load(self) -> tuple[Record, ...]:
         """Everything that was saved and not forgotten; from here on no other coordinator can save.
 
-        Waits for an API server that does not answer yet, or has just learned of our kinds.
-
-        Raises:
-            ApiError: it cannot be read.
+        Waits for an API server that does not answer yet, has not read its rules yet, or has just learned of our kinds.
         """
         rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 return await self._load()
-            except ApiUnavailableError as error:
-                log.warning("journal not read, trying again", problem=error.message)
+            except ApiError as error:
+                log.warning("journal not read, trying again", problem=str(error))
                 await asyncio.sleep(next(rests))
 
     async def _load(self) -> tuple[Record, ...]:
-        entries = await self._take_over()
+        entries = await self._log.take_over()
         records: dict[str, Record] = {}
         for resource in RESOURCES:
             query = {"labelSelector": f"!{names.SETTLED}"}
@@ -130,67 +97,16 @@ class ObjectJournal:
         """
         changed = {record.uid for record in (*records, *forget)}
         pending = self._projection.pending()
-        await self._put(
-            Entries(
-                (*records, *(record for record in pending.records if record.uid not in changed)),
-                (*forget, *(record for record in pending.forgotten if record.uid not in changed)),
-            )
+        still_pending = Entries(
+            tuple(record for record in pending.records if record.uid not in changed),
+            tuple(record for record in pending.forgotten if record.uid not in changed),
         )
+        try:
+            await self._log.put(Entries(records, forget), still_pending)
+        except ApiError as error:  # whatever it refused, it may take later: a refusal ends no coordinator
+            raise ApiUnavailableError(error.message, status=error.status, reason=error.reason) from error
         self._projection.write(records, forget)
         self._recorded(records, forget)
-
-    async def _take_over(self) -> Entries:
-        while True:
-            found = await self._api.find(CONFIG_MAPS, LOG_NAME, self._namespace, into=_Log)
-            try:
-                if found is None:
-                    created = await self._api.create(CONFIG_MAPS, self._body(Entries(), ""), into=_Log)
-                    self._version = created.metadata.resource_version
-                    return Entries()
-                entries = _entries(found)
-                body = self._body(entries, found.metadata.resource_version)
-                written = await self._api.update(CONFIG_MAPS, body, into=_Log)
-            except (ConflictError, AlreadyExistsError):
-                continue  # the one before us has just written: what it wrote counts
-            self._version = written.metadata.resource_version
-            return entries
-
-    async def _put(self, entries: Entries) -> None:
-        self._writes += 1
-        body = self._body(entries, self._version)
-        try:
-            written = await self._api.update(CONFIG_MAPS, body, into=_Log)
-        except ConflictError as error:
-            written = await self._own_write(error)
-            if written.metadata.annotations.get(_WRITER) != self._signature():
-                self._version = written.metadata.resource_version
-                await self._put(entries)
-                return
-        self._version = written.metadata.resource_version
-
-    async def _own_write(self, conflict: ConflictError) -> _Log:
-        """A write of ours whose answer was lost may be what is in the way."""
-        current = await self._api.get(CONFIG_MAPS, LOG_NAME, self._namespace, into=_Log)
-        writer, _, _ = current.metadata.annotations.get(_WRITER, "").rpartition("/")
-        if writer != self._writer:
-            raise FencedError(
-                f"another coordinator ({writer or 'unknown'}) writes the journal", remedy="this one ends; see its Lease"
-            ) from conflict
-        return current
-
-    def _signature(self) -> str:
-        return f"{self._writer}/{self._writes}"
-
-    def _body(self, entries: Entries, version: str) -> Object:
-        data = zstandard.compress(codec.encode(entries), 3)
-        metadata: Object = {
-            "name": LOG_NAME,
-            "namespace": self._namespace,
-            "annotations": {_WRITER: self._signature()},
-        }
-        if version:
-            metadata["resourceVersion"] = version
-        return {"metadata": metadata, "binaryData": {_ENTRIES: base64.b64encode(data).decode()}}
 
 
 def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:
@@ -213,13 +129,3 @@ def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:
         tuple(record for record in entries.records if not is_over(record)),
         tuple(record for record in entries.forgotten if not is_over(record)),
     )
-
-
-def _entries(found: _Log) -> Entries:
-    try:
-        data = base64.b64decode(found.binary_data[_ENTRIES], validate=True)
-        return codec.decode(zstandard.decompress(data), Entries)
-    except (KeyError, binascii.Error, zstandard.ZstdError, msgspec.DecodeError) as error:
-        # It held only what the objects may lack: they are what is left, and every step repeats its order.
-        log.exception("journal is damaged; what the objects say counts", problem=repr(error))
-        return Entries()

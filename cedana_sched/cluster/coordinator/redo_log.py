@@ -1,0 +1,375 @@
+"""The log of the coordinator's journal: what the objects may not show yet, durable at one PUT however much it is.
+
+A ConfigMap holds at most 1 MiB. What fits stands in the head itself. More goes into a segment: the parts of it are
+written first, into ConfigMaps that no head names (slots), then the head that names them, each by its digest. The PUT of
+the head names the version that it replaces, so that it is the moment of durability and the fence at once. A segment is
+never rewritten: the head says which of its entries still count, and lets it go when none does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+from collections.abc import Collection, Iterable
+
+import msgspec
+import structlog
+import zstandard
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CONFIG_MAPS
+from cedana_sched.model import codec
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.objects import names
+from cedana_sched.model.records import Record
+
+log = structlog.get_logger(__name__)
+
+LOG_NAME = "cedana-sched-journal"
+SLOTS = 32
+"""ConfigMaps `LOG_NAME-0` and so on; the chart's Role names each."""
+PART_BYTES = 768 << 10
+INLINE_BYTES = 128 << 10
+"""More than this is not written again with every turn."""
+INLINE_RECORDS = 300
+"""So few are written whole again, so that segments end."""
+SEGMENTS = 16
+"""More are made into one."""
+ENCODED_AT_ONCE = 64
+"""More records are encoded beside the event loop."""
+_WRITER = f"{names.GROUP}/writer"
+_ENTRIES = "entries.json.zst"
+_SEGMENTS = "segments.json"
+_PART = "part"
+
+
+class Entries(msgspec.Struct, frozen=True):
+    """What the objects may not show yet."""
+
+    records: tuple[Record, ...] = ()
+    forgotten: tuple[Record, ...] = ()
+
+
+class FencedError(CedanaSchedError):
+    """Another coordinator writes the journal."""
+
+
+class _ConfigMap(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: Metadata
+    binary_data: dict[str, str] = {}
+
+
+class _Segment(msgspec.Struct, frozen=True):
+    """As the head names it: slot and digest of each part, and a bit for each entry, records first."""
+
+    parts: tuple[tuple[int, str], ...]
+    live: str
+
+
+_Key = tuple[int, bool]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    record: Record
+    is_forgotten: bool
+
+    @property
+    def key(self) -> _Key:
+        """Of this very state of a record: any later one is another object."""
+        return id(self.record), self.is_forgotten
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A segment and what it holds, in its order."""
+
+    parts: tuple[tuple[int, str], ...]
+    entries: tuple[_Entry, ...]
+
+    def named(self, live: Collection[_Key]) -> _Segment:
+        bits = sum(1 << number for number, entry in enumerate(self.entries) if entry.key in live)
+        return _Segment(self.parts, f"{bits:x}")
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """One state of the log: as it is, or as it is if the last write has arrived."""
+
+    segments: tuple[_Kept, ...] = ()
+    data: dict[str, str] = {}
+
+
+class RedoLog:
+    """Written by one coordinator at a time; `writer` is the name of this process, never used twice."""
+
+    def __init__(self, api: Api, namespace: str, writer: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._writer = writer
+        self._writes = 0
+        self._version = ""
+        self._head = _Head()
+        self._is_lost = False
+        """Whether somebody has deleted it, perhaps with its segments: then it is written whole."""
+        self._doubtful: dict[str, _Head] = {}
+        """Writes of the head whose answers were lost, by signature."""
+        self._slots: dict[int, str] = {}
+        """Versions of the slots, as far as they are known."""
+        self._encoded: dict[int, tuple[Record, bytes]] = {}
+        """What the head holds, by id, so that it is encoded once."""
+
+    async def take_over(self) -> Entries:
+        """All that the one before us has written; from here on it can write nothing any more.
+
+        Raises:
+            ApiError: the API server refused, or did not answer.
+        """
+        while True:
+            found = await self._api.find(CONFIG_MAPS, LOG_NAME, self._namespace, into=_ConfigMap)
+            self._writes += 1
+            try:
+                if found is None:
+                    made = await self._api.create(CONFIG_MAPS, self._body({}, ""), into=_ConfigMap)
+                else:
+                    body = self._body(found.binary_data, found.metadata.resource_version)
+                    made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
+            except (ConflictError, AlreadyExistsError, AbsentError):
+                continue  # the one before us has just written: what it wrote counts
+            self._version = made.metadata.resource_version
+            self._doubtful.clear()
+            return await self._read(found.binary_data if found is not None else {})
+
+    async def put(self, changed: Entries, pending: Entries) -> None:
+        """Make `changed` durable; of `pending` all that is not there already.
+
+        Raises:
+            FencedError: another coordinator writes.
+            ApiError: nothing is known of it; call again.
+        """
+        while True:
+            if self._doubtful:
+                await self._end_doubts()
+            head = await self._prepared(changed, pending)
+            if await self._replace(head):
+                return
+
+    # -- the head
+
+    async def _replace(self, head: _Head) -> bool:
+        """Whether it is there; False: somebody has changed or deleted the log, and it is to be prepared again."""
+        self._writes += 1
+        body, signature = self._body(head.data, self._version), self._signature()
+        try:
+            if self._version:
+                made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
+            else:
+                made = await self._api.create(CONFIG_MAPS, body, into=_ConfigMap)
+        except AbsentError:
+            if not self._version:
+                raise
+            log.warning("log was deleted, and is made again", name=LOG_NAME)
+            self._version, self._is_lost = "", True
+            return False
+        except (ConflictError, AlreadyExistsError):
+            self._doubtful[signature] = head
+            return False
+        except ApiError:
+            self._doubtful[signature] = head
+            raise
+        self._version, self._head, self._is_lost = made.metadata.resource_version, head, False
+        return True
+
+    async def _end_doubts(self) -> None:
+        """See what has arrived, and write it once more: after that no write of ours that is on its way can arrive."""
+        try:
+            found = await self._own_head()
+        except AbsentError:
+            self._version, self._is_lost = "", True
+            self._doubtful.clear()
+            return
+        signature = found.metadata.annotations.get(_WRITER, "")
+        arrived = self._doubtful.get(signature, self._head)
+        self._version = found.metadata.resource_version
+        self._writes += 1
+        body = self._body(found.binary_data, self._version)
+        try:
+            made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
+        except ApiError as error:
+            self._doubtful[self._signature()] = arrived
+            if isinstance(error, ConflictError | AbsentError):
+                raise ApiUnavailableError(
+                    f"{LOG_NAME} is changed at this moment", remedy="it is tried again"
+                ) from error
+            raise
+        self._version, self._head, self._is_lost = made.metadata.resource_version, arrived, False
+        self._doubtful.clear()
+
+    async def _own_head(self) -> _ConfigMap:
+        """Raises FencedError where another coordinator has written it."""
+        found = await self._api.get(CONFIG_MAPS, LOG_NAME, self._namespace, into=_ConfigMap)
+        writer, _, _ = found.metadata.annotations.get(_WRITER, "").rpartition("/")
+        if writer != self._writer:
+            raise FencedError(
+                f"another coordinator ({writer or 'unknown'}) writes the journal", remedy="this one ends; see its Lease"
+            )
+        return found
+
+    async def _prepared(self, changed: Entries, pending: Entries) -> _Head:
+        """A head that holds all of it; the parts of its new segment are written."""
+        entries = sorted([*_entries_of(changed), *_entries_of(pending)], key=lambda entry: entry.is_forgotten)
+        kept = self._head.segments
+        taken = sum(len(one.parts) for one in kept)
+        if self._is_lost or len(entries) <= INLINE_RECORDS or len(kept) >= SEGMENTS or taken > SLOTS // 2:
+            kept = ()
+        wanted = {entry.key for entry in entries}
+        kept = tuple(one for one in kept if any(entry.key in wanted for entry in one.entries))
+        in_segments = {entry.key for one in kept for entry in one.entries}
+        named = [one.named(wanted) for one in kept]
+        inline = tuple(entry for entry in entries if entry.key not in in_segments)
+        blob = await self._blob(inline)
+        if len(blob) > INLINE_BYTES:
+            made = await self._write_segment(blob, inline)
+            kept, named = (*kept, made), [*named, made.named(wanted)]
+            blob = await self._blob(())
+        data = {_ENTRIES: base64.b64encode(blob).decode()}
+        if named:
+            data[_SEGMENTS] = base64.b64encode(msgspec.json.encode(named)).decode()
+        return _Head(kept, data)
+
+    async def _blob(self, entries: tuple[_Entry, ...]) -> bytes:
+        known = {id(entry.record): found for entry in entries if (found := self._encoded.get(id(entry.record)))}
+        many = len(entries) - len(known) > ENCODED_AT_ONCE or len(entries) > INLINE_RECORDS
+        blob, self._encoded = await asyncio.to_thread(_encoded, entries, known) if many else _encoded(entries, known)
+        return blob
+
+    def _body(self, data: dict[str, str], version: str) -> Object:
+        metadata: Object = {
+            "name": LOG_NAME,
+            "namespace": self._namespace,
+            "annotations": {_WRITER: self._signature()},
+        }
+        if version:
+            metadata["resourceVersion"] = version
+        return {"metadata": metadata, "binaryData": data}
+
+    def _signature(self) -> str:
+        return f"{self._writer}/{self._writes}"
+
+    # -- segments
+
+    async def _write_segment(self, blob: bytes, entries: tuple[_Entry, ...]) -> _Kept:
+        slices = [blob[at : at + PART_BYTES] for at in range(0, len(blob), PART_BYTES)]
+        taken = {slot for one in self._head.segments for slot, _ in one.parts}
+        free = [slot for slot in range(SLOTS) if slot not in taken]
+        if len(slices) > len(free):
+            raise ApiUnavailableError(
+                f"the log is full: {len(entries)} records and more are not carried over to objects yet",
+                remedy="it is tried again; see why the API server refuses objects",
+            )
+        for slot, part in zip(free, slices, strict=False):
+            await self._write_part(slot, part)
+        return _Kept(tuple((slot, _digest(part)) for slot, part in zip(free, slices, strict=False)), entries)
+
+    async def _write_part(self, slot: int, part: bytes) -> None:
+        """Into a slot that no head names. Who finds it changed makes sure first that the log is still ours."""
+        data = base64.b64encode(part).decode()
+        while True:
+            metadata: Object = {"name": _name(slot), "namespace": self._namespace}
+            body = {"metadata": metadata, "binaryData": {_PART: data}}
+            try:
+                if version := self._slots.get(slot):
+                    metadata["resourceVersion"] = version
+                    made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
+                else:
+                    made = await self._api.create(CONFIG_MAPS, body, into=_ConfigMap)
+            except (ConflictError, AlreadyExistsError):
+                found = await self._api.find(CONFIG_MAPS, _name(slot), self._namespace, into=_ConfigMap)
+                await self._own_head()  # after it: whoever fences us later writes the slot later, too
+                self._slots.pop(slot, None)
+                if found is not None:
+                    self._slots[slot] = found.metadata.resource_version
+            except AbsentError:
+                self._slots.pop(slot, None)
+            else:
+                self._slots[slot] = made.metadata.resource_version
+                return
+
+    async def _read(self, data: dict[str, str]) -> Entries:
+        """What a head and its segments say; what is damaged is passed over, the objects are what is left then."""
+        entries: dict[str, _Entry] = {}
+        kept: list[_Kept] = []
+        try:
+            segments = _decoded(data, _SEGMENTS, tuple[_Segment, ...]) if _SEGMENTS in data else ()
+        except (ValueError, msgspec.DecodeError) as error:
+            log.exception("journal is damaged; what the objects say counts", problem=repr(error))
+            segments = ()
+        for segment in segments:
+            if (found := await self._read_segment(segment)) is None:
+                continue
+            kept.append(found)
+            bits = int(segment.live, 16)
+            live = [entry for number, entry in enumerate(found.entries) if bits >> number & 1]
+            entries |= {entry.record.uid: entry for entry in live}
+        if _ENTRIES in data:
+            entries |= {entry.record.uid: entry for entry in _inline(data)}
+        self._head = _Head(tuple(kept), data)
+        return Entries(
+            tuple(entry.record for entry in entries.values() if not entry.is_forgotten),
+            tuple(entry.record for entry in entries.values() if entry.is_forgotten),
+        )
+
+    async def _read_segment(self, segment: _Segment) -> _Kept | None:
+        blob = b""
+        try:
+            for slot, digest in segment.parts:
+                found = await self._api.get(CONFIG_MAPS, _name(slot), self._namespace, into=_ConfigMap)
+                self._slots[slot] = found.metadata.resource_version
+                part = base64.b64decode(found.binary_data[_PART], validate=True)
+                if _digest(part) != digest:
+                    raise ValueError(f"part {slot} is not what the head names")  # noqa: TRY301 - as damaged as others
+                blob += part
+            entries = codec.decode(zstandard.decompress(blob), Entries)
+        except (AbsentError, KeyError, ValueError, zstandard.ZstdError) as error:
+            log.exception("journal is damaged; what the objects say counts", problem=repr(error))
+            return None
+        return _Kept(segment.parts, tuple(_entries_of(entries)))
+
+
+def _entries_of(entries: Entries) -> Iterable[_Entry]:
+    """In the order in which they are encoded."""
+    yield from (_Entry(record, is_forgotten=False) for record in entries.records)
+    yield from (_Entry(record, is_forgotten=True) for record in entries.forgotten)
+
+
+def _encoded(
+    entries: tuple[_Entry, ...], known: dict[int, tuple[Record, bytes]]
+) -> tuple[bytes, dict[int, tuple[Record, bytes]]]:
+    """`Entries`, compressed, and each record as JSON: one by one, so that a thread lets others go on in between."""
+    texts = {id(one.record): known.get(id(one.record)) or (one.record, codec.encode(one.record)) for one in entries}
+    records = b",".join(texts[id(one.record)][1] for one in entries if not one.is_forgotten)
+    forgotten = b",".join(texts[id(one.record)][1] for one in entries if one.is_forgotten)
+    return zstandard.compress(b'{"records":[' + records + b'],"forgotten":[' + forgotten + b"]}", 3), texts
+
+
+def _inline(data: dict[str, str]) -> Iterable[_Entry]:
+    try:
+        text = zstandard.decompress(base64.b64decode(data[_ENTRIES], validate=True))
+        return tuple(_entries_of(codec.decode(text, Entries)))
+    except (binascii.Error, zstandard.ZstdError, msgspec.DecodeError) as error:
+        # It held only what the objects may lack: they are what is left, and every step repeats its order.
+        log.exception("journal is damaged; what the objects say counts", problem=repr(error))
+        return ()
+
+
+def _decoded(data: dict[str, str], key: str, expected: type[tuple[_Segment, ...]]) -> tuple[_Segment, ...]:
+    return msgspec.json.decode(base64.b64decode(data[key], validate=True), type=expected)
+
+
+def _name(slot: int) -> str:
+    return f"{LOG_NAME}-{slot}"
+
+
+def _digest(part: bytes) -> str:
+    return hashlib.sha256(part).hexdigest()
