@@ -43,8 +43,8 @@ class Gates:
         self._checkpoints = checkpoints
         self._choice = Choice(pods, checkpoints)
         self._in_flight: defaultdict[Identity, set[str]] = defaultdict(set)
-        self._taken_on: dict[Identity, str] = {}
-        """Node on which the newest snapshot of an identity was taken."""
+        self._taken_on: dict[Identity, Checkpoint] = {}
+        """The newest checkpoint of an identity that is a record still: its object may not be seen yet."""
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._loaded = asyncio.Event()
 
@@ -60,10 +60,13 @@ class Gates:
                 continue
             flying.discard(record.uid)
             if record.step is CheckpointStep.READY:
-                self._taken_on[record.identity] = record.workload.node
+                self._taken_on[record.identity] = record
             if not flying:
                 del self._in_flight[record.identity]
                 self._look_at(record.identity)
+        for record in forgotten:
+            if isinstance(record, Checkpoint) and self._newest_is(record):
+                del self._taken_on[record.identity]
 
     async def run(self) -> None:
         """Open gates, for ever."""
@@ -92,6 +95,19 @@ class Gates:
             if is_gated(pod) and find_identity(pod) == identity:
                 self._queue.put_nowait((pod.metadata.namespace, pod.metadata.name))
 
+    def _newest_is(self, record: Checkpoint) -> bool:
+        newest = self._taken_on.get(record.identity)
+        return newest is not None and newest.uid == record.uid
+
+    def _node_of(self, identity: Identity) -> str | None:
+        """On which node its newest snapshot was taken: as records say, else as objects of forgotten ones do."""
+        if (record := self._taken_on.get(identity)) is not None:
+            return record.workload.node
+        known = self._checkpoints.of((identity.namespace, identity.id))
+        taken = [one for one in known if one.identity == identity and one.status.step is CheckpointStep.READY]
+        newest = max(taken, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
+        return newest.node if newest is not None else None
+
     def _is_free(self, pod: Pod) -> bool:
         identity = find_identity(pod)
         return identity is None or not self._in_flight.get(identity)
@@ -118,7 +134,7 @@ class Gates:
         patch: list[Object] = []
         pod = msgspec.convert(body, Pod)
         identity = identity_of(pod)
-        taken_on = self._taken_on.get(identity)
+        taken_on = self._node_of(identity)
         if is_to_choose(pod):
             if (offered := self._choice.of(pod)) is not None:
                 identity, taken_on = offered.identity, offered.node

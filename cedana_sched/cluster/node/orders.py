@@ -7,6 +7,7 @@ the API server takes them, or another order has replaced theirs.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import Metadata
@@ -23,13 +25,13 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Order, Outcome, Progress, StageProgress
+from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS, Transfer
 
 log = structlog.get_logger(__name__)
 
-PROGRESS_SECONDS = 1.0
-"""At most so often is the progress of a dump written."""
+RESTORE_SECONDS = 600.0
+"""Until the deadline of a return whose policy does not say."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 
@@ -86,8 +88,9 @@ class _Key:
 class OrderFeed:
     """Performs the orders of one node. Run `run` as a task; leaving it stops what is under way."""
 
-    def __init__(self, api: Api, node: str, perform: Perform) -> None:
+    def __init__(self, api: Api, node: str, perform: Perform, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
+        self._clock = clock
         self._perform = perform
         mine = f"{names.NODE}={node},{names.SETTLED}!=true"
         self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderObject, labels=mine))
@@ -136,7 +139,7 @@ class OrderFeed:
         pause = FIRST_PAUSE_SECONDS
         while self._stands(key, given.number):
             try:
-                if (outcome := await self._carry_out(key, order)) is not None:
+                if (outcome := await self._carry_out(key, given.number, order)) is not None:
                     await self._answer(key, given.number, outcome)
                     return
             except CedanaSchedError as error:
@@ -144,22 +147,36 @@ class OrderFeed:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    async def _carry_out(self, key: _Key, order: Order) -> Outcome | None:
-        """The outcome that is no progress."""
-        loop = asyncio.get_running_loop()
-        told_at = 0.0
-        async for outcome in self._perform(order):
-            if isinstance(outcome, StageProgress):
-                await self._tell_progress(key, Transfer(read_bytes=outcome.done_bytes))
-                continue
-            if not isinstance(outcome, Progress):
-                return outcome
-            if loop.time() - told_at >= PROGRESS_SECONDS:
-                told_at = loop.time()
-                await self._tell_progress(key, outcome.transfer)
-        return None
+    async def _carry_out(self, key: _Key, number: int, order: Order) -> Outcome | None:
+        """The outcome that is no progress. It does not wait until progress is written, which costs nothing then."""
+        plan = ProgressPlan(self._limit(key, order), self._clock())
+        writing: asyncio.Task[None] | None = None
+        try:
+            async for outcome in self._perform(order):
+                if not isinstance(outcome, Progress | StageProgress):
+                    return outcome
+                is_free = writing is None or writing.done()
+                if is_free and self._stands(key, number) and plan.is_due(self._clock()):
+                    told = self._tell_progress(key, _transfer(outcome))
+                    writing = asyncio.create_task(told, name=f"progress of {key.name}")
+            return None
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.wait({writing})
+
+    def _limit(self, key: _Key, order: Order) -> float:
+        """How long the order may take, as far as is known."""
+        if isinstance(order, Dump):
+            return order.timeout_seconds
+        seen = self._mirrors[key.resource].get(key.name, key.namespace)
+        told = seen.spec.policy.get("restoreDeadlineSeconds") if seen is not None else None
+        return float(told) if isinstance(told, int | float) else RESTORE_SECONDS
 
     async def _tell_progress(self, key: _Key, told: Transfer) -> None:
+        """Only into the object as it was seen: a write that is late changes nothing after the answer."""
+        if (seen := self._mirrors[key.resource].get(key.name, key.namespace)) is None:
+            return
         transfer: Object = {
             "readBytes": told.read_bytes,
             "zeroBytes": told.zero_bytes,
@@ -167,7 +184,7 @@ class OrderFeed:
             "storedBytes": told.stored_bytes,
         }
         try:
-            await self._patch(key, {"transfer": transfer})
+            await self._patch(key, {"transfer": transfer}, seen.metadata.resource_version)
         except ApiError as error:  # it is only for show
             log.info("progress not told", problem=error.message)
 
@@ -183,8 +200,16 @@ class OrderFeed:
             else:
                 return
 
-    async def _patch(self, key: _Key, status: Object) -> None:
-        await self._api.patch(key.resource, key.name, key.namespace, {"status": status}, subresource="status")
+    async def _patch(self, key: _Key, status: Object, version: str | None = None) -> None:
+        patch: Object = {"status": status}
+        if version is not None:
+            patch["metadata"] = {"resourceVersion": version}
+        await self._api.patch(key.resource, key.name, key.namespace, patch, subresource="status")
 
     def _stands(self, key: _Key, number: int) -> bool:
         return self._latest.get(key) == number
+
+
+def _transfer(progress: Progress | StageProgress) -> Transfer:
+    """What an object shows of it: bytes that a return has fetched count as read."""
+    return progress.transfer if isinstance(progress, Progress) else Transfer(read_bytes=progress.done_bytes)

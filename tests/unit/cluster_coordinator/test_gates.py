@@ -164,3 +164,24 @@ async def test_pod_whose_chosen_snapshot_is_in_flight_gets_its_number_at_once_an
         gates._pods._put(replace(msgspec.convert(server.pods["md-4711-new"], Pod)))
         gates.recorded((replace(dumping, step=CheckpointStep.READY),))
     assert server.patches["md-4711-new"][-1]["op"] == "remove"
+
+
+async def test_nothing_is_kept_of_checkpoints_that_are_forgotten() -> None:
+    """10,000 identities pass by; where their snapshots were taken, their objects tell."""
+    gates = _gates(_Server())
+    for number in range(10_000):
+        ready = checkpoint(number, CheckpointStep.READY)
+        gates.recorded((ready,))
+        gates.recorded((), (ready,))
+    assert not gates._taken_on
+    assert not gates._in_flight
+
+
+async def test_pod_may_only_go_where_the_snapshot_of_a_forgotten_checkpoint_can_continue() -> None:
+    server = _Server(_gated(7))
+    gates = _gates(server, filled(_offered(7, CheckpointStep.READY)))
+    gates.recorded(())
+    async with _opening(gates):
+        await asyncio.sleep(0)
+    [affinity, *_] = server.patches["md-7-new"]
+    assert affinity["path"] == "/spec/affinity"

@@ -21,7 +21,7 @@ from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import CONFIG_MAPS, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
-from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record
+from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record, Transfer
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, Process, by_uid, checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD
 from tests.unit.cluster_coordinator.watched_objects_server import REFUSALS, WatchedObjectsServer
@@ -88,16 +88,31 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redo_log, "SEGMENTS", 4)
 
 
+def _uid(dice: Random) -> str:
+    return str(uuid.UUID(int=dice.getrandbits(128)))
+
+
 def _different(number: int, step: CheckpointStep = CheckpointStep.DUMPING) -> Checkpoint:
     """One that compresses as badly as a real one."""
-    text = str(uuid.UUID(int=Random(number).getrandbits(128)))
-    record = checkpoint(number, step)
-    return replace(record, gang=text, workload=WorkloadRef(text, "bio", f"md-{text[:5]}", f"node-{text[9:13]}"))
+    dice = Random(number)
+    pod = _uid(dice)
+    return replace(
+        checkpoint(number, step),
+        gang=_uid(dice),
+        workload=WorkloadRef(pod, "bio", f"md-{pod[:5]}", f"ip-10-{dice.randrange(255)}-{dice.randrange(255)}"),
+        created_at=1.8e9 + dice.random(),
+        deadline=1.8e9 + 600 + dice.random(),
+        frozen_at=1.8e9 + dice.random(),
+        transfer=Transfer(*(dice.randrange(1 << 36) for _ in range(4))),
+        failure=f"the dump failed: {_uid(dice)} {_uid(dice)}",
+    )
 
 
 def _hold_of(one: Checkpoint) -> PreemptionHold:
-    held = HeldObject("batch/v1", "Job", "bio", one.workload.name, str(uuid.UUID(int=Random(one.uid).getrandbits(128))))
-    return replace(HOLD, uid=f"{held.uid}@2026", checkpoints=(one.uid,), held=held)
+    job = _uid(Random(one.uid))
+    held = HeldObject("batch/v1", "Job", "bio", one.workload.name, job)
+    created = one.created_at + 0.1
+    return replace(HOLD, uid=f"{job}@2026", checkpoints=(one.uid,), held=held, created_at=created, together=job)
 
 
 def _sizes(server: WatchedObjectsServer) -> list[int]:
@@ -292,7 +307,7 @@ async def test_damaged_part_leaves_what_the_rest_of_the_log_says() -> None:
 
 @pytest.mark.usefixtures("tight")
 async def test_log_that_is_full_is_said_to_be_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redo_log, "SLOTS", 1)
+    monkeypatch.setattr(redo_log, "SLOTS", 3)
     server = WatchedObjectsServer()
     await (writer := Writer(server, "writer")).journal.load()
     with pytest.raises(ApiUnavailableError, match=r"the log is full: 12 records"):
