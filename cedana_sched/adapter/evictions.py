@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
@@ -68,7 +69,7 @@ class MarkedEvictions:
         *,
         concerns: Callable[[Pod], bool],
         family_of: Callable[[Pod], Family] = alone,
-        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._adapter = adapter
         self._cluster = cluster

@@ -19,6 +19,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, error_of
 from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import UsageError
 
 FIELD_MANAGER: Final = "cedana-sched"
@@ -210,8 +211,10 @@ class Api:
         url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         session: aiohttp.ClientSession = self._client.rest_client.pool_manager
         data = None if body is None else msgspec.json.encode(body)
+        sent = SERVER_TIME.sent()
         try:
             answer = await session.request(method, url, headers=headers, data=data, timeout=timeout)
+            SERVER_TIME.answered(answer.headers.get("Date"), sent)
             if answer.status >= 400:
                 raise error_of(f"{method} {path}", answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -15,6 +15,7 @@ import structlog
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.listening import listening
@@ -52,9 +53,9 @@ def handlers(
     knowledge: Knowledge, configuration: Configuration, siblings: Siblings, marker: Marker
 ) -> dict[str, Handler]:
     """Who answers, by path."""
-    jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=_now)
+    jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=SERVER_TIME.now)
     persistent = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
-    statuses = PodHold(knowledge, configuration, marker, first_requests=persistent, now=_now)
+    statuses = PodHold(knowledge, configuration, marker, first_requests=persistent, now=SERVER_TIME.now)
     answers: dict[str, Handler] = {
         PODS: pods.PodAdmission(knowledge, configuration, siblings).answer,
         JOBS: _at_once(jobs.answer),
@@ -79,7 +80,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     metrics, mirrors = Metrics(), Mirrors(api)
     certificate = ServingCertificate(metrics)
     keeper = _keeper(configuration, api, certificate, metrics)
-    marker = EvictionMarker(api, _now)
+    marker = EvictionMarker(api, SERVER_TIME.now)
     answers = handlers(mirrors.knowledge, configuration, Siblings(api), marker)
     schedulers = [load(name).connect(api, configuration) for name in configuration.adapters]
     for scheduler in schedulers:

@@ -37,6 +37,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Node, Pod
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
@@ -104,7 +105,7 @@ class Leader:
             journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded),
             adapters=adapters,
             agents=self._agents,
-            clock=SystemClock(),
+            clock=SystemClock(SERVER_TIME.seconds),
             listener=Listeners(TellEvents(self._events, self.pods), *listeners),
         )
 

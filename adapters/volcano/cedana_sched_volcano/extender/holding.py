@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from cedana_sched.adapter.pods import find_identity
@@ -18,6 +18,7 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
@@ -46,7 +47,7 @@ class Holding:
     def __init__(
         self,
         api: Api,
-        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        now: Callable[[], datetime] = SERVER_TIME.now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
