@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
@@ -12,6 +12,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.objects import names
 
@@ -39,7 +40,7 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
         watching = [group.create_task(mirror.run()) for mirror in (nodes, pods)]
         await nodes.synced.wait()
         await pods.synced.wait()
-        until = datetime.now(tz=UTC) + timedelta(seconds=seconds)
+        until = SERVER_TIME.now() + timedelta(seconds=seconds)
         ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
         served = able(nodes, pods)
         for name in served:

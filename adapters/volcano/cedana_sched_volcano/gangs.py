@@ -7,11 +7,12 @@ would only burn their share. So all of them are saved, at one instant, and go.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cedana_sched.adapter.evictions import Family, alone
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup
@@ -30,7 +31,7 @@ class Gangs:
         self,
         groups: Mirror[PodGroup],
         pods: Mirror[Pod],
-        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._groups = groups
         self._members = Index(group_of, pods)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Condition, Node
 from cedana_sched.kube.resources import NODES
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.objects.base import parsed
@@ -52,11 +53,11 @@ class NodeFacts:
         Raises:
             ApiError: the API server does not say.
         """
-        return is_leaving(await self._api.get(NODES, self._node, into=Node), datetime.now(tz=UTC))
+        return is_leaving(await self._api.get(NODES, self._node, into=Node), SERVER_TIME.now())
 
     async def told_to_leave(self) -> None:
         """Return when our part of the node shall be taken back."""
-        await self._becomes(lambda node: is_leaving(node, datetime.now(tz=UTC)))
+        await self._becomes(lambda node: is_leaving(node, SERVER_TIME.now()))
 
     async def has_left(self) -> None:
         """Say that our part of the node is taken back.
