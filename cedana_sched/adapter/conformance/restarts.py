@@ -5,6 +5,7 @@ from __future__ import annotations
 from cedana_sched.adapter.conformance.coordinator import Coordinator, coordinating, victims_of
 from cedana_sched.adapter.conformance.findings import expect, needs
 from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.adapter.contract import Preempted
 from cedana_sched.model.preemption import Verdict
 
 _TURNS_BEFORE_DEATH = (1, 4, 16)
@@ -48,6 +49,27 @@ class Restarts:
             signal = await coordinator.signal_of(victim)
             await coordinator.release(signal, Verdict.COMMITTED)
             await coordinator.evicted(victim)
+
+    async def test_a_victim_that_ended_while_nobody_listened_is_not_preempted_anew(self, stage: Stage) -> None:
+        """What was not released may be told again, as what it was; under another name it would be held once more."""
+        needs(Power.HOLD, stage.lacks)
+        async with coordinating(stage) as coordinator:
+            (victim,) = await stage.start()
+            await stage.preempt(victim)
+            signal = await coordinator.signal_of(victim)
+        await stage.finish(victim)
+        async with coordinating(stage) as coordinator:
+            await stage.settle()
+            heard = [report.signal for report in coordinator.heard if isinstance(report, Preempted)]
+            told = [one.uid for one in heard if victim.uid in victims_of(one)]
+            anew = set(told) - {signal.uid}
+            expect(not anew, f"{victim} ended while nobody listened, and after a restart was preempted anew: {anew}")
+            await coordinator.release(signal, Verdict.NOT_NEEDED)
+            (other,) = await stage.start()
+            await stage.preempt(other)
+            another = await coordinator.signal_of(other, other_than={signal.uid})
+            await coordinator.release(another, Verdict.COMMITTED)
+            await coordinator.evicted(other)
 
     async def test_a_release_may_come_before_the_reports_are_read(self, stage: Stage) -> None:
         needs(Power.HOLD, stage.lacks)

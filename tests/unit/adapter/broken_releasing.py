@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from cedana_sched.adapter.conformance.stage import loop_turns
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.model import codec
@@ -198,3 +200,16 @@ class NotesWhatItTellsForEver(Broken):
             if isinstance(report, Preempted):
                 await self._cluster.notes.write(codec.encode(report.signal))
             yield report
+
+
+class PreemptsTheDeadAnew(Broken):
+    caught_by = ("a_victim_that_ended_while_nobody_listened_is_not_preempted_anew",)
+    says = "ended while nobody listened, and after a restart was preempted anew"
+
+    async def reports(self) -> AsyncIterator[Report]:
+        known = set(self._toy.decisions)
+        async for report in super().reports():
+            if isinstance(report, Preempted) and report.signal.uid in known:
+                yield Preempted(replace(report.signal, uid=f"{report.signal.uid}-again"))
+            else:
+                yield report
