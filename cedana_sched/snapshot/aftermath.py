@@ -10,6 +10,7 @@ CRIU that fails undoes everything by itself. CRIU that is *killed* in the middle
     network lock    an nftables table `CRIU-<run id>` that drops the packets of the tree's connections, in the tree's
                     network namespace: removed here
     TCP sockets     in repair mode, where recv(2) fails with EPERM: switched back here
+    stops           taken out of the queues of processes that were stopped: put back here (see `stopped`)
 
 Two dangers remain, for kills that come from outside (the out-of-memory killer, a person):
 
@@ -33,6 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cedana_sched.snapshot.connections import wake_connections
+from cedana_sched.snapshot.stopped import stop_again
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _RUN_ID = re.compile(r"CRIU run id = ([0-9a-f-]+)")
@@ -43,6 +45,7 @@ def undo_killed_dump(toolchain: Toolchain, pids: Iterable[int], log: Path) -> No
     pids = list(pids)
     remove_network_lock(toolchain, log, pids)
     wake_connections(pids)
+    stop_again(log.parent)
 
 
 def remove_network_lock(toolchain: Toolchain, log: Path, pids: Iterable[int]) -> bool:

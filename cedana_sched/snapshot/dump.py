@@ -34,7 +34,9 @@ from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
 from cedana_sched.snapshot.freezer import members, request_freeze, thaw
 from cedana_sched.snapshot.in_flight import can_be_left_out
+from cedana_sched.snapshot.preflight import find_tracers
 from cedana_sched.snapshot.processes import process_tree
+from cedana_sched.snapshot.stopped import make_stops_pending, stop_again
 from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -142,6 +144,7 @@ class Dump:
     def _run(self) -> DumpResult:
         began = time.monotonic()
         self._receiver.start()
+        self._ready_processes()
         with (self._request.workdir / "criu.stderr").open("wb") as stderr:
             criu = self._start_criu(stderr)
             status = self._wait(criu)
@@ -159,12 +162,28 @@ class Dump:
         except SnapshotError:
             self._clean_up(status)
             raise
+        stop_again(self._request.workdir)
         return DumpResult(
             seconds=time.monotonic() - began,
             bytes=self._receiver.bytes_received,
             images=tuple(self._receiver.names),
             log=self._request.workdir / LOG_NAME,
         )
+
+    def _ready_processes(self) -> None:
+        """Put the frozen processes into a state in which CRIU can seize them.
+
+        Raises:
+            DumpError: a debugger has one. CRIU would try again and again until its time is over.
+        """
+        if self._request.freeze_cgroup is None:
+            return
+        pids = members(self._request.freeze_cgroup)
+        if traced := find_tracers(pids):
+            self._receiver.finish(complete=False)
+            thaw(self._request.freeze_cgroup)
+            raise DumpError(str(traced[0]), remedy="the processes run on")
+        make_stops_pending(pids, self._request.workdir)
 
     def _start_criu(self, output: BinaryIO) -> subprocess.Popen[bytes]:
         try:
@@ -231,6 +250,7 @@ class Dump:
         if status < 0:
             pids = members(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
             undo_killed_dump(self._toolchain, pids, request.workdir / LOG_NAME)
+        stop_again(request.workdir)
         if request.freeze_cgroup:
             thaw(request.freeze_cgroup)
 

@@ -8,7 +8,7 @@ and by `doctor` for a running job.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -38,22 +38,46 @@ _DESCRIPTORS = (
 
 def find_obstacles(pids: Iterable[int]) -> list[Obstacle]:
     """Look at the processes; those that end meanwhile are passed over."""
+    return _find(pids, _look_at)
+
+
+def find_tracers(pids: Iterable[int]) -> list[Obstacle]:
+    """Only the debuggers: one may have come since `find_obstacles` looked."""
+    return _find(pids, _tracers)
+
+
+def _find(pids: Iterable[int], look: Callable[[int], Iterator[Obstacle]]) -> list[Obstacle]:
     found: dict[tuple[int, str], Obstacle] = {}
     for pid in pids:
         try:
-            for obstacle in _look_at(pid):
+            for obstacle in look(pid):
                 found.setdefault((obstacle.pid, obstacle.problem), obstacle)
         except (FileNotFoundError, ProcessLookupError):
             continue
     return list(found.values())
 
 
+def _tracers(pid: int) -> Iterator[Obstacle]:
+    """Any thread may be traced alone."""
+    folder = Path(f"/proc/{pid}")
+    for task in list((folder / "task").iterdir()):
+        tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", (task / "status").read_text(), re.MULTILINE)
+        if tracer:
+            by = f"process {tracer.group(1)} ({_command(Path('/proc', tracer.group(1)))})"
+            yield Obstacle(pid, _command(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
+
+
+def _command(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "ended"
+
+
 def _look_at(pid: int) -> Iterator[Obstacle]:
     folder = Path(f"/proc/{pid}")
     command = (folder / "comm").read_text().strip()
-    tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", (folder / "status").read_text(), re.MULTILINE)
-    if tracer:
-        yield Obstacle(pid, command, f"is traced by process {tracer.group(1)}", "end the debugger (gdb, strace)")
+    yield from _tracers(pid)
     for entry in list((folder / "fd").iterdir()):
         try:
             target = str(entry.readlink())
