@@ -36,6 +36,7 @@ from cedana_sched.snapshot.freezer import members, request_freeze, thaw
 from cedana_sched.snapshot.in_flight import can_be_left_out
 from cedana_sched.snapshot.preflight import find_tracers
 from cedana_sched.snapshot.processes import process_tree
+from cedana_sched.snapshot.progress import STALL_SECONDS, Progress, Stall
 from cedana_sched.snapshot.stopped import make_stops_pending, stop_again
 from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -46,7 +47,7 @@ _ORDERLY_SECONDS = 3.0
 
 
 class DumpInterruptedError(DumpError, RetryableError):
-    """CRIU was killed by somebody else, or came at a bad moment: the same dump may succeed when it is tried again."""
+    """CRIU was killed by somebody else, hung, or came at a bad moment: the same dump may succeed when it is tried again."""
 
 
 class After(enum.StrEnum):
@@ -88,6 +89,8 @@ class DumpRequest(msgspec.Struct, frozen=True):
     saves_shared_memory: bool = True
     """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `remaps`)."""
     timeout_seconds: float = 600.0
+    stall_seconds: float = STALL_SECONDS
+    """How long the dump may go without a sign of life; see `progress`."""
     launcher: tuple[str, ...] = ()
     """The words before CRIU's own, like `nsenter --mount=/proc/1/ns/mnt --`: `workdir` and `/run/cedana-sched` must
     have the same paths where it leads, and the other paths in this request are those of there."""
@@ -112,6 +115,7 @@ class Dump:
         request.workdir.mkdir(parents=True, exist_ok=True)
         self._images = _socket_directory()
         self._why_stopped = ""
+        self._stall: Stall | None = None
         self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=remaps.IMAGES)
 
     def __del__(self) -> None:
@@ -230,9 +234,7 @@ class Dump:
         waiter = select.poll()
         waiter.register(ended, select.POLLIN)
         waiter.register(self._stop, select.POLLIN)
-        ready = dict(waiter.poll(self._request.timeout_seconds * 1000))
-        if not ready:
-            self.cancel(f"the dump did not end within {self._request.timeout_seconds:g} s")
+        ready = self._poll(waiter, criu.pid)
         if ended not in ready:
             waiter.unregister(self._stop)
             if not waiter.poll(_ORDERLY_SECONDS * 1000):
@@ -245,11 +247,33 @@ class Dump:
         os.killpg(criu.pid, signal.SIGKILL)
         return criu.wait()
 
+    def _poll(self, waiter: select.poll, criu: int) -> dict[int, int]:
+        """What is ready first. Cancels the dump when its time is over, or when nothing happens any more."""
+        request = self._request
+        deadline = time.monotonic() + request.timeout_seconds
+        progress = Progress(
+            criu, request.workdir / LOG_NAME, self._pids, stream=self._receiver, stall_seconds=request.stall_seconds
+        )
+        while True:
+            left = deadline - time.monotonic()
+            if ready := dict(waiter.poll(max(0.0, min(left, progress.interval)) * 1000)):
+                return ready
+            if time.monotonic() >= deadline:
+                self.cancel(f"the dump did not end within {request.timeout_seconds:g} s")
+                return {}
+            if stall := progress.look():
+                self._stall = stall
+                self.cancel(stall.why)
+                return {}
+
+    def _pids(self) -> list[int]:
+        request = self._request
+        return members(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
+
     def _clean_up(self, status: int) -> None:
         request = self._request
         if status < 0:
-            pids = members(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
-            undo_killed_dump(self._toolchain, pids, request.workdir / LOG_NAME)
+            undo_killed_dump(self._toolchain, self._pids(), request.workdir / LOG_NAME)
         stop_again(request.workdir)
         if request.freeze_cgroup:
             thaw(request.freeze_cgroup)
@@ -259,6 +283,8 @@ class Dump:
         if self._receiver.failure:
             message = f"the snapshot could not be stored: {self._receiver.failure}"
             return DumpError(message, remedy="the processes run on", evidence=found.evidence)
+        if self._stall:
+            return DumpInterruptedError(self._stall.why, remedy="the processes run on", evidence=self._stall.evidence)
         if self._why_stopped:
             return DumpError(self._why_stopped, remedy="the processes run on", evidence=found.evidence)
         kind = DumpInterruptedError if status < 0 or found.passes else DumpError

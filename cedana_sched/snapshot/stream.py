@@ -19,7 +19,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class StreamSink(Protocol):
 class StreamReceiver:
     """The listening end of one dump: `start`, run CRIU, then `finish` once CRIU has ended, however it did.
 
-    `failure` holds the first exception of the sink, `bytes_received` counts while it runs, and `kept` holds copies of
+    `failure` holds the first exception of the sink, `bytes_received` and `bytes_stored` count while it runs, and `kept` holds copies of
     the small images that were asked for by `keep`.
     """
 
@@ -74,9 +74,16 @@ class StreamReceiver:
         self._address = images_dir / SOCKET_NAME
         self.failure: BaseException | None = None
         self.bytes_received = 0
+        self.bytes_stored = 0
+        self._in_sink = 0
         self.names: list[str] = []
         self.kept: dict[str, bytearray] = {}
         self._keep = keep
+
+    @property
+    def waits_for_sink(self) -> bool:
+        """Whether a part of the snapshot has come, and is not stored yet."""
+        return self._in_sink > 0
 
     def start(self) -> None:
         """Listen. CRIU may be started as soon as this returns."""
@@ -157,7 +164,8 @@ class StreamReceiver:
         if name in self._keep:
             self.kept[name] = bytearray()
         try:
-            writer = self._sink.open_stream(name)
+            with self._in_the_sink():
+                writer = self._sink.open_stream(name)
         except BaseException:
             self._close_pipe(pipe)
             raise
@@ -169,7 +177,8 @@ class StreamReceiver:
         try:
             # Anonymous memory costs nothing until it is touched: most images are far smaller than a buffer.
             self._copy(pipe, memoryview(mmap.mmap(-1, _BUFFER_BYTES)), writer, self.kept.get(name))
-            writer.close()
+            with self._in_the_sink():
+                writer.close()
         except BaseException as error:  # noqa: BLE001  a sink may raise anything; it becomes the dump's cause
             self._fail(error)
         finally:
@@ -178,6 +187,8 @@ class StreamReceiver:
     def _copy(self, pipe: int, buffer: memoryview, writer: StreamWriter, copy: bytearray | None) -> None:
         used = 0
         while self._readable(pipe) and (count := os.readv(pipe, [buffer[used:]])):
+            with self._lock:
+                self.bytes_received += count
             if copy is not None:
                 copy += buffer[used : used + count]
             used += count
@@ -187,10 +198,21 @@ class StreamReceiver:
             self._hand_on(buffer[:used], writer)
 
     def _hand_on(self, data: memoryview, writer: StreamWriter) -> int:
+        with self._in_the_sink():
+            writer.write(data)
         with self._lock:
-            self.bytes_received += len(data)
-        writer.write(data)
+            self.bytes_stored += len(data)
         return 0
+
+    @contextlib.contextmanager
+    def _in_the_sink(self) -> Iterator[None]:
+        with self._lock:
+            self._in_sink += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_sink -= 1
 
     def _close_pipe(self, pipe: int) -> None:
         with self._lock:
