@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from cedana_sched.runtime.call import CreateCall
 from cedana_sched.runtime.kernel import detach, detach_below, die_with_parent
 from cedana_sched.runtime.layer import LayerError
+from cedana_sched.runtime.locks import LockError, take_locks, write_script
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
 
@@ -61,14 +62,21 @@ def continue_container(
     said = _size(call.log)
     status = run(runc, _restore_arguments(call, plan), seconds=plan.seconds)
     if status == 0:
-        with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8"):
-            pass
-        return Result(restored=True, log=log)
-    why = _last_error(call.log, said) or f"runc restore ended with status {status}"
-    if status == TOO_LONG:
+        try:
+            if plan.locks:
+                take_locks(plan.work, plan.locks)
+        except LockError as error:
+            why = str(error)
+        else:
+            with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8"):
+                pass
+            return Result(restored=True, log=log)
+    elif status == TOO_LONG:
         why = f"the restore did not end within {plan.seconds:g} s"
         detach_below(plan.work)
-    tail = _tail(log) if status != TOO_LONG else ()  # it says nothing of what it waits for
+    else:
+        why = _last_error(call.log, said) or f"runc restore ended with status {status}"
+    tail = _tail(log) if status not in (0, TOO_LONG) else ()  # CRIU does not know why
     if clean_after_failure:
         remove_container(runc, call)
         why += _cleaned(rootfs, wanted=True)
@@ -173,6 +181,8 @@ def _configure_criu(call: CreateCall, plan: ContainerPlan, spec: dict[str, Any])
     file = f"{plan.work}/criu.conf"
     with open(file, "w", encoding="utf-8") as configuration:
         configuration.write("".join(f"{line}\n" for line in plan.criu))
+        if plan.locks:
+            configuration.write(f"action-script {write_script(plan.work)}\n")
     spec.setdefault("annotations", {})[_CONFIGURATION] = file
     write_specification(call.bundle, spec)
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from cedana_sched.runtime.locks import PosixLock
+
 VERSION = 1
 """Of both files. A handler that does not know a plan's version leaves the pod to runc."""
 
@@ -35,6 +37,8 @@ class ContainerPlan(NamedTuple):
     """Tar of the files that it had changed in its image."""
     criu: tuple[str, ...] = ()
     """More options for CRIU, a line each, as in its configuration files."""
+    locks: tuple[PosixLock, ...] = ()
+    """POSIX locks that its processes take before their first instruction."""
     seconds: float = 110.0
     """It must be back within this time: less than what the kubelet gives a call of its runtime (120 s by default)."""
 
@@ -130,6 +134,7 @@ def _container(entry: dict[str, Any]) -> ContainerPlan:
         work=str(entry["work"]),
         layer=entry.get("layer"),
         criu=tuple(map(str, entry.get("criu", ()))),
+        locks=tuple(PosixLock(*map(int, lock)) for lock in entry.get("locks", ())),
         seconds=float(entry.get("seconds", 110.0)),
     )
 

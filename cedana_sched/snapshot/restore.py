@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import RestoreError, RetryableError
+from cedana_sched.runtime.locks import LockError, PosixLock, take_locks, write_script
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain, last_lines
 from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
@@ -48,6 +49,8 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     """`--external` items, the same as for the dump."""
     cgroups: tuple[Path, ...] = ()
     """Directories of the cgroups to restore into; new and empty. The first that has a freezer is emptied on failure."""
+    locks: tuple[PosixLock, ...] = ()
+    """What `take_out_posix_locks` took out of the images: the processes take them before their first instruction."""
     tcp_established: bool = True
     file_locks: bool = True
     link_remap: bool = True
@@ -91,7 +94,18 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
         found = explain(log, status, stderr)
         kind = RestoreInterruptedError if status < 0 else RestoreError
         raise kind(found.message, remedy=found.remedy, evidence=found.evidence)
+    _take_locks(request, log)
     return RestoreResult(int(pidfile.read_text()), time.monotonic() - began, log)
+
+
+def _take_locks(request: RestoreRequest, log: Path) -> None:
+    if not request.locks:
+        return
+    try:
+        take_locks(str(request.workdir), request.locks)
+    except LockError as error:
+        _clean_up(request, log)
+        raise RestoreError(str(error), remedy="end what has locked the file, then try again") from error
 
 
 def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path, *, itself: bool) -> int:
@@ -156,6 +170,9 @@ def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
     arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore"]
     if request.mount_point:
         arguments += ["--root", str(request.mount_point)]
+    if request.locks:
+        group = str(request.cgroups[0]) if request.cgroups else None
+        arguments += ["--action-script", write_script(str(request.workdir), group)]
     flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
     arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
     for item in request.externals:

@@ -11,8 +11,10 @@ from pathlib import Path
 import structlog
 
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.runtime.locks import PosixLock
 from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.namespaces import Externals, host_externals
+from cedana_sched.snapshot.posix_locks import take_out_posix_locks
 from cedana_sched.snapshot.rewind import rewind_files
 from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -34,8 +36,12 @@ def present_mounts(wanted: Collection[str]) -> Externals:
     return Externals(tuple(wanted))
 
 
-def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> None:
-    """Make images and files fit each other again; `outputs` are the job's own, which nobody else writes to.
+def ready_images(
+    toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]
+) -> tuple[PosixLock, ...]:
+    """Make images and files fit each other again; returns the locks that the processes must take themselves.
+
+    `outputs` are the job's own, which nobody else writes to.
 
     Raises:
         SnapshotError: an image cannot be decoded, or a file is shorter than the processes remember.
@@ -44,6 +50,7 @@ def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collecti
     rearm_expired_timers(toolchain, images)
     for file in rewind_files(toolchain, images, outputs):
         log.info("file rewound", run=run, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
+    return take_out_posix_locks(toolchain, images)
 
 
 def warm_up(toolchain: Toolchain) -> None:

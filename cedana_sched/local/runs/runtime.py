@@ -267,7 +267,9 @@ class LocalRuntime:
             images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
         )
         job = await self._job_of(workload)
-        await asyncio.to_thread(ready_images, self._toolchain, images, workload.uid, {job.stdout, job.stderr})
+        outputs = {job.stdout, job.stderr}
+        locks = await asyncio.to_thread(ready_images, self._toolchain, images, workload.uid, outputs)
+        request = replace(request, locks=locks)
         return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
 
     async def _begin(self, spec: RunSpec) -> SupervisedRun:

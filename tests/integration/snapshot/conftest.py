@@ -16,6 +16,7 @@ from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import Dump, DumpRequest, DumpResult
 from cedana_sched.snapshot.launch import Job, spawn
 from cedana_sched.snapshot.namespaces import host_externals
+from cedana_sched.snapshot.posix_locks import take_out_posix_locks
 from cedana_sched.snapshot.restore import RestoreRequest, restore
 from cedana_sched.snapshot.stream import StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
@@ -90,12 +91,14 @@ class Laboratory:
     def restore(self, **changes: object) -> float:
         """Restore the newest generation into a cgroup of its own; returns the seconds that it took."""
         self.cgroup = self.new_cgroup()
+        locks = take_out_posix_locks(self.toolchain, self.images)
         settings: dict[str, object] = {
             "images": self.images,
             "workdir": self.folder / f"restore-{self.generation}",
             "mount_point": self.mount_point,
             "externals": self.externals.items(),
             "cgroups": (self.cgroup,),
+            "locks": locks,
         }
         result = restore(self.toolchain, RestoreRequest(**(settings | changes)))  # type: ignore[arg-type]
         self.pid = result.root_pid

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
+from cedana_sched.runtime.locks import PosixLock
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.posix_locks import take_out_posix_locks
 from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -14,8 +17,17 @@ _LISTENING = 10  # linux tcp_states.h
 _CLOSED = 7
 
 
-def ready_images(toolchain: Toolchain, images: Path) -> tuple[str, ...]:
-    """Put right what CRIU would bring back wrong; returns the lines that its configuration file needs for the rest.
+class ReadyImages(NamedTuple):
+    """What the handler needs to know beside the images."""
+
+    criu: tuple[str, ...]
+    """Lines for CRIU's configuration file."""
+    locks: tuple[PosixLock, ...]
+    """Those that the processes must take themselves."""
+
+
+def ready_images(toolchain: Toolchain, images: Path) -> ReadyImages:
+    """Put right what CRIU would bring back wrong; returns what is needed for the rest.
 
     A new pod has a new address, so connections to other machines cannot go on: the program finds them closed. Where a
     container has none but to itself, they stay.
@@ -28,7 +40,8 @@ def ready_images(toolchain: Toolchain, images: Path) -> tuple[str, ...]:
     entries = Images(toolchain, folder_reader(images)).entries("files.img")
     connections = [entry["isk"] for entry in entries if _is_connection(entry.get("isk"))]
     within = all(_is_loopback(connection) for connection in connections)
-    return ("tcp-established",) if connections and within else ("tcp-close",)
+    criu = ("tcp-established",) if connections and within else ("tcp-close",)
+    return ReadyImages(criu, take_out_posix_locks(toolchain, images))
 
 
 def _is_connection(inet: Entry | None) -> bool:

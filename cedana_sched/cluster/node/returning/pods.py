@@ -181,13 +181,14 @@ class ReturningPods:
             await lay_volume(images / "volumes" / f"{volume}.tar", workload.uid, volume, self._places)
         containers = {}
         for name in names:
-            options = await asyncio.to_thread(ready_images, self._toolchain, images / name)
+            ready = await asyncio.to_thread(ready_images, self._toolchain, images / name)
             layer = images / name / LAYER
             containers[name] = ContainerPlan(
                 images=str(images / name),
                 work=str(self._logs / workload.uid / name),
                 layer=str(layer) if layer.exists() else None,
-                criu=options,
+                criu=ready.criu,
+                locks=ready.locks,
                 seconds=self._restore_seconds,
             )
         done = (entry.name for entry in pod.spec.init_containers if entry.name not in {*names, RESTORE_CONTAINER})

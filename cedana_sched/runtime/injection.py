@@ -1,0 +1,268 @@
+"""System calls made by other processes: ptrace stops them all, and one makes a call before its next instruction.
+
+For what only a process can do for itself, like taking a POSIX lock. The processes must be frozen and freshly restored:
+outside of any system call, traced by nobody. Those that should make the call need a `syscall` instruction somewhere
+in their code (the vDSO has one), and eight words of memory at their stack pointer, put back afterwards.
+
+Numbers are of linux/ptrace.h and the two architectures' `user_regs_struct`. Used by `locks`; standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import signal
+import struct
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import NamedTuple
+
+_PTRACE_SYSCALL, _PTRACE_DETACH = 24, 17
+_PTRACE_GETREGSET, _PTRACE_SETREGSET = 0x4204, 0x4205
+_PTRACE_SEIZE, _PTRACE_INTERRUPT = 0x4206, 0x4207
+_PTRACE_GETSIGMASK, _PTRACE_SETSIGMASK = 0x420A, 0x420B
+_O_TRACESYSGOOD, _O_EXITKILL, _O_SUSPEND_SECCOMP = 0x1, 1 << 20, 1 << 21
+_EVENT_STOP = 128
+_SYSCALL_STOP = signal.SIGTRAP | 0x80
+_WALL = 0x40000000
+_NT_PRSTATUS = 1
+_SIGNAL_SET_BYTES = 8
+_STOP_SECONDS = 10.0
+_LOOK_SECONDS = 0.001
+_SEARCHED_BYTES = 64 << 20
+
+
+class InjectionError(Exception):
+    """The processes cannot be made to do it; they are as they were, or dead."""
+
+
+class _Machine(NamedTuple):
+    """Where an architecture keeps what a system call needs, as indexes of 64-bit words in its registers."""
+
+    words: int
+    instruction: bytes
+    number: int
+    arguments: tuple[int, int, int]
+    result: int
+    program_counter: int
+    stack_pointer: int
+    interrupted: int | None
+    """The word that says which system call was interrupted; -1 is none."""
+
+
+_MACHINES = {
+    "x86_64": _Machine(27, b"\x0f\x05", 10, (14, 13, 12), 10, 16, 19, 15),
+    "aarch64": _Machine(34, b"\x01\x00\x00\xd4", 8, (0, 1, 2), 0, 32, 31, None),
+}
+_FCNTL = {"x86_64": 72, "aarch64": 25}
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.restype = ctypes.c_long
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Stopped:
+    """All threads of some frozen processes, held by ptrace: a context manager whose end lets them go.
+
+    They are killed if this process dies meanwhile.
+    """
+
+    def __init__(self, processes: Iterable[int]) -> None:
+        name = platform.machine()
+        if name not in _MACHINES:
+            raise InjectionError(f"nobody has written this for {name} yet")
+        self._machine, self._fcntl = _MACHINES[name], _FCNTL[name]
+        self._processes = list(processes)
+        self._threads: list[int] = []
+        self._signals: dict[int, list[int]] = {}
+
+    def __enter__(self) -> Stopped:
+        try:
+            for process in self._processes:
+                for thread in map(int, os.listdir(f"/proc/{process}/task")):
+                    if _is_alive(thread):
+                        _seize(thread)
+                        self._threads.append(thread)
+        except OSError as error:
+            raise InjectionError(f"a restored process cannot be stopped: {error}") from error
+        return self
+
+    def wait_stopped(self) -> None:
+        """Wait until all stand still; to be called when they are not frozen any more.
+
+        Raises:
+            InjectionError: one has ended, or does not come.
+        """
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads:
+            while (status := _status(thread)) is None:
+                if time.monotonic() > deadline:
+                    raise InjectionError(f"thread {thread} does not stop")
+                time.sleep(_LOOK_SECONDS)  # waitpid(2) knows no time, and a thread has no pidfd
+            if status >> 16 != _EVENT_STOP:
+                raise InjectionError(f"thread {thread} came to another stop (status {status:#x})")
+
+    def fcntl(self, process: int, descriptor: int, command: int, structure: bytes) -> int:
+        """What fcntl(2) returns in a process, a negative errno if it failed; `structure` is not read back."""
+        try:
+            return self._call(process, descriptor, command, structure)
+        except OSError as error:
+            raise InjectionError(f"process {process} cannot be made to call fcntl: {error}") from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process, signals in self._signals.items():
+            for number in signals:
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
+        killed = set()
+        for thread in self._threads:
+            try:
+                _ptrace(_PTRACE_DETACH, thread)
+            except OSError:
+                killed.add(thread)
+        _reap(killed)
+
+    def _call(self, process: int, descriptor: int, command: int, structure: bytes) -> int:
+        machine = self._machine
+        saved = _registers(process, machine.words)
+        mask = _signal_mask(process)
+        instruction = _find(process, machine.instruction)
+        place = saved[machine.stack_pointer]
+        with open(f"/proc/{process}/mem", "r+b", buffering=0) as memory:
+            memory.seek(place)
+            before = memory.read(len(structure))
+            memory.seek(place)
+            memory.write(structure)
+            called = list(saved)
+            called[machine.number] = self._fcntl
+            called[machine.program_counter] = instruction
+            if machine.interrupted is not None:
+                called[machine.interrupted] = (1 << 64) - 1
+            for at, value in zip(machine.arguments, (descriptor, command, place), strict=True):
+                called[at] = value
+            _set_signal_mask(process, (1 << 64) - 1)
+            _set_registers(process, called)
+            self._to_system_call(process)
+            self._to_system_call(process)
+            result = _registers(process, machine.words)[machine.result]
+            _set_registers(process, saved)
+            _set_signal_mask(process, mask)
+            memory.seek(place)
+            memory.write(before)
+        return result - (1 << 64) if result >> 63 else result
+
+    def _to_system_call(self, process: int) -> None:
+        """Let it go on to the beginning or the end of a system call. A stop signal comes first, and is kept."""
+        while True:
+            _ptrace(_PTRACE_SYSCALL, process)
+            _, status = os.waitpid(process, _WALL)
+            if not os.WIFSTOPPED(status):
+                raise InjectionError(f"process {process} ended (status {status:#x})")
+            number = os.WSTOPSIG(status)
+            if number == _SYSCALL_STOP:
+                return
+            if status >> 16 != _EVENT_STOP:
+                self._signals.setdefault(process, []).append(number)
+
+
+def _seize(thread: int) -> None:
+    """With seccomp suspended, where that is allowed: a filter may not know of the call."""
+    options = _O_TRACESYSGOOD | _O_EXITKILL
+    try:
+        _ptrace(_PTRACE_SEIZE, thread, 0, options | _O_SUSPEND_SECCOMP)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
+        _ptrace(_PTRACE_SEIZE, thread, 0, options)
+    _ptrace(_PTRACE_INTERRUPT, thread)
+
+
+def _reap(threads: set[int]) -> None:
+    """The dead are their tracer's first: who has them for children, or is PID 1 of their namespace, waits for that."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while threads and time.monotonic() < deadline:
+        for thread in list(threads):
+            try:
+                pid, status = os.waitpid(thread, _WALL | os.WNOHANG)
+            except ChildProcessError:
+                threads.remove(thread)
+            else:
+                if pid and not os.WIFSTOPPED(status):
+                    threads.remove(thread)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _status(thread: int) -> int | None:
+    try:
+        pid, status = os.waitpid(thread, _WALL | os.WNOHANG)
+    except ChildProcessError as error:
+        raise InjectionError(f"thread {thread} has ended") from error
+    return status if pid else None
+
+
+def _registers(thread: int, words: int) -> list[int]:
+    buffer = ctypes.create_string_buffer(words * 8)
+    vector = _Vector(ctypes.addressof(buffer), len(buffer))
+    _ptrace(_PTRACE_GETREGSET, thread, _NT_PRSTATUS, ctypes.addressof(vector))
+    if vector.length != len(buffer):
+        raise InjectionError(f"process {thread} is a 32-bit program")
+    return list(struct.unpack(f"{words}Q", buffer.raw))
+
+
+def _set_registers(thread: int, values: list[int]) -> None:
+    buffer = ctypes.create_string_buffer(struct.pack(f"{len(values)}Q", *values), len(values) * 8)
+    vector = _Vector(ctypes.addressof(buffer), len(buffer))
+    _ptrace(_PTRACE_SETREGSET, thread, _NT_PRSTATUS, ctypes.addressof(vector))
+
+
+def _signal_mask(thread: int) -> int:
+    mask = ctypes.c_uint64()
+    _ptrace(_PTRACE_GETSIGMASK, thread, _SIGNAL_SET_BYTES, ctypes.addressof(mask))
+    return mask.value
+
+
+def _set_signal_mask(thread: int, value: int) -> None:
+    mask = ctypes.c_uint64(value)
+    _ptrace(_PTRACE_SETSIGMASK, thread, _SIGNAL_SET_BYTES, ctypes.addressof(mask))
+
+
+def _find(process: int, instruction: bytes) -> int:
+    """The address of an instruction in the code of a process; the vDSO is looked at first, being small."""
+    areas = []
+    with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            bounds, rights, *_ = fields = line.split()
+            if "x" in rights and not fields[-1].startswith("[vsyscall"):
+                begin, end = (int(part, 16) for part in bounds.split("-"))
+                areas.append((fields[-1] != "[vdso]", end - begin, begin))
+    with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        for _, size, begin in sorted(areas):
+            with suppress(OSError):  # it cannot be read: a device
+                memory.seek(begin)
+                code = memory.read(min(size, _SEARCHED_BYTES))
+                if (at := code.find(instruction)) >= 0:
+                    return begin + at
+    raise InjectionError(f"process {process} has no system call in its code")
+
+
+def _is_alive(thread: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{thread}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return False
+
+
+def _ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> None:
+    if _libc.ptrace(request, thread, address, data) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"ptrace of {thread}: {os.strerror(code)}")

@@ -1,0 +1,48 @@
+"""The POSIX locks of a snapshot: taken out of CRIU's images, to be taken by the processes themselves.
+
+Why CRIU must not restore them is told in `cedana_sched.runtime.locks`, which does it instead. Here the images are read
+and changed, where they have been staged and before `restore`. What was taken out stays in a file beside them, so that
+a restore that is tried again finds it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.runtime.locks import PosixLock
+from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.toolchain import Toolchain
+
+FILE_NAME = "posix-locks.json"
+
+_IMAGE = "filelocks.img"
+_POSIX = 1  # linux/fs.h, FL_POSIX; OFD locks, flocks and leases have bits of their own, and stay CRIU's
+
+
+def take_out_posix_locks(toolchain: Toolchain, images: Path) -> tuple[PosixLock, ...]:
+    """The POSIX locks of a staged snapshot, which CRIU will not restore from now on.
+
+    Raises:
+        SnapshotError: the image of locks cannot be decoded.
+    """
+    kept = images / FILE_NAME
+    locks = tuple(msgspec.json.decode(kept.read_bytes(), type=list[PosixLock])) if kept.exists() else ()
+    decoded = Images(toolchain, folder_reader(images))
+    content = decoded.content(_IMAGE)
+    if content is None:
+        return locks
+    found = [entry for entry in content["entries"] if entry["flag"] & _POSIX]
+    if found:
+        locks = tuple(map(_lock, found))
+        written = kept.with_suffix(".new")
+        written.write_bytes(msgspec.json.encode(locks))
+        written.replace(kept)
+        content["entries"] = [entry for entry in content["entries"] if entry not in found]
+        decoded.replace(images / _IMAGE, content)
+    return locks
+
+
+def _lock(entry: Entry) -> PosixLock:
+    return PosixLock(entry["pid"], entry["fd"], entry["type"], entry["start"], entry["len"])
