@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 _PTRACE_SYSCALL, _PTRACE_DETACH = 24, 17
 _PTRACE_GETREGSET, _PTRACE_SETREGSET = 0x4204, 0x4205
@@ -85,7 +85,7 @@ class Stopped:
         self._threads: list[int] = []
         self._signals: dict[int, list[int]] = {}
 
-    def __enter__(self) -> Stopped:
+    def __enter__(self) -> Self:
         try:
             for process in self._processes:
                 for thread in map(int, os.listdir(f"/proc/{process}/task")):
@@ -112,7 +112,7 @@ class Stopped:
                 raise InjectionError(f"thread {thread} came to another stop (status {status:#x})")
 
     def fcntl(self, process: int, descriptor: int, command: int, structure: bytes) -> int:
-        """What fcntl(2) returns in a process, a negative errno if it failed; `structure` is not read back."""
+        """Have a process call it; returns the result, or a negative errno. `structure` is not read back."""
         try:
             return self._call(process, descriptor, command, structure)
         except OSError as error:

@@ -49,7 +49,11 @@ if [ -z "$group" ]; then
 fi
 [ -n "$group" ] && [ "$group" != "$outside" ] || lose
 for process in $PPID $$; do echo "$process" >"$outside/cgroup.procs" || lose; done
-if [ -e "$group/freezer.state" ]; then echo FROZEN >"$group/freezer.state"; else echo 1 >"$group/cgroup.freeze"; fi || lose
+if [ -e "$group/freezer.state" ]; then
+    echo FROZEN >"$group/freezer.state" || lose
+else
+    echo 1 >"$group/cgroup.freeze" || lose
+fi
 echo "$group" >{held}
 """
 

@@ -47,7 +47,7 @@ _ORDERLY_SECONDS = 3.0
 
 
 class DumpInterruptedError(DumpError, RetryableError):
-    """CRIU was killed by somebody else, hung, or came at a bad moment: the same dump may succeed when it is tried again."""
+    """CRIU was killed by somebody else, hung, or came at a bad moment: the same dump may succeed when tried again."""
 
 
 class After(enum.StrEnum):

@@ -78,6 +78,8 @@ def _look_at(pid: int) -> Iterator[Obstacle]:
     folder = Path(f"/proc/{pid}")
     command = (folder / "comm").read_text().strip()
     yield from _tracers(pid)
+    if path := _leased_mapping(pid):
+        yield Obstacle(pid, command, f"has a lease on a file that it has mapped ({path})", "give one of them up")
     for entry in list((folder / "fd").iterdir()):
         try:
             target = str(entry.readlink())
@@ -86,3 +88,16 @@ def _look_at(pid: int) -> Iterator[Obstacle]:
         for pattern, problem, remedy in _DESCRIPTORS:
             if re.match(pattern, target):
                 yield Obstacle(pid, command, problem, remedy)
+
+
+def _leased_mapping(pid: int) -> str | None:
+    """A file of which the process has a lease and a mapping: CRIU opens it once more for the latter, and breaks it."""
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    leases = {words[5] for words in lines if words[1] == "LEASE" and words[4] == str(pid)}
+    if not leases:
+        return None
+    for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").splitlines():
+        _, _, _, device, inode, *path = line.split(maxsplit=5)
+        if f"{device}:{inode}" in leases:
+            return path[0] if path else inode
+    return None

@@ -2,9 +2,9 @@
 
 A sign of life is any of: bytes that came through the stream, bytes that the store took, a line in CRIU's log that was
 not there a moment ago (CRIU repeats itself where it tries again), a core that CRIU or a process of the tree keeps
-busy, a process of the tree that changes its state. Nothing announces most of these, so they are looked at a few times
-within the time allowed. A store that takes nothing holds CRIU back as well; that is said in other words, and given
-more time, because a store tries again by itself.
+busy, much that they read or write, a process that changes its state. Nothing announces most of these, so they are
+looked at a few times within the time allowed. A store that takes nothing holds CRIU back as well; that is said in
+other words, and given more time, because a store tries again by itself.
 
 Called by `dump` and `restore` while they wait for CRIU.
 """
@@ -31,6 +31,7 @@ LOOKS = 10
 """How often in that time somebody looks."""
 
 _BUSY = 0.2  # of a core: a loop that waits and tries again uses less
+_MUCH_BYTES = 1 << 20  # such a loop reads a few files
 _LINES_KNOWN = 1000
 _STAMP = re.compile(rb"^\(\d+\.\d+\)\s*")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -78,6 +79,7 @@ class Progress:
         self._bytes = (0, 0)
         self._states: dict[int, str] = {}
         self._ticks: dict[int, int] = {}
+        self._moved: dict[int, int] = {}
         self._looked = self._lived = time.monotonic()
 
     @property
@@ -87,7 +89,12 @@ class Progress:
     def look(self) -> Stall | None:
         """Look for signs of life; a `Stall` when there has been none for too long."""
         now = time.monotonic()
-        signs = (self._has_streamed(), self._has_said_something(), self._has_worked(now - self._looked))
+        signs = (
+            self._has_streamed(),
+            self._has_said_something(),
+            self._has_worked(now - self._looked),
+            self._has_moved_bytes(),
+        )
         self._looked = now
         if any(signs):
             self._lived = now
@@ -133,6 +140,17 @@ class Progress:
         self._ticks = ticks
         self._states = {pid: state for pid, state in states.items() if pid != self._criu}
         return has_changed or used > _BUSY * seconds * _TICKS
+
+    def _has_moved_bytes(self) -> bool:
+        """Memory that is restored from slow storage keeps no core busy, and is no line in the log."""
+        moved = {}
+        for pid in {self._criu, *self._processes()}:
+            with suppress(OSError):  # it has ended
+                lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+                moved[pid] = sum(int(line.split()[1]) for line in lines[:2])  # rchar, wchar
+        since = sum(count - self._moved.get(pid, count) for pid, count in moved.items())
+        self._moved = moved
+        return since > _MUCH_BYTES
 
     def _evidence(self) -> tuple[str, ...]:
         """CRIU's state and its last words, and those of the processes that stand out."""

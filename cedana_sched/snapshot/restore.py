@@ -26,6 +26,7 @@ from cedana_sched.runtime.locks import LockError, PosixLock, take_locks, write_s
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain, last_lines
 from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
+from cedana_sched.snapshot.progress import STALL_SECONDS, Progress
 from cedana_sched.snapshot.toolchain import Toolchain
 
 LOG_NAME = "restore.log"
@@ -33,7 +34,7 @@ _NOT_ENTERED = 125
 
 
 class RestoreInterruptedError(RestoreError, RetryableError):
-    """Something from outside ended the restore; the snapshot is as good as before, and nothing of it runs."""
+    """Something ended the restore, or it hung; the snapshot is as good as before, and nothing of it runs."""
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
@@ -57,6 +58,8 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     ext_unix_sk: bool = False
     shell_job: bool = False
     timeout_seconds: float = 600.0
+    stall_seconds: float = STALL_SECONDS
+    """How long the restore may go without a sign of life; see `progress`."""
 
 
 class RestoreResult(msgspec.Struct, frozen=True):
@@ -74,7 +77,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
     A `single_threaded` caller forks CRIU itself; any other has another interpreter do it, which takes longer.
 
     Raises:
-        RestoreInterruptedError: CRIU was killed.
+        RestoreInterruptedError: CRIU was killed, or hung.
         RestoreError: they do not, and nothing of them is left; the message says why in plain words.
     """
     began = time.monotonic()
@@ -85,10 +88,9 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
     log.unlink(missing_ok=True)
     try:
         status = _run_criu(toolchain, request, pidfile, stderr, itself=single_threaded)
-    except TimeoutError as error:
+    except RestoreError:
         _clean_up(request, log)
-        message = f"the restore did not end within {request.timeout_seconds:g} s"
-        raise RestoreError(message, remedy="allow it more time", evidence=last_lines(log)) from error
+        raise
     if status != 0:
         _clean_up(request, log)
         found = explain(log, status, stderr)
@@ -127,26 +129,42 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
         if criu.stdin is not None:
             criu.stdin.write(b"" if itself else msgspec.json.encode(task))
             criu.stdin.close()
-        in_time = _ends_within(criu.pid, request.timeout_seconds)
-        failed = not in_time or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status  # type: ignore[union-attr]
+        hung = _wait_end(criu.pid, request)
+        failed = hung is not None or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status  # type: ignore[union-attr]
         if failed:
             os.killpg(criu.pid, signal.SIGKILL)  # before it is reaped: with the helpers that it may have left
         status = criu.wait()
         if failed:
             _reap_group(criu.pid)
-        if not in_time:
-            raise TimeoutError
+        if hung is not None:
+            raise hung
         return status
 
 
-def _ends_within(child: int, seconds: float) -> bool:
-    """Wait for a child's end; `Popen.wait` with a timeout would look every 50 ms only."""
-    descriptor = os.pidfd_open(child)
+def _wait_end(criu: int, request: RestoreRequest) -> RestoreError | None:
+    """Wait for CRIU's end; the error if it does not come. `Popen.wait` with a timeout would look every 50 ms only."""
+    descriptor = os.pidfd_open(criu)
     waiter = select.poll()
     waiter.register(descriptor, select.POLLIN)
-    ended = waiter.poll(seconds * 1000)
-    os.close(descriptor)
-    return bool(ended)
+    log = request.workdir / LOG_NAME
+    progress = Progress(criu, log, lambda: _members(request), stall_seconds=request.stall_seconds)
+    deadline = time.monotonic() + request.timeout_seconds
+    try:
+        while not waiter.poll(max(0.0, min(deadline - time.monotonic(), progress.interval)) * 1000):
+            if time.monotonic() >= deadline:
+                message = f"the restore did not end within {request.timeout_seconds:g} s"
+                return RestoreError(message, remedy="allow it more time", evidence=last_lines(log))
+            if stall := progress.look():
+                return RestoreInterruptedError(
+                    stall.why, remedy="see what the processes wait for", evidence=stall.evidence
+                )
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _members(request: RestoreRequest) -> list[int]:
+    return [pid for cgroup in request.cgroups[:1] for pid in freezer.members(cgroup)]
 
 
 def _reap_group(group: int) -> None:

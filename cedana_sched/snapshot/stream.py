@@ -50,8 +50,8 @@ class StreamSink(Protocol):
 class StreamReceiver:
     """The listening end of one dump: `start`, run CRIU, then `finish` once CRIU has ended, however it did.
 
-    `failure` holds the first exception of the sink, `bytes_received` and `bytes_stored` count while it runs, and `kept` holds copies of
-    the small images that were asked for by `keep`.
+    `failure` holds the first exception of the sink, `bytes_received` and `bytes_stored` count while it runs, and
+    `kept` holds copies of the small images that were asked for by `keep`.
     """
 
     def __init__(

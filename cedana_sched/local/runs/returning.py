@@ -36,9 +36,7 @@ def present_mounts(wanted: Collection[str]) -> Externals:
     return Externals(tuple(wanted))
 
 
-def ready_images(
-    toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]
-) -> tuple[PosixLock, ...]:
+def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> tuple[PosixLock, ...]:
     """Make images and files fit each other again; returns the locks that the processes must take themselves.
 
     `outputs` are the job's own, which nobody else writes to.

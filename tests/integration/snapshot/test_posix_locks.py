@@ -13,6 +13,7 @@ import pytest
 
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.preflight import find_obstacles
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -166,6 +167,27 @@ def test_locks_of_a_family_come_back(either_lab: Laboratory) -> None:
         lab.next_generation()
         lab.await_progress()
         assert without_inodes(held(lab)) == without_inodes(before)
+
+
+LEASED = """
+import fcntl, mmap, sys, time
+file = open(sys.argv[1], "rb")
+view = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+while True:
+    print("leased")
+    time.sleep(0.01)
+"""
+
+
+def test_a_lease_on_a_mapped_file_is_refused_before_the_freeze(lab: Laboratory) -> None:
+    """CRIU opens the file once more for the mapping, which breaks the lease."""
+    file = lab.folder / "leased"
+    file.write_bytes(bytes(4096))
+    lab.python(LEASED, str(file))
+    lab.await_lines(1)
+    (obstacle,) = find_obstacles(freezer.members(lab.cgroup))
+    assert f"has a lease on a file that it has mapped ({file})" in str(obstacle)
 
 
 HOLDER = """

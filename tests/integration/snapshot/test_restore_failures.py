@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.restore import RestoreInterruptedError
 from cedana_sched.snapshot.rewind import rewind_files
 
 if TYPE_CHECKING:
@@ -155,5 +157,23 @@ def test_a_restore_that_takes_too_long_is_ended(lab: Laboratory) -> None:
     with pytest.raises(RestoreError, match="did not end within"):
         lab.restore(timeout_seconds=0.01)
     assert_nothing_left(lab)
+    lab.restore()
+    lab.await_progress()
+
+
+def test_a_restore_that_hangs_is_ended_and_said_so(lab: Laboratory) -> None:
+    lab.python(COUNTING)
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    toolchain = lab.toolchain
+    criu = lab.folder / "criu"
+    criu.write_text("#!/bin/sh\nkill -STOP $$\n")
+    criu.chmod(0o755)
+    lab.toolchain = replace(toolchain, criu=criu)
+    with pytest.raises(RestoreInterruptedError, match=r"CRIU made no progress for 0\.5 s") as caught:
+        lab.restore(stall_seconds=0.5)
+    assert any("in state T" in line for line in caught.value.evidence)
+    assert_nothing_left(lab)
+    lab.toolchain = toolchain
     lab.restore()
     lab.await_progress()

@@ -67,7 +67,7 @@ def test_a_criu_that_hangs_before_it_begins_is_ended(lab: Laboratory) -> None:
     criu.chmod(0o755)
     lab.toolchain = replace(lab.toolchain, criu=criu)
     freezer.freeze(lab.cgroup)
-    with pytest.raises(DumpInterruptedError, match="CRIU made no progress for 0.5 s"):
+    with pytest.raises(DumpInterruptedError, match=r"CRIU made no progress for 0\.5 s"):
         lab.dump(stall_seconds=0.5)
     assert_runs_on(lab)
 
