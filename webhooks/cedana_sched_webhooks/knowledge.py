@@ -21,15 +21,13 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.objects import Checkpoint, Policy, PreemptionHold
+from cedana_sched_webhooks.pods_being_saved import PodsBeingSaved
 
 T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT_POLICY = "default"
-EVICTION_TAKES = timedelta(seconds=5)
-"""From a release until the scheduler has tried again; it tries about once a second."""
 
 
 class Shelf(Protocol[T_co]):
@@ -55,8 +53,7 @@ class Preemptions:
         self._holds_of_object: Index[str, PreemptionHold] = Index(
             lambda one: one.spec.held.uid if one.spec.held is not None else None
         )
-        self._holds_of_pods: dict[str, PreemptionHold] = {}
-        """By name, those of single pods that may be under way still."""
+        self._pods_being_saved = PodsBeingSaved()
 
     def note_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
         """A mirror's sink."""
@@ -67,10 +64,7 @@ class Preemptions:
         """A mirror's sink."""
         for index in (self._holds, self._holds_of_object):
             index.note(before, now)
-        if now is not None and now.spec.held is None:
-            self._holds_of_pods[now.metadata.name] = now
-        elif before is not None:
-            self._holds_of_pods.pop(before.metadata.name, None)
+        self._pods_being_saved.note(before, now)
 
     def checkpoints_of(self, namespace: str, replica: Replica) -> tuple[Checkpoint, ...]:
         return self._of_replica.of((namespace, replica.id, replica.index))
@@ -89,18 +83,8 @@ class Preemptions:
 
     def saves_pods(self, now: datetime, began_before: timedelta) -> bool:
         """Whether pods are being saved for a preemption that was taken up so long ago, or are just being evicted."""
-        over = [name for name, hold in self._holds_of_pods.items() if not _is_under_way(hold, now)]
-        for name in over:
-            del self._holds_of_pods[name]
-        created = (hold.spec.created_at for hold in self._holds_of_pods.values() if hold.spec.created_at)
-        return any(now - datetime.fromisoformat(moment) > began_before for moment in created)
-
-
-def _is_under_way(hold: PreemptionHold, now: datetime) -> bool:
-    if hold.status.step is HoldStep.HOLDING:
-        return hold.status.deadline is None or now < datetime.fromisoformat(hold.status.deadline)
-    released = hold.status.released_at
-    return released is None or now - datetime.fromisoformat(released) < EVICTION_TAKES
+        since = self._pods_being_saved.since(now)
+        return since is not None and now - since > began_before
 
 
 class Knowledge(Preemptions):

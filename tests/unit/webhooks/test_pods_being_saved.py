@@ -1,0 +1,110 @@
+"""Whether pods are being saved: the same as a look at every hold says, and without one."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.knowledge import Preemptions
+from cedana_sched_webhooks.objects import HeldObject, HoldSpec, HoldStatus, PreemptionHold
+
+START = datetime(2026, 5, 1, 12, tzinfo=UTC)
+BEGAN_BEFORE = timedelta(seconds=0.7)
+TAKES = timedelta(seconds=5)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def hold(
+    name: str,
+    created: float,
+    deadline: float | None,
+    step: HoldStep = HoldStep.HOLDING,
+    released: float | None = None,
+    *,
+    of_object: bool = False,
+) -> PreemptionHold:
+    status = HoldStatus(
+        step,
+        deadline=None if deadline is None else at(deadline).isoformat(),
+        released_at=None if released is None else at(released).isoformat(),
+    )
+    held = HeldObject("job") if of_object else None
+    return PreemptionHold(
+        Metadata(name=name), HoldSpec(held=held, uid=name, created_at=at(created).isoformat()), status
+    )
+
+
+def scanned(holds: dict[str, PreemptionHold], now: datetime) -> bool:
+    """What is to be answered, by a look at every hold."""
+
+    def counts(one: PreemptionHold) -> bool:
+        if one.spec.held is not None or now - datetime.fromisoformat(one.spec.created_at) <= BEGAN_BEFORE:
+            return False
+        if one.status.step is HoldStep.HOLDING:
+            return one.status.deadline is None or now < datetime.fromisoformat(one.status.deadline)
+        released = one.status.released_at
+        return released is None or now - datetime.fromisoformat(released) < TAKES
+
+    return any(map(counts, holds.values()))
+
+
+SECONDS = st.integers(0, 20)
+CHANGES = st.lists(
+    st.tuples(
+        SECONDS,
+        st.sampled_from("abcd"),
+        st.none()
+        | st.tuples(SECONDS, SECONDS | st.none(), st.sampled_from(HoldStep), SECONDS | st.none(), st.booleans()),
+    ),
+    max_size=30,
+)
+
+
+@settings(deadline=None)
+@given(CHANGES)
+def test_it_answers_as_a_look_at_every_hold_would(
+    changes: list[tuple[int, str, tuple[int, int | None, HoldStep, int | None, bool] | None]],
+) -> None:
+    known, holds, now = Preemptions(), dict[str, PreemptionHold](), 0
+    for later, name, fields in changes:
+        now += later
+        before = holds.pop(name, None)
+        after = None
+        if fields is not None:
+            created, deadline, step, released, of_object = fields
+            after = holds[name] = hold(name, created, deadline, step, released, of_object=of_object)
+        known.note_hold(before, after)
+        assert known.saves_pods(at(now), BEGAN_BEFORE) == scanned(holds, at(now))
+
+
+@pytest.mark.parametrize("age", [0.0, 5.0], ids=["all young", "all old"])
+def test_its_work_does_not_grow_with_the_holds(age: float) -> None:
+    def calls_of(number: int) -> int:
+        known, calls = Preemptions(), 0
+        for index in range(number):
+            known.note_hold(None, hold(f"h{index}", created=-age, deadline=600))
+        known.saves_pods(START, BEGAN_BEFORE)
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls
+            del frame, event, argument
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            known.saves_pods(START, BEGAN_BEFORE)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert calls_of(1000) <= calls_of(10) + 5

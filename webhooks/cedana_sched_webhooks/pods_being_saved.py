@@ -1,0 +1,62 @@
+"""Whether any pod is being saved just now: asked for every eviction, and so answered without looking at every hold."""
+
+from __future__ import annotations
+
+import heapq
+from datetime import UTC, datetime, timedelta
+
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.objects import PreemptionHold
+
+EVICTION_TAKES = timedelta(seconds=5)
+"""From a release until the scheduler has tried again; it tries about once a second."""
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+class PodsBeingSaved:
+    """Holds of single pods that are under way, by when they began and by when they end.
+
+    Both are heaps from whose tops goes what has changed since or is over: each hold once, whoever asks how often.
+    """
+
+    def __init__(self) -> None:
+        self._noted = 0
+        self._current: dict[str, int] = {}
+        """By name of the hold: its last entry in the heaps; older ones count for nothing."""
+        self._begun: list[tuple[datetime, int, str]] = []
+        self._ending: list[tuple[datetime, int, str]] = []
+
+    def note(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
+        """A mirror's sink."""
+        if before is not None:
+            self._current.pop(before.metadata.name, None)
+        if now is None or now.spec.held is not None:
+            return
+        self._noted += 1
+        name = now.metadata.name
+        self._current[name] = self._noted
+        heapq.heappush(self._ending, (_ends_at(now), self._noted, name))
+        if now.spec.created_at:
+            heapq.heappush(self._begun, (datetime.fromisoformat(now.spec.created_at), self._noted, name))
+
+    def since(self, now: datetime) -> datetime | None:
+        """When the oldest one began that is under way still."""
+        while self._ending and (self._ending[0][0] <= now or not self._is_current(self._ending[0])):
+            over = heapq.heappop(self._ending)
+            if self._is_current(over):
+                del self._current[over[2]]
+        while self._begun and not self._is_current(self._begun[0]):
+            heapq.heappop(self._begun)
+        return self._begun[0][0] if self._begun else None
+
+    def _is_current(self, entry: tuple[datetime, int, str]) -> bool:
+        return self._current.get(entry[2]) == entry[1]
+
+
+def _ends_at(hold: PreemptionHold) -> datetime:
+    """When it is over, if nothing changes."""
+    if hold.status.step is HoldStep.HOLDING:
+        return datetime.fromisoformat(hold.status.deadline) if hold.status.deadline is not None else _NEVER
+    released = hold.status.released_at
+    return datetime.fromisoformat(released) + EVICTION_TAKES if released is not None else _NEVER
