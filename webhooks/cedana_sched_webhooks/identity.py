@@ -9,13 +9,13 @@ import msgspec
 from cedana_sched.kube.client import Object
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
+from cedana_sched.model.numbering import LONGEST_ID, Place, name_with_role, place_of
 from cedana_sched.model.objects import names
 
-COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-POD_INDEX: Final = "apps.kubernetes.io/pod-index"
-TASK: Final = "volcano.sh/task-spec"
-"""Volcano numbers the pods of each task of a job, from 0."""
-TASK_INDEX: Final = "volcano.sh/task-index"
+_JOB: Final = ("batch/v1", "Job")
+ALIKE: Final = frozenset({("apps/v1", "ReplicaSet"), ("v1", "ReplicationController")})
+"""Controllers any of whose pods can take the place of any other one, and of which two can always run at a time: also
+where one is wanted, while it is replaced."""
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -28,28 +28,76 @@ class Replica(msgspec.Struct, frozen=True):
         return f"{self.id}/{self.index}"
 
 
-def replica_of(pod: Object, by_chance: int | None = None) -> Replica | None:
+def replica_of(pod: Object, by_chance: int | None = None, job: str = "") -> Replica | None:
     """Who this pod, or a pod of this template, is; None when nobody asked for its protection.
 
     Args:
         pod: as it is to be created.
         by_chance: its number, if it is one of several that nothing tells apart.
+        job: the name of its Job, where several Jobs share the id.
 
     Raises:
-        UsageError: somebody asked, and not clearly: a malformed id or index, or containers that disagree.
+        UsageError: somebody asked, and not clearly: a malformed id or index, or containers that disagree; or nothing
+            tells the pod from others of its id.
     """
     identifier = _identifier(pod)
     if identifier is None:
         return None
-    if (task := _texts(pod, "labels").get(TASK)) and not _is_named_already(pod, identifier):
-        identifier = validate_name(f"metadata.labels[{TASK}] after the id", f"{identifier}-{task}")
-    return Replica(identifier, _index(pod) if by_chance is None else by_chance)
+    place = place_in(pod)
+    role = (*((job,) if job else ()), *_role(pod, place))
+    if role and not _is_named_already(pod, identifier, role):
+        identifier = validate_name("the id, with the role of the pod behind it", name_with_role(identifier, role))
+    if by_chance is not None:
+        return Replica(identifier, by_chance)
+    if place.index is None and not place.is_only:
+        _refuse_unnumbered(pod)
+    return Replica(identifier, place.index or 0)
 
 
-def _is_named_already(pod: Object, identifier: str) -> bool:
-    """Whether we wrote this id, with the task's name: the API server asks again when others have changed the pod."""
+def place_in(pod: Object) -> Place:
+    """Where its labels say that it stands among those of its id.
+
+    Raises:
+        UsageError: a number is none.
+    """
+    return place_of(_texts(pod, "labels"), _texts(pod, "annotations"))
+
+
+def _role(pod: Object, place: Place) -> tuple[str, ...]:
+    """An id that is made of a Job's own name and uid is no other Job's."""
+    is_own = _texts(pod, "annotations").get(names.DERIVED) == "true" and kind_of(controller_of(pod)) == _JOB
+    return () if is_own else place.role
+
+
+def _refuse_unnumbered(pod: Object) -> None:
+    """A controller that we do not know may run several pods, which would continue each other's memory."""
+    owner = controller_of(pod)
+    kind = kind_of(owner)
+    if not owner or kind == _JOB or kind in ALIKE:
+        return
+    field, remedy = (
+        "metadata.ownerReferences",
+        f"give each of its pods an id of its own, or the annotation {names.INDEX}",
+    )
+    raise UsageError(field, f"{kind[1]}/{owner.get('name')}", "has labelled no pod with its number", remedy=remedy)
+
+
+def controller_of(pod: Object) -> dict[str, Any]:
+    """The owner that controls an object; empty where there is none."""
+    owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def kind_of(owner: dict[str, Any]) -> tuple[str, str]:
+    """Its `apiVersion` and `kind`."""
+    return str(owner.get("apiVersion")), str(owner.get("kind"))
+
+
+def _is_named_already(pod: Object, identifier: str, role: tuple[str, ...]) -> bool:
+    """Whether we wrote this id, with the role: the API server asks again when others have changed the pod."""
     protected = _texts(pod, "labels").get(names.PROTECTED) == "true"
-    return protected and _texts(pod, "annotations").get(names.ID) == identifier
+    is_ours = protected and _texts(pod, "annotations").get(names.ID) == identifier
+    return is_ours and (identifier.endswith(f"-{'-'.join(role)}") or len(identifier) == LONGEST_ID)
 
 
 def is_unnamed(pod: Object) -> bool:
@@ -62,7 +110,8 @@ def is_unnamed(pod: Object) -> bool:
 
 def is_numbered(pod: Object) -> bool:
     """Whether its controller, or whoever asked for its protection, numbered it."""
-    return any(key in texts for _, key, texts in _numbers(pod))
+    place = place_in(pod)
+    return place.index is not None or place.is_only
 
 
 def _identifier(pod: Object) -> str | None:
@@ -91,27 +140,6 @@ def _value(field: str, variable: dict[str, Any]) -> str:
         remedy = "write the id as a plain value"
         raise UsageError(field, "valueFrom", "is not known when the pod is created", remedy=remedy)
     return str(variable.get("value") or "")
-
-
-def _numbers(pod: Object) -> tuple[tuple[str, str, dict[str, str]], ...]:
-    """Where a number may be: kind of text, key, texts."""
-    labels, annotations = _texts(pod, "labels"), _texts(pod, "annotations")
-    return (
-        ("labels", COMPLETION_INDEX, labels),
-        ("annotations", COMPLETION_INDEX, annotations),
-        ("labels", POD_INDEX, labels),
-        ("labels", TASK_INDEX, labels),
-        ("annotations", names.INDEX, annotations),
-    )
-
-
-def _index(pod: Object) -> int:
-    for field, key, texts in _numbers(pod):
-        if (text := texts.get(key)) is not None:
-            if not (text.isascii() and text.isdecimal()):
-                raise UsageError(f"metadata.{field}[{key}]", text, "is no number", remedy="number replicas from 0")
-            return int(text)
-    return 0
 
 
 def _containers(pod: Object) -> list[dict[str, Any]]:

@@ -31,6 +31,14 @@ def identity(pod: Object, replica: Replica) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
     told = {names.ID: replica.id, names.INDEX: str(replica.index)}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
+    metadata["annotations"].pop(names.REFUSED, None)
+
+
+def refusal(pod: Object, why: str) -> None:
+    """Say that it is not protected although somebody asked; the coordinator tells its owner of the label."""
+    metadata = pod["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "false"}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), names.REFUSED: why}
 
 
 def asking(pod: Object, asking: Asking) -> None:

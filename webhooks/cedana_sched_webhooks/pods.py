@@ -21,7 +21,7 @@ from cedana_sched_webhooks.continuation import Continuation, continuation_among,
 from cedana_sched_webhooks.identity import Replica, replica_of
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.siblings import Siblings
+from cedana_sched_webhooks.siblings import Apart, Siblings
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 ENFORCED: Final = "pod-security.kubernetes.io/enforce"
@@ -39,27 +39,29 @@ class PodAdmission:
 
     async def answer(self, request: Request) -> Answer:
         """What to change in the pod that is to be created."""
-        pod, by_chance = request.object, None
+        pod, apart = request.object, Apart()
         if pod is not None and _concerns_us(pod, request.namespace, self._configuration) and _is_protected(pod):
-            by_chance = await self._siblings.number_among(pod, request.namespace)
-        return answer(request, self._knowledge, self._configuration, by_chance)
+            apart = await self._siblings.told_apart(pod, request.namespace)
+        return answer(request, self._knowledge, self._configuration, apart)
 
 
-def answer(
-    request: Request, knowledge: Knowledge, configuration: Configuration, by_chance: int | None = None
-) -> Answer:
-    """What to change in the pod that is to be created; `by_chance` is its number where nothing tells it apart."""
+def answer(request: Request, knowledge: Knowledge, configuration: Configuration, apart: Apart | None = None) -> Answer:
+    """What to change in the pod that is to be created; `apart` tells it from others where its labels do not."""
     pod = request.object
     if pod is None or not _concerns_us(pod, request.namespace, configuration):
         return Answer("not-ours")
     try:
-        replica = replica_of(pod, by_chance)
+        told = apart or Apart()
+        replica = replica_of(pod, told.by_chance, told.job)
         if replica is None:
             return Answer("not-ours")
-        alone = by_chance is None
+        alone = told.by_chance is None
         return _prepare(pod, request.namespace, replica, knowledge, configuration, alone=alone)
     except UsageError as error:
-        return Answer("unclear", warnings=(f"cedana: not protected: {error}",))
+        refused = copy.deepcopy(pod)
+        injection.refusal(refused, str(error))
+        patch = tuple(difference(pod, refused))
+        return Answer("unclear", patch=patch, warnings=(f"cedana: not protected: {error}",))
 
 
 def _concerns_us(pod: Object, namespace: str, configuration: Configuration) -> bool:

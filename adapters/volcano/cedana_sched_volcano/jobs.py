@@ -11,12 +11,13 @@ from typing import Final
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
 from cedana_sched_volcano.objects import DEFAULT_QUEUE, SCHEDULER_NAME
 from cedana_sched_volcano.queues import protects
 from cedana_sched_volcano.vcjob_policies import harmless, losses
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.identity import TASK, is_unnamed, replica_of
+from cedana_sched_webhooks.identity import is_unnamed, replica_of
 from cedana_sched_webhooks.json_patch import difference
 
 HARMLESS: Final = f"{names.GROUP}/rewrite-policies"

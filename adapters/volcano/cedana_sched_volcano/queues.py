@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PartialObject
+from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
 from cedana_sched_volcano.objects import DEFAULT_QUEUE, QUEUE_NAME, QUEUE_OF_JOB, SCHEDULER_NAME
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.identity import TASK, is_unnamed
+from cedana_sched_webhooks.identity import is_unnamed
 from cedana_sched_webhooks.json_patch import difference
 
 NOT_OURS: Final = Answer("not-ours")

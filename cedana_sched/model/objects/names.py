@@ -33,7 +33,9 @@ POLICY: Final = f"{GROUP}/policy"
 
 # What the pod webhook writes.
 PROTECTED: Final = f"{GROUP}/protected"
-"""Label of every pod whose preemption is made harmless; its value is `true`."""
+"""Label of every pod whose preemption is made harmless; its value is `true`. `false`: see `REFUSED`."""
+REFUSED: Final = f"{GROUP}/not-protected"
+"""Annotation of a pod whose protection was asked for and refused: why, and what to do."""
 RESTORES: Final = f"{GROUP}/restores"
 """Annotation of a pod that shall continue from a snapshot: it has the sidecar and our runtime class."""
 ANY_INDEX: Final = "*"

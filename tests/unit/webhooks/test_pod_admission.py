@@ -381,7 +381,10 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
     answer = ask(body, knowledge(policies=[policy("broken", deadlineSeconds=-1)], checkpoints=[checkpoint(1)]))
     assert answer.decision == "unclear"
     assert answer.refusal is None
-    assert answer.patch == ()
+    metadata = patched(body, answer.patch)["metadata"]
+    assert metadata["labels"][names.PROTECTED] == "false"
+    assert answer.warnings[0].startswith(f"cedana: not protected: {metadata['annotations'][names.REFUSED]}"[:200])
+    assert "lifecycle" not in patched(body, answer.patch)["spec"]["containers"][0]
     (warning,) = answer.warnings
     assert warning.startswith("cedana: not protected: ")
     assert len(warning) <= 256

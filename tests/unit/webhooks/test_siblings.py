@@ -13,7 +13,7 @@ from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched_webhooks import pods
-from cedana_sched_webhooks.identity import COMPLETION_INDEX
+from cedana_sched.model.numbering import COMPLETION_INDEX, POD_INDEX
 from cedana_sched_webhooks.siblings import LARGEST_NUMBER, Siblings
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod
 
@@ -67,14 +67,23 @@ async def test_siblings_have_numbers_of_their_own(kind: str, api_version: str, s
     "body",
     [
         pytest.param(pod(), id="nobody's"),
-        pytest.param(_owned("Job", **{COMPLETION_INDEX: "0"}), id="indexed"),
-        pytest.param(_owned("StatefulSet", "apps/v1"), id="of a kind that numbers"),
+        pytest.param(_owned("StatefulSet", "apps/v1", **{POD_INDEX: "0"}), id="of a kind that numbers"),
     ],
 )
 async def test_nobody_is_asked_about_other_pods(body: Object) -> None:
     server = _Server()
     assert (await _annotations(body, server))[names.INDEX] == "0"
     assert server.asked == 0
+
+
+async def test_one_pod_of_an_indexed_job_asks_for_all() -> None:
+    server = _Server(Job={"spec": {"parallelism": 3}})
+    admission = _admission(server)
+    for index in range(3):
+        body = _owned("Job", **{COMPLETION_INDEX: str(index)})
+        after = patched(body, (await admission.answer(creation(body))).patch)
+        assert after["metadata"]["annotations"][names.INDEX] == str(index)
+    assert server.asked == 1
 
 
 async def test_only_pod_of_a_job_is_number_0_and_continues_at_once() -> None:

@@ -83,9 +83,8 @@ async def test_an_empty_id_declines_protection_also_in_a_protected_queue() -> No
     assert await answered(vcjob(policies=DEADLY, said="", queue="bio")) == Answer("not-ours")
 
 
-@pytest.mark.parametrize("said", ["no name", "x" * 61], ids=["characters", "too long with the task's name"])
-async def test_an_id_that_cannot_be_one_is_told_to_who_creates_the_job(said: str) -> None:
-    answer = await answered(vcjob(said=said))
+async def test_an_id_that_cannot_be_one_is_told_to_who_creates_the_job() -> None:
+    answer = await answered(vcjob(said="no name"))
     assert (answer.decision, answer.patch, answer.refusal) == ("unclear", (), None)
     (warning,) = answer.warnings
     assert warning.startswith("cedana: pods of this task are not protected: ")

@@ -1,0 +1,148 @@
+"""How controllers tell their pods apart: one table of label schemes, and what a pod's labels say by it.
+
+A pod's place among the pods of one id is a role, which becomes a part of the id, and an index. A controller that
+creates a pod anew gives it the labels of the one before, and never gives two running pods the same ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
+
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+TASK: Final = "volcano.sh/task-spec"
+"""Volcano numbers the pods of each task of a job, from 0."""
+TASK_INDEX: Final = "volcano.sh/task-index"
+STATEFUL_NAME: Final = "statefulset.kubernetes.io/pod-name"
+JOBSET: Final = "jobset.sigs.k8s.io"
+KUBEFLOW: Final = "training.kubeflow.org"
+LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io"
+RAY: Final = "ray.io"
+
+LONGEST_ID: Final = 63
+DIGEST_DIGITS: Final = 8
+
+
+class Scheme(msgspec.Struct, frozen=True):
+    """The labels of one controller.
+
+    `role`: alternatives, the first of which the pod has all labels of counts. `index`: the first label that is there.
+    `only`: a label and its value, which no other pod of the role has at a time. `source`: where it is documented.
+    """
+
+    controller: str
+    source: str
+    role: tuple[tuple[str, ...], ...] = ()
+    index: tuple[str, ...] = ()
+    only: tuple[str, str] | None = None
+
+
+SCHEMES: Final[tuple[Scheme, ...]] = (
+    Scheme(
+        "Job, indexed",
+        "https://kubernetes.io/docs/reference/labels-annotations-taints/#batch-kubernetes-io-job-completion-index",
+        index=(COMPLETION_INDEX,),
+    ),
+    Scheme(
+        "JobSet",
+        "https://jobset.sigs.k8s.io/docs/concepts/ (api/jobset/v1alpha2/jobset_types.go)",
+        role=((f"{JOBSET}/replicatedjob-name", f"{JOBSET}/job-index"), (f"{JOBSET}/job-global-index",)),
+    ),
+    Scheme(
+        "LeaderWorkerSet",
+        "https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/",
+        role=((f"{LEADER_WORKER_SET}/group-index",),),
+        index=(f"{LEADER_WORKER_SET}/worker-index",),
+    ),
+    Scheme(
+        "Kubeflow's PyTorchJob, TFJob, MPIJob and their like",
+        "https://github.com/kubeflow/training-operator/blob/v1.9.3/pkg/apis/kubeflow.org/v1/common_types.go",
+        role=((f"{KUBEFLOW}/replica-type",), (f"{KUBEFLOW}/job-role",)),
+        index=(f"{KUBEFLOW}/replica-index",),
+    ),
+    Scheme(
+        "RayCluster, several hosts for a worker",
+        "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/constant.go",
+        role=((f"{RAY}/group", f"{RAY}/worker-group-replica-index"), (f"{RAY}/group",)),
+        index=(f"{RAY}/replica-host-index",),
+        only=(f"{RAY}/node-type", "head"),
+    ),
+    Scheme(
+        "StatefulSet",
+        "https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#pod-index-label",
+        index=(POD_INDEX,),
+    ),
+    Scheme(
+        "Volcano's Job",
+        "https://github.com/volcano-sh/apis/blob/v1.14.1/pkg/apis/batch/v1alpha1/labels.go",
+        role=((TASK,),),
+        index=(TASK_INDEX,),
+    ),
+)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a pod stands among those of its id. `index` is None where no label numbers it."""
+
+    role: tuple[str, ...] = ()
+    index: int | None = None
+    is_only: bool = False
+    """Whether it is the only one of its role."""
+
+
+def place_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Place:
+    """What a pod's labels say.
+
+    Raises:
+        UsageError: a number is none.
+    """
+    role = tuple(value for scheme in SCHEMES for value in _role(scheme, labels))
+    only = any(scheme.only is not None and labels.get(scheme.only[0]) == scheme.only[1] for scheme in SCHEMES)
+    for field, key, text in _numbers(labels, annotations):
+        return Place(role, _number(field, key, text), only)
+    ordinal = labels.get(STATEFUL_NAME, "").rpartition("-")[2]
+    return Place(role, int(ordinal) if _is_number(ordinal) else None, only)
+
+
+def name_with_role(identifier: str, role: tuple[str, ...]) -> str:
+    """The id of the pods of one role; one that is too long ends in a digest of the whole."""
+    whole = "-".join((identifier, *role))
+    if len(whole) <= LONGEST_ID:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{whole[: LONGEST_ID - DIGEST_DIGITS - 1].rstrip('-._')}-{digest}"
+
+
+def _role(scheme: Scheme, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The first of the alternatives that the pod has all labels of."""
+    found = (tuple(labels.get(key, "") for key in keys) for keys in scheme.role)
+    return next((values for values in found if all(values)), ())
+
+
+def _numbers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Every number that is written on the pod, as kind of text, key and text; the first one counts."""
+    for scheme in SCHEMES:
+        for key in scheme.index:
+            if (text := labels.get(key)) is not None:
+                yield "labels", key, text
+            elif key == COMPLETION_INDEX and (text := annotations.get(key)) is not None:
+                yield "annotations", key, text
+    if (text := annotations.get(names.INDEX)) is not None:
+        yield "annotations", names.INDEX, text
+
+
+def _number(field: str, key: str, text: str) -> int:
+    if not _is_number(text):
+        raise UsageError(f"metadata.{field}[{key}]", text, "is no number", remedy="number replicas from 0")
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
