@@ -2,6 +2,9 @@
 
 Kueue's suspension of a Job is held by the admission webhook, which reads the PreemptionHold; the release is an
 annotation on the Job, which the webhook recognises and on which Kueue tries again at once.
+
+A pod that is being deleted waits in its preStop hook until its Job's eviction is taken up, or until it is let go here,
+because nobody evicts it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
@@ -28,6 +33,7 @@ from cedana_sched_kueue.abandoned import holds_that_stand
 from cedana_sched_kueue.admission_checks import AdmissionChecks
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
+from cedana_sched_kueue.torn import is_being_asked, is_evicted, is_suspended
 from cedana_sched_kueue.uids import own_uid, owner_uid
 from cedana_sched_kueue.withdrawal import withdraw_checks
 
@@ -47,6 +53,7 @@ class KueueAdapter:
         self._synced = asyncio.Event()
         self._readers: list[asyncio.Queue[KueueReport]] = []
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
+        self._answering = WorkQueue("answer to a pod that is being deleted", self._answer)
         self._admission = AdmissionChecks(cluster.api, self._workloads, cluster.snapshots)
         self._preemptions = Preemptions(
             jobs=Index(own_uid, self._jobs),
@@ -58,6 +65,7 @@ class KueueAdapter:
         )
         self._jobs.subscribe(lambda before, now: self._review_each(own_uid, before, now))
         self._workloads.subscribe(lambda before, now: self._review_each(owner_uid, before, now))
+        self._pods.subscribe(self._heard)
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
@@ -75,7 +83,10 @@ class KueueAdapter:
             self._synced.set()
             for job in self._jobs:
                 self._review(job.metadata.uid)
+            for pod in self._pods:
+                self._heard(None, pod)
             group.create_task(self._annotating.run(), name="annotations of Jobs")
+            group.create_task(self._answering.run(), name="answers to pods")
             group.create_task(self._admission.run(), name="admission checks")
 
     async def reports(self) -> AsyncIterator[KueueReport]:
@@ -133,6 +144,41 @@ class KueueAdapter:
                 reader.put_nowait(report)
         if self._preemptions.annotation(job_uid)[0]:
             self._annotating.add(job_uid)
+
+    def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        """A pod that is being deleted may tell of an eviction that nobody held."""
+        if now is None or not is_being_asked(now) or (before is not None and is_being_asked(before)):
+            return
+        if (job_uid := owner_uid(now)) is not None:
+            self._review(job_uid)
+            self._answering.add(f"{now.metadata.namespace}/{now.metadata.name}")
+
+    async def _answer(self, pod_key: str) -> None:
+        """Let a pod go that Kueue does not evict; by what is written now, for our watches may be behind."""
+        namespace, _, name = pod_key.partition("/")
+        pod = self._pods.get(name, namespace)
+        if pod is None or not is_being_asked(pod) or (job_uid := owner_uid(pod)) is None:
+            return
+        if pod.status.phase == "Running" and (
+            self._preemptions.is_evicted(job_uid) or await self._is_evicted(pod, job_uid)
+        ):
+            return
+        await let_go(self._api, pod)
+
+    async def _is_evicted(self, pod: Pod, job_uid: str) -> bool:
+        """A Job is suspended before its pods are deleted, and its Workload says why before that."""
+        owner = pod.metadata.owner
+        try:
+            job = await self._api.get(JOBS, owner.name if owner is not None else "", pod.metadata.namespace, into=Job)
+            if job.metadata.uid != job_uid or not is_suspended(job):
+                return False
+            for known in self._preemptions.workloads_of(job_uid):
+                found = await self._api.get(WORKLOADS, known.metadata.name, known.metadata.namespace, into=Workload)
+                if is_evicted(found):
+                    return True
+        except AbsentError:
+            return False
+        return False
 
     async def _annotate(self, job_uid: str) -> None:
         needed, name = self._preemptions.annotation(job_uid)

@@ -1,7 +1,8 @@
 """Which Jobs Kueue is about to stop, as reports: from what the mirrors hold, without I/O.
 
 Kueue sets `Evicted=True` on a Workload, whatever the cause, and then suspends its Job; the admission webhook refuses
-that suspension until the release. So an eviction is pending while its Workload is evicted and its Job still runs.
+that suspension until the release. So an eviction is pending while its Workload is evicted and its Job still runs, or,
+where no webhook has answered, while its pods wait in their preStop hooks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal, Victim
 from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Job, Workload
 from cedana_sched_kueue.templates import is_named
+from cedana_sched_kueue.torn import ends_at, is_evicted, is_suspended, still_asks
 
 log = structlog.get_logger(__name__)
 
@@ -101,19 +103,21 @@ class Preemptions:
         """The Job of this uid, as long as it exists."""
         return self._jobs.one(uid)
 
-    def _workloads_of(self, job_uid: str) -> list[Workload]:
-        """By name: whichever has changed last, the same one counts."""
+    def workloads_of(self, job_uid: str) -> list[Workload]:
+        """Kueue's records of a Job, by name: whichever has changed last, the same one counts."""
         return sorted(self._by_job.of(job_uid), key=lambda one: one.metadata.name)
 
     def eviction(self, job_uid: str) -> Eviction | None:
         """The stop of this Job that is due."""
         job = self.job(job_uid)
-        found = (eviction_of(workload, job) for workload in self._workloads_of(job_uid))
+        found = (eviction_of(workload, job) for workload in self.workloads_of(job_uid))
         return next((one for one in found if one is not None), None)
 
     def review(self, job_uid: str) -> tuple[KueueReport, ...]:
         """What is to be told now about this Job; nothing when nothing has changed."""
         eviction, told = self.eviction(job_uid), self._told.get(job_uid)
+        if eviction is None and told is None:
+            eviction = self._torn(job_uid)
         if eviction is not None:
             if told is not None and told.uid == eviction.uid:
                 return ()
@@ -129,10 +133,27 @@ class Preemptions:
         if job.spec.suspend:  # the eviction went through; its pods' ends are told by others
             self._conclude(job_uid, told.uid)
             return ()
-        workloads = self._workloads_of(job_uid)
+        workloads = self.workloads_of(job_uid)
         if not workloads:  # Kueue stops a Job without a Workload as well (jobframework, NoMatchingWorkload)
             return ()
         return self._taken_back(job_uid, f"Kueue no longer evicts Workload {workloads[0].metadata.name}")
+
+    def is_evicted(self, job_uid: str) -> bool:
+        """Whether Kueue stops this Job, or has stopped it, as far as we have seen."""
+        return any(is_evicted(workload) for workload in self.workloads_of(job_uid))
+
+    def _torn(self, job_uid: str) -> Eviction | None:
+        """The stop of this Job that went through unheld, while its pods still wait."""
+        job = self.job(job_uid)
+        if job is None or not is_suspended(job):
+            return None
+        workload = next((one for one in self.workloads_of(job_uid) if is_evicted(one)), None)
+        if workload is None or (evicted := workload.condition(EVICTED)) is None:
+            return None
+        uid, now = f"{job_uid}@{evicted.last_transition_time}", self._clock()
+        if not any(still_asks(pod, now) for pod in self._pods_of.of(job_uid)):
+            return None
+        return Eviction(uid, workload, job)
 
     def released(self, signal_uid: str) -> None:
         """Nothing more is to be told of this signal."""
@@ -145,7 +166,7 @@ class Preemptions:
         earlier hold is removed, lest it lets the next eviction go.
         """
         job = self.job(job_uid)
-        workloads = self._workloads_of(job_uid)
+        workloads = self.workloads_of(job_uid)
         if job is None or job.spec.suspend or job.ended or not workloads:
             return False, None
         now = job.metadata.annotations.get(names.RELEASED)
@@ -187,11 +208,13 @@ class Preemptions:
     def _signal(self, eviction: Eviction) -> Signal:
         workload, job = eviction.workload, eviction.job
         reason, preemptor_uid = reason_of(workload)
+        pods = self._to_save(job.metadata.uid)
         return Signal(
             uid=eviction.uid,
             adapter=ADAPTER,
-            victims=tuple(self._victims(workload, self._pods_of.of(job.metadata.uid))),
+            victims=tuple(self._victims(workload, pods)),
             reason=reason,
+            not_after=min((ends for pod in pods if (ends := ends_at(pod)) is not None), default=None),
             observed_at=self._clock(),
             preemptor=self._name_of(preemptor_uid, job.metadata.namespace) if preemptor_uid else None,
             together=preemptor_uid,
@@ -205,9 +228,14 @@ class Preemptions:
             return preemptor_uid
         return f"{preemptor.metadata.namespace}/{preemptor.metadata.name}"
 
+    def _to_save(self, job_uid: str) -> list[Pod]:
+        """Its running pods, and of those that are being deleted the ones whose end waits for us."""
+        running = (pod for pod in self._pods_of.of(job_uid) if pod.status.phase == "Running")
+        now = self._clock()
+        return [pod for pod in running if pod.metadata.deletion_timestamp is None or still_asks(pod, now)]
+
     def _victims(self, workload: Workload, pods: Iterable[Pod]) -> Iterable[Victim]:
-        running = (pod for pod in pods if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None)
-        for pod in sorted(running, key=lambda pod: pod.metadata.name):
+        for pod in sorted(pods, key=lambda pod: pod.metadata.name):
             metadata, started = pod.metadata, pod.status.start_time
             try:
                 identity = identity_of(pod)

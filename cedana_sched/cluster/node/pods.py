@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cedana_sched.cluster.node.orders import OrderFeed, OrderObject
 from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
@@ -90,11 +91,21 @@ class NodePods:
     async def released(self, uid: str) -> None:
         """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""
         await self._feed.synced()
-        if (pod := self.pod(uid)) is not None and _may_be_preempted(pod):
+        if (pod := self.pod(uid)) is not None and _may_be_preempted(pod) and await self._is_deleted(pod):
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
                     await self._answered(uid)
         await _until(self._feed.checkpoints, lambda: not self._is_held(uid))
+
+    async def _is_deleted(self, pod: Pod) -> bool:
+        """A container that its probe ends has a preStop as well: nobody will say a word of that."""
+        if pod.metadata.deletion_timestamp is not None:
+            return True
+        try:  # the kubelet may have heard of a deletion before us
+            now = await self._api.get(PODS, pod.metadata.name, pod.metadata.namespace, into=PartialObject)
+        except ApiError:  # it may be deleted
+            return True
+        return now.metadata.uid != pod.metadata.uid or now.metadata.deletion_timestamp is not None
 
     async def _answered(self, uid: str) -> None:
         """Return when somebody has said what becomes of the pod, or nothing of it runs."""

@@ -10,7 +10,8 @@ import pytest
 from cedana_sched.cluster.node import pods as module
 from cedana_sched.cluster.node.orders import OrderFeed, OrderObject, _Pod, _Spec, _Status
 from cedana_sched.cluster.node.pods import NodePods
-from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodStatus
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 
@@ -18,21 +19,34 @@ UID = "pod-uid"
 
 
 class Node:
-    def __init__(self) -> None:
+    def __init__(self, api: Any = None) -> None:
         nothing = cast("Any", None)
         self.feed = OrderFeed(nothing, "n1", nothing)
         self.feed.checkpoints.synced.set()
         self.feed.restores.synced.set()
-        self.pods = NodePods(nothing, "n1", self.feed)
+        self.pods = NodePods(api, "n1", self.feed)
         self._version = 0
 
-    def put(self, asks: str | None, *, evicted: bool = False, phase: str = "Running", released: str = "") -> None:
+    def put(
+        self,
+        asks: str | None,
+        *,
+        evicted: bool = False,
+        phase: str = "Running",
+        released: str = "",
+        deleted: bool = True,
+    ) -> None:
         self._version += 1
         given = {names.ASKS: asks, names.RELEASED: released}
         annotations = {key: value for key, value in given.items() if value}
         conditions = (Condition("DisruptionTarget", "True", PREEMPTION),) if evicted else ()
         metadata = Metadata(
-            name="md-0", namespace="bio", uid=UID, resource_version=str(self._version), annotations=annotations
+            name="md-0",
+            namespace="bio",
+            uid=UID,
+            resource_version=str(self._version),
+            annotations=annotations,
+            deletion_timestamp="2026-05-01T12:00:00Z" if deleted else None,
         )
         self.pods.mirror._put(Pod(metadata, status=PodStatus(phase, conditions=conditions)))
 
@@ -73,6 +87,35 @@ async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str,
         assert not released.done(), step
     node.order(CheckpointStep.READY)
     await asyncio.wait_for(released, 5)
+
+
+class Written:
+    """The API server, which may be ahead of our watch."""
+
+    def __init__(self, deleted: bool, *, answers: bool = True) -> None:
+        self._deleted = deleted
+        self._answers = answers
+
+    async def get(self, resource: Any, name: str, namespace: str, *, into: type[PartialObject]) -> PartialObject:
+        del resource
+        if not self._answers:
+            raise ApiUnavailableError("no answer")
+        at = "2026-05-01T12:00:00Z" if self._deleted else None
+        return into(Metadata(name=name, namespace=namespace, uid=UID, deletion_timestamp=at))
+
+
+@pytest.mark.parametrize(
+    ("api", "waits"),
+    [
+        pytest.param(Written(deleted=False), False, id="a probe ends its container"),
+        pytest.param(Written(deleted=True), True, id="its deletion is not heard of yet"),
+        pytest.param(Written(deleted=False, answers=False), True, id="nobody knows"),
+    ],
+)
+async def test_only_who_is_deleted_waits_for_a_word(api: Written, waits: bool) -> None:
+    node = Node(cast("Any", api))
+    node.put(names.ASKS_ALWAYS, deleted=False)
+    assert await node.is_released() is not waits
 
 
 async def test_who_asks_is_let_go_by_a_word() -> None:

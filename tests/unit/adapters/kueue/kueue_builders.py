@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from cedana_sched_kueue.objects import (
     WorkloadStatus,
 )
 from cedana_sched_kueue.preemptions import KueueReport, Preemptions
+from cedana_sched_kueue.torn import POD_SET
 from cedana_sched_kueue.uids import own_uid, owner_uid
 
 T = TypeVar("T", bound=HasMetadata)
@@ -146,6 +148,19 @@ def pod(index: int, *, phase: str = "Running", **annotations: str) -> Pod:
         owner_references=(owner(),),
     )
     return Pod(metadata, PodSpec(node_name="node-1"), PodStatus(phase=phase, start_time="2026-11-21T14:00:00Z"))
+
+
+def deleted(one: Pod, *, ago: float, now: float, grace: int = 630) -> Pod:
+    """A pod that Kueue has admitted, and that was deleted so many seconds before `now`."""
+    ends_at = datetime.fromtimestamp(now - ago + grace, tz=UTC).isoformat()
+    metadata = msgspec.structs.replace(
+        one.metadata,
+        labels={**one.metadata.labels, POD_SET: "main"},
+        annotations={**one.metadata.annotations, names.ASKS: names.ASKS_ALWAYS},
+        deletion_timestamp=ends_at,
+        deletion_grace_period_seconds=grace,
+    )
+    return msgspec.structs.replace(one, metadata=metadata)
 
 
 class World:

@@ -1,0 +1,55 @@
+"""Pods of a Job that Kueue has suspended past our webhook: they wait in their preStop hooks for our word.
+
+While no webhook answers, the API server lets the suspension through, and the Job's controller deletes the pods. Each of
+them asks before its end (`names.ASKS`), for as long as its agent waits for an answer.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.objects import EVICTED, FINISHED, Job, Workload
+
+ASKS_FOR_SECONDS: Final = 15.0
+"""How long an agent waits; SIGTERM comes then, and a program that ends is not worth saving."""
+
+POD_SET: Final = "kueue.x-k8s.io/podset"
+"""Label of every pod that Kueue has admitted."""
+_WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
+
+
+def is_evicted(workload: Workload) -> bool:
+    """Whether Kueue stops its Job, or has stopped it: it says so before it suspends the Job."""
+    return workload.condition(EVICTED) is not None and workload.condition(FINISHED) is None
+
+
+def is_suspended(job: Job | None) -> bool:
+    """Whether the Job's controller deletes its pods."""
+    return job is not None and job.spec.suspend and not job.ended
+
+
+def is_being_asked(pod: Pod) -> bool:
+    """Whether it is being deleted, and waits for our word: not for that of the scheduler that has chosen its node."""
+    metadata = pod.metadata
+    asks = metadata.annotations.get(names.ASKS) == names.ASKS_ALWAYS and POD_SET in metadata.labels
+    if not asks or metadata.deletion_timestamp is None or pod.finished:
+        return False
+    return not (pod.is_evicted and pod.spec.scheduler_name not in _WITHOUT_A_HOLD)
+
+
+def still_asks(pod: Pod, now: float) -> bool:
+    """Whether its preStop waits at this moment (seconds since the epoch), so that its processes run as before."""
+    ends_at = pod.metadata.deletion_timestamp
+    if ends_at is None or not is_being_asked(pod) or pod.status.phase != "Running":
+        return False
+    asked_at = datetime.fromisoformat(ends_at).timestamp() - (pod.metadata.deletion_grace_period_seconds or 0)
+    return now - asked_at < ASKS_FOR_SECONDS
+
+
+def ends_at(pod: Pod) -> float | None:
+    """When the kubelet ends it, whatever holds."""
+    deletion = pod.metadata.deletion_timestamp
+    return None if deletion is None else datetime.fromisoformat(deletion).timestamp()

@@ -1,0 +1,183 @@
+"""Kueue's evictions that no webhook has held: the pods wait in their preStop hooks, and are saved from there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from itertools import permutations
+from typing import Any
+
+import msgspec
+import pytest
+
+from cedana_sched.adapter.conformance import RunningWorkload
+from cedana_sched.adapter.contract import Preempted
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import PREEMPTION, Pod
+from cedana_sched.kube.resources import JOBS, PODS, Resource
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Signal
+from cedana_sched_kueue.objects import Job, Workload
+from cedana_sched_kueue.preemptions import KueueReport
+from tests.unit.adapters.kueue.kueue_builders import (
+    EVICTED_AT,
+    JOB_UID,
+    NAMESPACE,
+    World,
+    admitted,
+    deleted,
+    job,
+    pod,
+    preempted,
+)
+from tests.unit.adapters.kueue.kueue_stage import KueueStage
+
+UID = f"{JOB_UID}@{EVICTED_AT}"
+
+
+def signal_of(reports: tuple[KueueReport, ...]) -> Signal:
+    (report,) = reports
+    assert isinstance(report, Preempted)
+    return report.signal
+
+
+def test_pods_of_a_job_that_was_suspended_unheld_are_saved_while_they_wait() -> None:
+    world = World()
+    world.put(job(suspend=True), preempted(), deleted(pod(0), ago=1, now=world.now), pod(1))
+    signal = signal_of(world.review())
+    assert signal.uid == UID, "the one that it would have had"
+    assert [victim.workload.name for victim in signal.victims] == ["md-0", "md-1"], "the whole gang, deleted or not yet"
+    assert signal.not_after == world.now - 1 + 630
+    assert world.review() == ()
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_in_whatever_order_the_watches_tell_it_is_one_signal_of_all_pods(order: tuple[int, ...]) -> None:
+    world = World()
+    world.put(job(), admitted(), pod(0), pod(1))
+    news: list[tuple[Job | Workload | Pod, ...]] = [
+        (preempted(),),
+        (job(suspend=True),),
+        (deleted(pod(0), ago=1, now=world.now), deleted(pod(1), ago=1, now=world.now)),
+    ]
+    told: list[KueueReport] = []
+    for step in order:
+        world.put(*news[step])
+        told += world.review()
+    (report,) = told
+    assert isinstance(report, Preempted)
+    assert [victim.workload.name for victim in report.signal.victims] == ["md-0", "md-1"]
+
+
+def test_what_was_told_before_the_suspension_is_not_told_again() -> None:
+    world = World()
+    world.put(job(), preempted(), pod(0))
+    assert signal_of(world.review()).uid == UID
+    world.put(job(suspend=True), deleted(pod(0), ago=1, now=world.now))
+    assert world.review() == ()
+    assert world.review() == ()
+
+
+def test_a_coordinator_that_leads_anew_tells_it_with_the_same_uid() -> None:
+    world = World()
+    world.put(job(suspend=True), preempted(), deleted(pod(0), ago=1, now=world.now))
+    first = signal_of(world.review())
+    world.restart()
+    assert signal_of(world.review()) == first
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(deleted(pod(0), ago=20, now=1000), id="its agent waits no more"),
+        pytest.param(deleted(pod(0, phase="Succeeded"), ago=1, now=1000), id="it has ended"),
+        pytest.param(pod(0), id="nobody has deleted it"),
+    ],
+)
+def test_who_does_not_wait_is_not_frozen(one: Pod) -> None:
+    world = World()
+    world.put(job(suspend=True), preempted(), one)
+    assert world.review() == ()
+
+
+def test_a_person_who_suspends_a_job_evicts_nobody() -> None:
+    world = World()
+    world.put(job(suspend=True), admitted(), deleted(pod(0), ago=1, now=world.now))
+    assert world.review() == ()
+
+
+class Stage(KueueStage):
+    """Kueue with no webhook: whatever it asks for goes through, and its Job's pods are deleted, and wait."""
+
+    def _may_be_suspended(self, job: Object) -> bool:
+        del job
+        return True
+
+    def remove_pod(self, workload: RunningWorkload) -> None:
+        """As the API server does: it stays until its kubelet has ended it."""
+        name = workload.workload.name
+        stored = msgspec.convert(self.api.stored(PODS, name, NAMESPACE), Pod)
+        metadata = msgspec.to_builtins(deleted(stored, ago=0, now=time.time()).metadata)
+        self.api.merge(PODS, name, NAMESPACE, {"metadata": metadata})
+
+    def is_let_go(self, workload: RunningWorkload) -> bool:
+        stored = self.api.stored(PODS, workload.workload.name, NAMESPACE) or {}
+        return bool(stored["metadata"]["annotations"].get(names.RELEASED) == names.LET_GO)
+
+
+async def test_who_is_evicted_unheld_is_reported_and_not_let_go() -> None:
+    stage = Stage()
+    (victim,) = await stage.start()
+    async with stage.adapter() as adapter, aclosing(adapter.reports()) as reports:
+        await stage.preempt(victim)
+        report = await asyncio.wait_for(anext(reports), 5)
+        assert isinstance(report, Preempted)
+        assert [one.workload.uid for one in report.signal.victims] == [victim.workload.uid]
+        await stage.settle()
+        assert not stage.is_let_go(victim)
+
+
+@pytest.mark.parametrize("by", ["the pod is deleted", "the Job is deleted", "a person suspends the Job"])
+async def test_who_is_not_evicted_is_let_go_at_once(by: str) -> None:
+    stage = Stage()
+    (victim,) = await stage.start()
+    job_name = victim.workload.name.rpartition("-")[0]
+    async with stage.adapter():
+        if by == "the Job is deleted":
+            stage.api.remove(JOBS, job_name, NAMESPACE)
+        elif by == "a person suspends the Job":
+            stage.api.merge(JOBS, job_name, NAMESPACE, {"spec": {"suspend": True}})
+        stage.remove_pod(victim)
+        await asyncio.wait_for(stage.api.until(lambda: stage.is_let_go(victim)), 5)
+
+
+async def test_a_deletion_that_comes_before_the_news_of_its_eviction_is_asked_about() -> None:
+    """The watches of Jobs and Workloads may be behind that of pods: what is written now counts."""
+    stage = Stage()
+    (victim,) = await stage.start()
+    async with stage.adapter():
+        asked: list[str] = []
+
+        async def get(resource: Resource, name: str, namespace: str | None = None, *, into: type[Any]) -> Any:
+            asked.append(resource.kind)
+            held = {"conditions": [{"type": "Evicted", "status": "True"}]}
+            fresh = {"spec": {"suspend": True}} if resource == JOBS else {"status": held}
+            return msgspec.convert({**(stage.api.stored(resource, name, namespace) or {}), **fresh}, into)
+
+        stage.api.get = get  # type: ignore[method-assign]  # it is ahead of the watches
+        stage.remove_pod(victim)
+        await stage.settle()
+        assert asked == ["Job", "Workload"]
+        assert not stage.is_let_go(victim)
+
+
+async def test_a_pod_whose_node_another_scheduler_chose_waits_for_that_ones_word() -> None:
+    stage = Stage()
+    (victim,) = await stage.start()
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": PREEMPTION}
+    async with stage.adapter():
+        stage.change_pod(victim, {"spec": {"schedulerName": "volcano"}, "status": {"conditions": [condition]}})
+        stage.remove_pod(victim)
+        await stage.settle()
+        assert not stage.is_let_go(victim)
