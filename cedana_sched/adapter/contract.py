@@ -38,6 +38,8 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     policy: CheckpointPolicy = CheckpointPolicy()
     wanted: SnapshotRef | None = None
     """The very snapshot that a person asked for; None means the newest."""
+    rival: WorkloadRef | None = None
+    """Who runs under its identity, if that one is not about to end. It may be said later, too."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

@@ -11,13 +11,13 @@ turn is done; orders, holds and releases then run as owned, named tasks whose re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 import structlog
 
-from cedana_sched.adapter.contract import Adapter
+from cedana_sched.adapter.contract import Adapter, Report
 from cedana_sched.coordinator.core import Core, Event, Instruction, Persist, Reported, Tell, Tick, Timing
 from cedana_sched.coordinator.errands import Errand, Errands
 from cedana_sched.coordinator.ports import Agents, Clock, Journal, Listener
@@ -47,7 +47,10 @@ class Coordinator:
         clock: Clock,
         listener: Listener,
         timing: Timing | None = None,
+        screen: Callable[[Report], Report] = lambda report: report,
     ) -> None:
+        self._screen = screen
+        """What is added to reports of all adapters alike."""
         self._journal = journal
         self._adapters = adapters
         self._agents = agents
@@ -204,7 +207,7 @@ class Coordinator:
         while True:
             try:
                 async for report in adapter.reports():
-                    self.post(Reported(name, report))
+                    self.post(Reported(name, self._screen(report)))
                     backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             except CedanaSchedError as error:
                 log.warning("reports broke off", adapter=name, problem=str(error))

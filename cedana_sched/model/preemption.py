@@ -42,13 +42,17 @@ class HeldObject(msgspec.Struct, frozen=True):
 
 
 class Victim(msgspec.Struct, frozen=True):
-    """One workload that must go. Members of one `gang` are frozen together and fail together."""
+    """One workload that must go. Members of one `gang` are frozen together and fail together.
+
+    `refused`: why it must not be saved, where somebody else runs under its identity.
+    """
 
     workload: WorkloadRef
     identity: Identity
     policy: CheckpointPolicy = CheckpointPolicy()
     gang: str | None = None
     started_at: float | None = None
+    refused: str | None = None
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ class _IdentitySpec(_Read, frozen=True):
 
 class _PodSpec(_Read, frozen=True):
     node_name: str = ""
+    uid: str = ""
 
 
 class _Spec(_Read, frozen=True):

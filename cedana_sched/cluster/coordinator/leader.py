@@ -28,6 +28,7 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge
 from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.coordinator.removal import Removal
+from cedana_sched.cluster.coordinator.rivals import Rivals
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
 from cedana_sched.coordinator.clock import SystemClock
@@ -88,6 +89,7 @@ class Leader:
             events=self._events,
         )
         self._gates = Gates(api, self.pods, self._nodes, by_id)
+        self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._storages = StorageProbe(api)
 
         def access(adapter: str) -> ClusterAccess:
@@ -107,6 +109,7 @@ class Leader:
             agents=self._agents,
             clock=SystemClock(SERVER_TIME.seconds),
             listener=Listeners(TellEvents(self._events, self.pods), *listeners),
+            screen=self._rivals.screen,
         )
 
     @asynccontextmanager
@@ -124,6 +127,7 @@ class Leader:
                     ("ends of pods", self._pod_reports.run()),
                     ("checkpoints", self._checkpoints.run()),
                     ("gates", self._gates.run()),
+                    ("rivals", self._rivals.run()),
                     ("storages", self._storages.run()),
                     ("removal", self._removal.run()),
                     ("purge", self._purge.run()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import orders, words
+from cedana_sched.coordinator.core import obstacles, orders, words
 from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import Failures, uid_of
@@ -51,6 +51,8 @@ class Checkpoints:
         self._book = desk.book
         self._steps = CheckpointSteps(desk)
         self._failures = Failures(desk, self._steps)
+        self._refused: dict[str, str] = {}
+        """Uids of checkpoints that fail in the turn in which they were made, and why."""
 
     # -- what happens
 
@@ -76,6 +78,8 @@ class Checkpoints:
             )
             self._book.add(checkpoint, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
             uids.append(checkpoint.uid)
+            if victim.refused is not None:
+                self._refused[checkpoint.uid] = victim.refused
         return tuple(uids)
 
     def answer(self, outcome: CheckpointOutcome) -> None:
@@ -271,6 +275,9 @@ class Checkpoints:
             return False
         if restore is not None and restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
             self._failures.ended(member, "it runs no more")
+            return True
+        if why := self._refused.pop(uid, None) or obstacles.rival_of(self._book, member):
+            self._failures.fail(member, Cause.RIVAL, why)
             return True
         return _is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid)))
 

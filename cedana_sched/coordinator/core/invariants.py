@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from cedana_sched.coordinator.core.book import claims
 from cedana_sched.coordinator.core.machine import Core
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Kill, Order
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Restore, RestoreStep
@@ -23,7 +24,8 @@ _OPEN_ENDED = frozenset({RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.EN
 
 def violations(core: Core) -> list[str]:
     """Every invariant that the records break now, as `number: sentence`; empty when all hold."""
-    return [*_claims(core), *_cold_starts(core), *_holds(core), *_checkpoints(core), *_phases(core), *_counts(core)]
+    parts = (_claims, _cold_starts, _holds, _checkpoints, _identities, _phases, _counts)
+    return [sentence for part in parts for sentence in part(core)]
 
 
 def forbidden_order(core: Core, order: Order) -> str | None:
@@ -105,6 +107,22 @@ def _checkpoints(core: Core) -> Iterator[str]:
     for workload_uid, count in busy.items():
         if count > 1:
             yield f"5: {workload_uid} is frozen by {count} checkpoints at a time"
+
+
+def _identities(core: Core) -> Iterator[str]:
+    """8: no two workloads are saved under one identity at a time, nor for one preemption."""
+    saved: dict[Identity, Checkpoint] = {}
+    together: dict[tuple[str, Identity], str] = {}
+    for checkpoint in core.book.checkpoints.values():
+        identity, workload = checkpoint.identity, checkpoint.workload
+        if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled and not checkpoint.called_off:
+            other = saved.setdefault(identity, checkpoint)
+            if other.workload.uid != workload.uid:
+                yield f"8: {other.uid} and {checkpoint.uid} both save {identity}"
+        if checkpoint.snapshot is not None and not checkpoint.called_off:
+            first = together.setdefault((checkpoint.signal_uid, identity), workload.uid)
+            if first != workload.uid:
+                yield f"8: {checkpoint.signal_uid} has saved {identity} from {first} and from {workload.uid}"
 
 
 def _gang(core: Core, checkpoint: Checkpoint) -> Iterator[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cedana_sched.coordinator.core.book import Book, claims, holds_identity
-from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
 def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
@@ -33,6 +34,37 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
     if wanted is not None and claimed_by_other(book, restore, wanted):
         return f"{wanted} is claimed by another workload"
     return None
+
+
+def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
+    """Why a checkpoint that has not begun never may, in words: two workloads of one identity run, or have run, at a time.
+
+    Whoever came first may be saved, where that is known; who was told of at once, may not: nobody could say whose
+    memory the snapshot is.
+    """
+    own = book.restore_of(checkpoint.workload.uid)
+    for other in book.restores_of(checkpoint.identity):
+        if other.workload.uid != checkpoint.workload.uid and other.step is RestoreStep.RUNNING:
+            return rivalry(checkpoint.identity, other.workload.name)
+    for other in book.of_identity(checkpoint.identity):
+        if other.workload.uid == checkpoint.workload.uid or other.verdict is Verdict.NOT_NEEDED:
+            continue
+        at_once = other.signal_uid == checkpoint.signal_uid
+        is_saved = not other.settled and other.step is not CheckpointStep.WAITING
+        if at_once or is_saved or (own is None and _was_beside(checkpoint, other)):
+            return rivalry(checkpoint.identity, other.workload.name)
+    return None
+
+
+def _was_beside(checkpoint: Checkpoint, other: Checkpoint) -> bool:
+    """Whether it ran already when the other one was saved. Who has a restore has waited for that one's end."""
+    started, saved = checkpoint.workload_started_at, other.committed_at
+    return other.stops and started is not None and saved is not None and started < saved
+
+
+def rivalry(identity: Identity, name: str) -> str:
+    """What is said of two workloads with one identity."""
+    return f"{identity.id}/{identity.index} is already run by {name}; give each of them an id of its own"
 
 
 def claimed_by_other(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:

@@ -27,7 +27,7 @@ from cedana_sched.model.orders import (
     StartedCold,
 )
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import After, Verdict, WorkloadRef
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
 RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
@@ -53,8 +53,9 @@ class Restores:
     # -- what happens
 
     def starting(self, adapter: str, report: Starting) -> None:
-        """A workload got its node; a repeated report changes nothing."""
-        if self._book.restore_of(report.workload.uid) is not None:
+        """A workload got its node; a repeated report changes nothing, unless it says that another one is in the way."""
+        if (known := self._book.restore_of(report.workload.uid)) is not None:
+            self._refuse_beside(known, report.rival)
             return
         restore = Restore(
             uid=f"restore.{report.workload.uid}",
@@ -69,6 +70,14 @@ class Restores:
         )
         restore = replace(restore, deaths=deaths.known(self._book, restore))
         self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
+        self._refuse_beside(restore, report.rival)
+
+    def _refuse_beside(self, restore: Restore, rival: WorkloadRef | None) -> None:
+        """Nothing is continued beside one that runs under its identity; one that is being saved will make room."""
+        if rival is None or restore.step is not RestoreStep.WAITING:
+            return
+        if all(one.step is CheckpointStep.FAILED for one in self._book.of_workload(rival.uid)):
+            self._refuse(restore, obstacles.rivalry(restore.identity, rival.name))
 
     def answer(self, outcome: RestoreOutcome) -> None:
         """Take in an agent's answer; answers for what is forgotten already are dropped."""

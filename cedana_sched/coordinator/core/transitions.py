@@ -36,6 +36,7 @@ class Cause(StrEnum):
     START_COLD = "nothing can be continued, and it starts cold"
     GIVE_UP = "nothing can be continued, and the policy says fail"
     SETTLED = "all victims are settled"
+    RIVAL = "another workload runs under its identity"
     # reports
     CANCELLED = "the preemption was cancelled"
     SPARED = "it is not evicted after all"
@@ -77,7 +78,7 @@ CHECKPOINT: Final[Table[C]] = {
     (C.RESUMING, Cause.RESUMED): C.READY,
     (C.ABORTING, Cause.ABORTED): C.FAILED,
     # it goes wrong, or is called off; nothing was ordered yet while it waits
-    **{(C.WAITING, cause): C.FAILED for cause in _CALLED_OFF},
+    **{(C.WAITING, cause): C.FAILED for cause in (*_CALLED_OFF, Cause.RIVAL)},
     **{(step, cause): C.ABORTING for step in _BEFORE_KILL for cause in _CALLED_OFF},
     (C.FREEZING, Cause.CHECKPOINT_FAILED): C.ABORTING,
     (C.FROZEN, Cause.CHECKPOINT_FAILED): C.ABORTING,

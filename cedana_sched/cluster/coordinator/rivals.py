@@ -1,0 +1,144 @@
+"""Pods that run under one identity at a time: the later one is not protected, and is told so.
+
+The webhooks number pods so that it does not happen. But people may give two Jobs one id, and no webhook sees both: two
+pods may be created at one moment, through two replicas. Here all protected pods are seen. What is said of a pod stays
+written on it, so that its memory is never taken for the first one's, also after that one has ended.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from cedana_sched.adapter.contract import Preempted, Report, Starting
+from cedana_sched.adapter.pods import find_identity, workload_of
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Victim
+from cedana_sched.model.records import CheckpointStep
+
+REASON = "NotProtected"
+
+
+class Rivals:
+    """Run `run` as a task.
+
+    Args:
+        api: marks pods.
+        pods: every protected one.
+        checkpoints: of all pods.
+        events: tells of it.
+    """
+
+    def __init__(
+        self, api: Api, pods: Mirror[Pod], checkpoints: Mirror[KnownCheckpoint], events: EventRecorder
+    ) -> None:
+        self._api = api
+        self._pods = pods
+        self._events = events
+        self._by_identity = Index(find_identity, pods)
+        self._checkpoints = Index(lambda one: one.spec.pod.uid or None, checkpoints)
+        self._marking = WorkQueue("mark of a pod that is not protected", self._mark)
+        pods.subscribe(self._heard)
+
+    async def run(self) -> None:
+        """Mark pods, for ever."""
+        for pod in self._pods:
+            self._heard(None, pod)
+        await self._marking.run()
+
+    def screen(self, report: Report) -> Report:
+        """The report, with what is known here of rivals."""
+        if isinstance(report, Starting):
+            pod = self._pods.get(report.workload.name, report.workload.namespace)
+            first = self._first(pod) if pod is not None and pod.metadata.uid == report.workload.uid else None
+            return report if first is None else replace(report, rival=workload_of(first))
+        if isinstance(report, Preempted):
+            victims = tuple(map(self._screened, report.signal.victims))
+            return Preempted(replace(report.signal, victims=victims))
+        return report
+
+    def _screened(self, victim: Victim) -> Victim:
+        pod = self._pods.get(victim.workload.name, victim.workload.namespace)
+        if pod is None or pod.metadata.uid != victim.workload.uid:
+            return victim
+        return replace(victim, refused=self._refusal(pod))
+
+    def _refusal(self, pod: Pod) -> str | None:
+        """Why it must not be saved."""
+        if (said := pod.metadata.annotations.get(names.REFUSED)) is not None:
+            return said
+        first = self._first(pod)
+        if first is None or self._is_saved(first):
+            return None
+        identity = find_identity(pod)
+        assert identity is not None  # noqa: S101  # else there were no rival
+        return f"{identity.id}/{identity.index} is already run by {first.metadata.name}; give each an id of its own"
+
+    def _first(self, pod: Pod) -> Pod | None:
+        """Who ran under its identity before it, and runs still."""
+        if (identity := find_identity(pod)) is None:
+            return None
+        others = (one for one in self._by_identity.of(identity) if one.metadata.uid != pod.metadata.uid)
+        earlier = [one for one in others if _is_live(one) and _age(one) < _age(pod)]
+        return min(earlier, key=_age, default=None)
+
+    def _is_saved(self, pod: Pod) -> bool:
+        """Whether it is being saved, or has been: it is about to end."""
+        known = self._checkpoints.of(pod.metadata.uid)
+        return any(one.status.step is not CheckpointStep.FAILED for one in known)
+
+    def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        if now is None or not _is_running(now) or (before is not None and _is_running(before)):
+            return
+        if (identity := find_identity(now)) is None:
+            return
+        for one in self._by_identity.of(identity):
+            if _is_running(one) and self._first(one) is not None:
+                self._marking.add(f"{one.metadata.namespace}/{one.metadata.name}")
+
+    async def _mark(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        pod = self._pods.get(name, namespace)
+        if pod is None or not _is_running(pod) or (why := self._refusal(pod)) is None:
+            return
+        self._tell(pod, why)
+        patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {names.REFUSED: why}}}
+        try:
+            await self._api.patch(PODS, name, namespace, patch)
+        except (AbsentError, ConflictError):  # it is gone, and another one has its name
+            return
+
+    def _tell(self, pod: Pod, why: str) -> None:
+        metadata = pod.metadata
+        involved = [PODS.reference(metadata.name, metadata.namespace, metadata.uid)]
+        if (owner := metadata.owner) is not None:
+            reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+            involved.append(reference | {"namespace": metadata.namespace})
+        for one in involved:
+            self._events.tell(Happening(one, REASON, f"{metadata.name} is not protected: {why}", warning=True))
+
+
+def _is_live(pod: Pod) -> bool:
+    """Whether its processes run, or may at any moment, and it has a right to its identity."""
+    metadata = pod.metadata
+    if pod.finished or metadata.deletion_timestamp is not None or names.REFUSED in metadata.annotations:
+        return False
+    return bool(pod.spec.node_name)
+
+
+def _is_running(pod: Pod) -> bool:
+    return _is_live(pod) and pod.status.phase == "Running"
+
+
+def _age(pod: Pod) -> tuple[bool, str, str, str]:
+    """Who has come to its node first was first; of two in one second, whichever."""
+    started = pod.status.start_time
+    return started is None, started or "", pod.metadata.creation_timestamp or "", pod.metadata.uid
