@@ -50,6 +50,8 @@ class CoordinatorConfiguration(ComponentConfiguration):
     """Names under which they are registered, such as `kueue`."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """By name of the adapter, which says itself what may stand there."""
+    excluded_namespaces: frozenset[str] = frozenset()
+    """Whose pods are left alone, as by the webhooks; beside them `kube-system`, `kueue-system` and our own."""
     deployment: str | None = None
     """Name of its own Deployment, on which Events about itself go."""
     operations_port: Port = 8081

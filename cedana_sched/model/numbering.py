@@ -47,41 +47,41 @@ class Scheme(msgspec.Struct, frozen=True):
 SCHEMES: Final[tuple[Scheme, ...]] = (
     Scheme(
         "Job, indexed",
-        "https://kubernetes.io/docs/reference/labels-annotations-taints/#batch-kubernetes-io-job-completion-index",
+        "Kubernetes, Well-Known Labels, Annotations and Taints",
         index=(COMPLETION_INDEX,),
     ),
     Scheme(
         "JobSet",
-        "https://jobset.sigs.k8s.io/docs/concepts/ (api/jobset/v1alpha2/jobset_types.go)",
+        "kubernetes-sigs/jobset v0.12.0, api/jobset/v1alpha2/jobset_types.go",
         role=((f"{JOBSET}/replicatedjob-name", f"{JOBSET}/job-index"), (f"{JOBSET}/job-global-index",)),
     ),
     Scheme(
         "LeaderWorkerSet",
-        "https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/",
+        "kubernetes-sigs/lws v0.9.0, api/leaderworkerset/v1/leaderworkerset_types.go",
         role=((f"{LEADER_WORKER_SET}/group-index",),),
         index=(f"{LEADER_WORKER_SET}/worker-index",),
     ),
     Scheme(
         "Kubeflow's PyTorchJob, TFJob, MPIJob and their like",
-        "https://github.com/kubeflow/training-operator/blob/v1.9.3/pkg/apis/kubeflow.org/v1/common_types.go",
+        "kubeflow/training-operator v1.9.3, pkg/apis/kubeflow.org/v1/common_types.go",
         role=((f"{KUBEFLOW}/replica-type",), (f"{KUBEFLOW}/job-role",)),
         index=(f"{KUBEFLOW}/replica-index",),
     ),
     Scheme(
         "RayCluster, several hosts for a worker",
-        "https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/constant.go",
+        "ray-project/kuberay, ray-operator/controllers/ray/utils/constant.go (RayMultihostIndexing)",
         role=((f"{RAY}/group", f"{RAY}/worker-group-replica-index"), (f"{RAY}/group",)),
         index=(f"{RAY}/replica-host-index",),
         only=(f"{RAY}/node-type", "head"),
     ),
     Scheme(
         "StatefulSet",
-        "https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#pod-index-label",
+        "Kubernetes, StatefulSets, Pod index label",
         index=(POD_INDEX,),
     ),
     Scheme(
         "Volcano's Job",
-        "https://github.com/volcano-sh/apis/blob/v1.14.1/pkg/apis/batch/v1alpha1/labels.go",
+        "volcano-sh/apis v1.14.1, pkg/apis/batch/v1alpha1/labels.go",
         role=((TASK,),),
         index=(TASK_INDEX,),
     ),

@@ -31,6 +31,7 @@ from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.cluster.coordinator.rivals import Rivals
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
+from cedana_sched.cluster.coordinator.unprepared import Unprepared
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.ports import Listener
 from cedana_sched.coordinator.shell import Coordinator
@@ -100,6 +101,9 @@ class Leader:
         self._adapters = {name: _connected(name, access(name)) for name in configuration.adapters}
         self._pod_reports = PodReports(access(PodReports.name), self._alive)
         adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
+        listener = Listeners(TellEvents(self._events, self.pods), *listeners)
+        excluded = configuration.excluded_namespaces | {namespace}
+        self._unprepared = Unprepared(api, by_id, self._events, listener.told, excluded)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._told = recorded
@@ -108,7 +112,7 @@ class Leader:
             adapters=adapters,
             agents=self._agents,
             clock=SystemClock(SERVER_TIME.seconds),
-            listener=Listeners(TellEvents(self._events, self.pods), *listeners),
+            listener=listener,
             screen=self._rivals.screen,
         )
 
@@ -137,6 +141,7 @@ class Leader:
             # who asks them before would hear that there is nothing: no pod, no node, no snapshot to continue from
             for synced in (self.pods.synced, self._nodes.synced, self._policies.synced, self._checkpoints.synced):
                 await synced.wait()
+            background.append(group.create_task(self._unprepared.run(), name="unprepared pods"))
             background += [group.create_task(self._kept(name), name=f"adapter {name}") for name in self._adapters]
             try:
                 async with self.coordinator:

@@ -37,15 +37,15 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
 
 
 def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
-    """Why a checkpoint that has not begun never may, in words: two workloads of one identity run, or have run, at a time.
+    """Why a checkpoint must never begin, in words: two workloads of its identity run, or have run, at a time.
 
     Whoever came first may be saved, where that is known; who was told of at once, may not: nobody could say whose
     memory the snapshot is.
     """
     own = book.restore_of(checkpoint.workload.uid)
-    for other in book.restores_of(checkpoint.identity):
-        if other.workload.uid != checkpoint.workload.uid and other.step is RestoreStep.RUNNING:
-            return rivalry(checkpoint.identity, other.workload.name)
+    for restore in book.restores_of(checkpoint.identity):
+        if restore.workload.uid != checkpoint.workload.uid and restore.step is RestoreStep.RUNNING:
+            return rivalry(checkpoint.identity, restore.workload.name)
     for other in book.of_identity(checkpoint.identity):
         if other.workload.uid == checkpoint.workload.uid or other.verdict is Verdict.NOT_NEEDED:
             continue

@@ -117,7 +117,9 @@ KUBEFLOW, JOBSET_JOB = ("kubeflow.org/v1", "PyTorchJob"), ("batch/v1", "Job")
     ],
 )
 async def test_labels_tell_replicas_apart(replicas: list[Object], expected: list[str]) -> None:
-    jobs = {name: {"spec": {}} for name in ("train", *(f"train-{g}-{j}" for g in ("ps", "workers") for j in "01"))}
+    jobs: dict[str, Object] = {
+        name: {"spec": {}} for name in ("train", *(f"train-{g}-{j}" for g in ("ps", "workers") for j in "01"))
+    }
     assert [identity(await created(one, Server(**jobs))) for one in replicas] == expected
 
 

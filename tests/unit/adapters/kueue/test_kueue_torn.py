@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
 from itertools import permutations
 from typing import Any
 
@@ -129,7 +128,8 @@ class Stage(KueueStage):
 async def test_who_is_evicted_unheld_is_reported_and_not_let_go() -> None:
     stage = Stage()
     (victim,) = await stage.start()
-    async with stage.adapter() as adapter, aclosing(adapter.reports()) as reports:
+    async with stage.adapter() as adapter:
+        reports = adapter.reports()
         await stage.preempt(victim)
         report = await asyncio.wait_for(anext(reports), 5)
         assert isinstance(report, Preempted)

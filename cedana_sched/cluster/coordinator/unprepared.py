@@ -1,0 +1,169 @@
+"""Pods whose protection was asked for, and that no webhook has prepared: said, and protected as far as they can be.
+
+The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). Whose Job is opted in shows
+on such a pod: its template has the id. It is given its identity here, and is then frozen and saved like any other one
+when it is preempted. What only a webhook can give, because a pod's spec does not change any more: the preStop by which
+its end is waited for, the longer grace period, the gate and the init container of a return. So it started cold.
+
+It is not deleted to be created anew: a Job counts a deleted pod as a failure, also one that has never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+import structlog
+
+from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core.instructions import Severity
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata, PartialObject, Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity, SnapshotRef
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import HeldObject, WorkloadRef
+from cedana_sched_webhooks.identity import Replica, replica_of
+from cedana_sched_webhooks.siblings import Siblings
+
+log = structlog.get_logger(__name__)
+
+JOB_PODS: Final = "batch.kubernetes.io/job-name"
+"""Label of the pods of Jobs: others are not watched, since a cluster may have any number of them."""
+UNFINISHED: Final = "status.phase!=Succeeded,status.phase!=Failed"
+NEVER: Final = frozenset({"kube-system", "kueue-system"})
+
+
+class Snapshots(Protocol):
+    """What has been saved; see `adapter.cluster.Snapshots`."""
+
+    def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]: ...
+
+
+class Unprepared:
+    """Run `run` as a task.
+
+    Args:
+        api: reads the pods and marks them.
+        snapshots: what there is to continue from.
+        events: tells of pods that the webhooks have refused.
+        tell: tells of pods that no webhook has seen.
+        excluded: namespaces whose pods are left alone.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        snapshots: Snapshots,
+        events: EventRecorder,
+        tell: Callable[[Tell], None],
+        excluded: frozenset[str],
+    ) -> None:
+        self._api = api
+        self._snapshots = snapshots
+        self._events = events
+        self._tell = tell
+        self._excluded = excluded | NEVER
+        self._siblings = Siblings(api)
+        selector = f"{JOB_PODS},!{names.PROTECTED}"
+        self.unlabelled = Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED))
+        self.refused = Mirror(Watch(api, PODS, PartialObject, labels=f"{names.PROTECTED}=false", fields=UNFINISHED))
+        self._preparing = WorkQueue("protection of a pod that no webhook has seen", self._prepare)
+        self.unlabelled.subscribe(self._heard)
+        self.refused.subscribe(self._was_refused)
+
+    async def run(self) -> None:
+        """Look for them, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.unlabelled.run(), name="pods without a label")
+            group.create_task(self.refused.run(), name="pods that are not protected")
+            group.create_task(self._preparing.run(), name="pods that no webhook has seen")
+
+    def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        if now is None or before is not None or now.metadata.namespace in self._excluded:
+            return
+        if now.metadata.deletion_timestamp is None and _asks_for_protection(now):
+            self._preparing.add(f"{now.metadata.namespace}/{now.metadata.name}")
+
+    def _was_refused(self, before: PartialObject | None, now: PartialObject | None) -> None:
+        if now is not None and before is None and (why := now.metadata.annotations.get(names.REFUSED)) is not None:
+            self._say_refused(now.metadata, why)
+
+    def _say_refused(self, metadata: Metadata, why: str) -> None:
+        involved = [PODS.reference(metadata.name, metadata.namespace, metadata.uid)]
+        if (owner := metadata.owner) is not None:
+            reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+            involved.append(reference | {"namespace": metadata.namespace})
+        for one in involved:
+            message = f"{metadata.name} is not protected: {why}"
+            self._events.tell(Happening(one, "NotProtected", message, warning=True))
+
+    async def _prepare(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        pod = self.unlabelled.get(name, namespace)
+        if pod is None or pod.metadata.deletion_timestamp is not None:
+            return
+        try:
+            body: Object = await self._api.get(PODS, name, namespace, into=dict)
+            if body["metadata"]["uid"] != pod.metadata.uid or names.PROTECTED in (body["metadata"].get("labels") or {}):
+                return
+            replica, problem, among = await self._who(body, namespace)
+            await self._write(pod, replica, problem, among=among)
+        except (AbsentError, ConflictError):  # it is gone, and another one may have its name
+            return
+
+    async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
+        """Who it is, or why nobody; and whether it is one of several that nothing tells apart."""
+        try:
+            apart = await self._siblings.told_apart(body, namespace)
+            return replica_of(body, apart.by_chance, apart.job), "", apart.by_chance is not None
+        except UsageError as error:
+            return None, str(error), False
+
+    async def _write(self, pod: Pod, replica: Replica | None, problem: str, *, among: bool) -> None:
+        """`among`: it is one of several that nothing tells apart."""
+        if replica is None and not problem:
+            return
+        metadata = pod.metadata
+        annotations = {names.ID: replica.id, names.INDEX: str(replica.index)} if replica else {names.REFUSED: problem}
+        labels = {names.PROTECTED: "true" if replica else "false"}
+        patch = {"metadata": {"uid": metadata.uid, "labels": labels, "annotations": annotations}}
+        await self._api.patch(PODS, metadata.name, metadata.namespace, patch)
+        if replica is not None:  # of the other the label tells
+            self._say(pod, replica, is_one_of_several=among)
+
+    def _say(self, pod: Pod, replica: Replica, *, is_one_of_several: bool) -> None:
+        metadata = pod.metadata
+        saved = self._snapshots.snapshots_of(metadata.namespace, replica.id)
+        missed = [ref for ref in saved if is_one_of_several or ref.identity.index == replica.index]
+        kind, start = "NotPrepared", f"{metadata.name} was created while no webhook answered"
+        if missed:
+            newest = max(missed, key=lambda ref: ref.generation)
+            snapshot = f"{newest.identity.id}/{newest.identity.index}@{newest.generation}"
+            kind, start = "ColdStart", f"Started {metadata.name} without checkpoint {snapshot}: no webhook answered"
+        text = f"{start}; it is saved when it is preempted, but its deletion is not waited for"
+        log.warning("pod was not prepared by a webhook", namespace=metadata.namespace, pod=metadata.name, kind=kind)
+        workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
+        identity = Identity(metadata.namespace, replica.id, replica.index)
+        self._tell(Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod)))
+
+
+def _owner(pod: Pod) -> HeldObject | None:
+    """The Job that its person looks at."""
+    if (owner := pod.metadata.owner) is None:
+        return None
+    return HeldObject(owner.api_version, owner.kind, pod.metadata.namespace, owner.name, owner.uid)
+
+
+def _asks_for_protection(pod: Pod) -> bool:
+    """As the webhook's `matchConditions` say it; an empty variable declines it."""
+    values = [
+        one.value for container in pod.spec.containers for one in container.env if one.name == CHECKPOINT_VARIABLE
+    ]
+    return any(values) or (not values and names.ID in pod.metadata.annotations)

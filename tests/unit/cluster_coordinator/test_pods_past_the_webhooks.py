@@ -1,0 +1,177 @@
+"""A pod that no webhook has seen is told of, never a silent cold start, and saved when it is preempted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, _IdentitySpec, _PodSpec, _SnapshotName, _Spec
+from cedana_sched.cluster.coordinator.known import _Status as Status
+from cedana_sched.cluster.coordinator.unprepared import Unprepared
+from cedana_sched.coordinator.core import Tell
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata, PartialObject, Pod
+from cedana_sched.kube.resources import JOBS, PODS, Resource
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import HeldObject
+from cedana_sched.model.records import CheckpointStep
+from tests.unit.cluster_coordinator.filled_mirrors import filled
+
+COMPLETION = "batch.kubernetes.io/job-completion-index"
+
+
+def pod(
+    *,
+    labels: dict[str, str] | None = None,
+    said: str | None = "md",
+    namespace: str = "bio",
+    annotations: dict[str, str] | None = None,
+) -> Object:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid", "controller": True}
+    env = [] if said is None else [{"name": "CEDANA_CHECKPOINT", "value": said}]
+    return {
+        "metadata": {
+            "name": "md-0-x",
+            "namespace": namespace,
+            "uid": "pod-uid",
+            "resourceVersion": "1",
+            "labels": {"batch.kubernetes.io/job-name": "md", **(labels or {})},
+            "annotations": annotations or {},
+            "ownerReferences": [owner],
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "env": env}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def snapshot(index: int, generation: int) -> KnownCheckpoint:
+    spec = _Spec(_IdentitySpec("md", index), pod=_PodSpec("n1"))
+    status = Status(CheckpointStep.READY, snapshot=_SnapshotName(generation, "md", index))
+    return KnownCheckpoint(Metadata(name=f"c-{index}-{generation}", namespace="bio"), spec, status)
+
+
+class World:
+    """The API server, and who hears of what."""
+
+    def __init__(self, body: Object, *snapshots: KnownCheckpoint, job: Object | None = None) -> None:
+        self.body = body
+        self.job = {"metadata": {"name": "md"}, "spec": {}} if job is None else job
+        self.patches: list[Object] = []
+        self.told: list[Tell] = []
+        self.events: list[Happening] = []
+        by_id = ById(filled(*snapshots))
+        self.unprepared = Unprepared(
+            cast("Api", self), by_id, cast("EventRecorder", self), self.told.append, frozenset({"excluded"})
+        )
+
+    async def get(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
+        del namespace
+        if resource == JOBS:
+            return msgspec.convert(self.job, into)
+        if resource != PODS or not self.body:
+            raise AbsentError(name)
+        return msgspec.convert(self.body, into)
+
+    async def patch(self, resource: Resource, name: str, namespace: str, patch: Object) -> None:
+        assert resource == PODS
+        self.patches.append(patch)
+
+    def tell(self, happening: Happening) -> None:
+        self.events.append(happening)
+
+    async def sees(self) -> Object | None:
+        """What is written on the pod once it is seen."""
+        task = asyncio.create_task(self.unprepared._preparing.run())
+        self.unprepared.unlabelled._put(msgspec.convert(self.body, Pod))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return self.patches[0]["metadata"] if self.patches else None
+
+
+async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -> None:
+    world = World(pod(labels={COMPLETION: "3"}))
+    written = await world.sees()
+    assert written == {
+        "uid": "pod-uid",
+        "labels": {names.PROTECTED: "true"},
+        "annotations": {names.ID: "md", names.INDEX: "3"},
+    }
+    (told,) = world.told
+    assert told.kind == "NotPrepared"
+    assert told.held == HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
+    assert "created while no webhook answered; it is saved when it is preempted" in told.text
+
+
+async def test_pod_that_should_have_continued_says_so_with_its_snapshot() -> None:
+    world = World(pod(labels={COMPLETION: "3"}), snapshot(3, 7), snapshot(4, 9))
+    await world.sees()
+    (told,) = world.told
+    assert told.kind == "ColdStart"
+    assert told.severity == "Warning"
+    assert "without checkpoint md/3@7: no webhook answered" in told.text
+
+
+async def test_one_of_several_alike_gets_a_number_of_its_own() -> None:
+    world = World(pod(), snapshot(5, 2), job={"metadata": {"name": "md"}, "spec": {"parallelism": 3}})
+    written = await world.sees()
+    assert written is not None
+    assert int(written["annotations"][names.INDEX]) > 5
+    assert world.told[0].kind == "ColdStart", "some snapshot of the id was for it"
+
+
+async def test_pod_of_a_protected_queue_has_its_id_in_an_annotation() -> None:
+    written = await World(pod(said=None, annotations={names.ID: "md-1a2b", names.DERIVED: "true"})).sees()
+    assert written is not None
+    assert written["annotations"][names.ID] == "md-1a2b"
+
+
+async def test_whoever_cannot_be_protected_is_refused_in_words() -> None:
+    world = World(pod(said="no name"))
+    written = await world.sees()
+    assert written is not None
+    assert written["labels"] == {names.PROTECTED: "false"}
+    assert "'no name'" in written["annotations"][names.REFUSED]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pod(said=None), id="nobody asked"),
+        pytest.param(pod(said="", annotations={names.ID: "md"}), id="declined"),
+        pytest.param(pod(namespace="excluded"), id="excluded"),
+        pytest.param(pod(namespace="kube-system"), id="the system's"),
+    ],
+)
+async def test_others_are_left_alone(body: Object) -> None:
+    world = World(body)
+    assert await world.sees() is None
+    assert world.told == []
+
+
+async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
+    world = World(pod())
+    seen = msgspec.convert(world.body, Pod)
+    world.body["metadata"]["uid"] = "another"
+    task = asyncio.create_task(world.unprepared._preparing.run())
+    world.unprepared.unlabelled._put(seen)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert world.patches == []
+
+
+def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> None:
+    body = pod(labels={names.PROTECTED: "false"}, annotations={names.REFUSED: "it has no number"})
+    world = World(body)
+    world.unprepared.refused._put(msgspec.convert(body, PartialObject))
+    assert [one.involved["kind"] for one in world.events] == ["Pod", "Job"]
+    assert all(one.warning and one.reason == "NotProtected" for one in world.events)
+    assert world.events[0].message == "md-0-x is not protected: it has no number"
