@@ -42,6 +42,11 @@ def restores_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("cedana_sched.coordinator.core.invariants.claims", lambda restore: None)
 
 
+def saves_two_as_one(patch: pytest.MonkeyPatch) -> None:
+    """A core that does not look whether somebody else runs under the identity."""
+    patch.setattr(obstacles, "rival_of", lambda book, checkpoint: None)
+
+
 def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A core that asks the store at once, whoever still runs or is being saved."""
     patch.setattr(obstacles, "blocked_by", lambda book, restore, wanted: None)
@@ -219,6 +224,7 @@ CASES = [
     pytest.param("6", leaves_it_frozen, id="6 a called-off checkpoint leaves the process frozen"),
     pytest.param("7", crosses_borders, id="7 a snapshot crosses its namespace"),
     pytest.param("8", crosses_borders, id="8 a replica continues as another"),
+    pytest.param("8", saves_two_as_one, id="8 two workloads are saved under one identity"),
     pytest.param("9", forgets_checkpoint_deadlines, id="9 a checkpoint never ends"),
     pytest.param("9", forgets_restore_deadlines, id="9 a restore never ends"),
     pytest.param("10", restores_what_kills, id="10 a snapshot that kills its program is restored again and again"),
