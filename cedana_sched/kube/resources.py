@@ -47,7 +47,6 @@ SERVICES = Resource("v1", "Service", "services")
 EVENTS = Resource("v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
-REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
 JOBS = Resource("batch/v1", "Job", "jobs")
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io/v1",
