@@ -74,6 +74,8 @@ class SimulatedScheduler:
         self.now = now
         chance = self.rng.random()
         running = [job for job in self.jobs.values() if not job.over]
+        if self.rng.random() < 0.15:
+            self.crash()
         if chance < 0.45 or not running:
             self.start()
         elif chance < 0.75:
@@ -82,8 +84,6 @@ class SimulatedScheduler:
             held = self.rng.choice(list(self.held.values()))
             if held.released is None:
                 self.reports.append(PreemptionCancelled(held.signal.uid, "no need any more"))
-        elif chance < 0.91:
-            self.crash()
         elif chance < 0.95:
             self.end(self.rng.choice(running), "done")
 

@@ -201,11 +201,6 @@ def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSteps, "ends_at", lambda self, checkpoint: None)
 
 
-def restores_what_kills(patch: pytest.MonkeyPatch) -> None:
-    """A core that forgets how the program of a snapshot ended."""
-    patch.setattr("cedana_sched.coordinator.core.deaths.known", lambda book, restore: ())
-
-
 CASES = [
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
@@ -227,7 +222,6 @@ CASES = [
     pytest.param("8", saves_two_as_one, id="8 two workloads are saved under one identity"),
     pytest.param("9", forgets_checkpoint_deadlines, id="9 a checkpoint never ends"),
     pytest.param("9", forgets_restore_deadlines, id="9 a restore never ends"),
-    pytest.param("10", restores_what_kills, id="10 a snapshot that kills its program is restored again and again"),
     pytest.param("6", never_orders_an_abort, id="6 an abort is decided and never ordered"),
 ]
 
