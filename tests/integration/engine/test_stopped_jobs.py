@@ -29,13 +29,13 @@ signal.pause()
 
 
 async def sleeper_of(engine: Engine, uid: str) -> psutil.Process:
-    """The process that the job's shell has stopped."""
+    """The process that the job's shell has stopped, perhaps before it became `sleep`."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             init = psutil.Process(first_process_of(engine, await engine.job(uid)))
             for process in init.children(recursive=True):
                 with contextlib.suppress(psutil.Error):  # the shell's other sleeps end
-                    if "1000" in process.cmdline() and process.status() == psutil.STATUS_STOPPED:
+                    if process.status() == psutil.STATUS_STOPPED:
                         return process
             await asyncio.sleep(0.02)  # the shell stops it when it likes
 
