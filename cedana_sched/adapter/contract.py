@@ -40,6 +40,8 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     """The very snapshot that a person asked for; None means the newest."""
     rival: WorkloadRef | None = None
     """Who runs under its identity, if that one is not about to end. It may be said later, too."""
+    beginning: int = 0
+    """How often its start was begun anew before, its processes gone without its own end: a node that rebooted, say."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

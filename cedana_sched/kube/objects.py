@@ -81,6 +81,7 @@ class PodSpec(_Kube, frozen=True):
 class ContainerStatus(_Kube, frozen=True):
     name: str
     state: dict[str, dict[str, Any]] = {}
+    restart_count: int = 0
 
     @property
     def running(self) -> bool:
@@ -92,6 +93,7 @@ class PodStatus(_Kube, frozen=True):
     reason: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     start_time: str | None = None
 
 

@@ -195,6 +195,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     snapshot: SnapshotRef | None = None
     """The snapshot it claims, from the moment it is chosen until the workload has ended."""
     wanted: SnapshotRef | None = None
+    beginning: int = 0
+    """Which of the workload's beginnings this attempt is for; one that begins anew has another record."""
     cold: bool = False
     failure: str | None = None
     running_at: float | None = None

@@ -28,6 +28,7 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge
 from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.coordinator.removal import Removal
+from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
 from cedana_sched.cluster.coordinator.rivals import Rivals
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
@@ -92,6 +93,7 @@ class Leader:
         self._gates = Gates(api, self.pods, self._nodes, by_id)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._storages = StorageProbe(api)
+        self.pods.subscribe(ContainerRestarts(self._events, by_id).heard)
 
         def access(adapter: str) -> ClusterAccess:
             notes = ConfigMapNotes(api, namespace, adapter, identity)

@@ -88,7 +88,8 @@ class PodReports:
             was_running = before is None or not before.finished
             return [_ended(now)] if was_running else []
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
-        if not is_bound or names.RESTORES not in now.metadata.annotations:
+        begins_again = before is not None and beginning_of(now) > beginning_of(before)
+        if not (is_bound or begins_again) or names.RESTORES not in now.metadata.annotations:
             return []
         try:
             return [self._starting(now)]
@@ -103,6 +104,7 @@ class PodReports:
             identity_of(pod),
             self._cluster.policies.named(annotations.get(names.POLICY)),
             _wanted(pod),
+            beginning=beginning_of(pod),
         )
 
 
@@ -122,6 +124,12 @@ def _ran_seconds(pod: Pod) -> float | None:
     except (KeyError, ValueError, TypeError):  # containers that never ran have no times
         return None
     return max((ended - began).total_seconds(), 0.0)
+
+
+def beginning_of(pod: Pod) -> int:
+    """How often its restore container was made anew: with it begins all that follows it in the pod."""
+    counts = (one.restart_count for one in pod.status.init_container_statuses if one.name == names.RESTORE_CONTAINER)
+    return max(counts, default=0)
 
 
 def _wanted(pod: Pod) -> SnapshotRef | None:

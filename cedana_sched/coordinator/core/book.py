@@ -239,7 +239,8 @@ class Book:
                 _drop(self._restores_naming, identity, uid)
             _drop(self._restores_by_identity, record.identity, uid)
             _drop(self._restores_by_node, record.workload.node, uid)
-            del self._restore_of[record.workload.uid]
+            if self._restore_of.get(record.workload.uid) == uid:  # not that of a later attempt
+                del self._restore_of[record.workload.uid]
         else:
             self._companions.put_hold(self.holds.pop(uid), None, self.checkpoints)
         self._history.pop(uid, None)

@@ -18,6 +18,19 @@ def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
     ]
 
 
+def own(book: Book, restore: Restore) -> list[Checkpoint]:
+    """Checkpoints of a workload that begins again: under way, or those that it must not run past."""
+    if not restore.beginning:
+        return []
+    under_way = (
+        one
+        for one in book.of_workload(restore.workload.uid)
+        if one.step is not CheckpointStep.WAITING and not one.settled
+    )
+    stopped = book.stopped_by(restore.workload.uid)
+    return [*under_way, *([stopped] if stopped is not None else [])]
+
+
 def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str | None:
     """What is in the way of a waiting restore, in words; None when nothing is.
 
@@ -25,6 +38,8 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
     """
     if flying := in_flight(book, restore):
         return f"a checkpoint of {flying[0].identity} is in flight"
+    if mine := own(book, restore):
+        return f"it is about to be evicted, with {mine[0].snapshot or 'a checkpoint'} of its own"
     is_earlier = True  # of two that wait, the later one waits for the earlier one
     for other in book.restores_of(restore.identity):
         if other.uid == restore.uid:

@@ -32,6 +32,12 @@ from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, Check
 
 RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
 
+
+def uid_of(workload_uid: str, beginning: int) -> str:
+    """The uid of one attempt; it is the same whenever the same beginning is reported."""
+    return f"restore.{workload_uid}.{beginning}" if beginning else f"restore.{workload_uid}"
+
+
 STALE_ANSWERS = 3
 """So often an older generation than the newest one that we know is taken for a late answer; then for the truth."""
 
@@ -53,12 +59,18 @@ class Restores:
     # -- what happens
 
     def starting(self, adapter: str, report: Starting) -> None:
-        """A workload got its node; a repeated report changes nothing, unless it says that another one is in the way."""
-        if (known := self._book.restore_of(report.workload.uid)) is not None:
-            self._refuse_beside(known, report.rival)
-            return
+        """A workload got its node, or begins again there; a repeated report may say that another one is in the way."""
+        earlier = self._book.restore_of(report.workload.uid)
+        if earlier is not None:
+            if report.beginning <= earlier.beginning:
+                self._refuse_beside(earlier, report.rival)
+                return
+            if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
+                self._book.update(replace(earlier, beginning=report.beginning))
+                return
+            self._begin_again(earlier, report)
         restore = Restore(
-            uid=f"restore.{report.workload.uid}",
+            uid=uid_of(report.workload.uid, report.beginning),
             adapter=adapter,
             workload=report.workload,
             identity=report.identity,
@@ -67,6 +79,7 @@ class Restores:
             created_at=self._desk.now,
             deadline=self._desk.now + report.policy.restore_deadline_seconds,
             wanted=report.wanted,
+            beginning=report.beginning,
         )
         restore = replace(restore, deaths=deaths.known(self._book, restore))
         self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
@@ -78,6 +91,10 @@ class Restores:
             return
         if all(one.step is CheckpointStep.FAILED for one in self._book.of_workload(rival.uid)):
             self._refuse(restore, obstacles.rivalry(restore.identity, rival.name))
+
+    def _begin_again(self, earlier: Restore, report: Starting) -> None:
+        self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._desk.now)
+        words.of_new_beginning(self._desk, earlier, report.workload)
 
     def answer(self, outcome: RestoreOutcome) -> None:
         """Take in an agent's answer; answers for what is forgotten already are dropped."""
@@ -311,6 +328,9 @@ class Restores:
         """Why nothing was found, if something should have been there; None for a plain first start."""
         if ready := self._ready(restore):
             return f"{max(ready)} is not in the store any more"
+        mine = (one for one in self._book.restores_of(restore.identity) if one.workload.uid == restore.workload.uid)
+        if continued := [one.snapshot for one in mine if one.snapshot is not None]:
+            return f"{max(continued)}, from which it was continued before, is not in the store any more"
         for checkpoint in reversed(self._book.of_identity(restore.identity)):
             if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
                 return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
@@ -350,6 +370,7 @@ class Restores:
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
         in_flight = obstacles.in_flight(self._book, restore) if restore.step is RestoreStep.WAITING else []
+        in_flight += obstacles.own(self._book, restore) if restore.step is RestoreStep.WAITING else []
         if in_flight:
             settled = max(c.deadline for c in in_flight) + self._desk.timing.confirm
             deadline = max(settled, self._desk.now) + restore.policy.restore_deadline_seconds

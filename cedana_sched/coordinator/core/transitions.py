@@ -42,6 +42,7 @@ class Cause(StrEnum):
     SPARED = "it is not evicted after all"
     ENDED = "the workload ended"
     NODE_LOST = "the node is lost"
+    BEGINS_AGAIN = "the workload begins again"
     # answers of the agent, of the adapter
     FROZEN = "Frozen"
     COMMITTED = "Committed"
@@ -147,7 +148,9 @@ RESTORE: Final[Table[R]] = {
     # the workload is gone; after a failure that no node confirmed, this frees the claim
     **{(step, Cause.ENDED): R.ENDED for step in (*_LIVE, R.FAILED)},
     **{(step, Cause.NODE_LOST): R.ENDED for step in (*_LIVE, R.FAILED)},
+    **{(step, Cause.BEGINS_AGAIN): R.ENDED for step in (*_LIVE, R.FAILED)},
     (R.ENDED, Cause.ENDED): LATE,
+    (R.ENDED, Cause.BEGINS_AGAIN): LATE,
     # repeated, or too late to matter
     **{(step, Cause.FOUND): LATE for step in R},
     **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},

@@ -6,7 +6,7 @@ from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import After, Verdict, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep, Transfer
 
 _UNDONE = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
@@ -141,6 +141,13 @@ def of_delay(desk: Desk, restore: Restore, why: str) -> None:
     left = seconds(max(restore.deadline - desk.now, 0.0))
     text = f"{restore.workload.name} waits for its snapshot, and is tried again for {left}: {why}"
     desk.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
+
+
+def of_new_beginning(desk: Desk, earlier: Restore, workload: WorkloadRef) -> None:
+    """Tell that what a workload did since it last began is lost, but for what a snapshot has."""
+    was = f"it had been resumed from {short(earlier.snapshot)}" if earlier.snapshot is not None else "it had begun"
+    text = f"{workload.name} begins again on node {workload.node}: {was}, and its containers are made anew"
+    desk.tell("BeganAgain", text, identity=earlier.identity, workload=workload, warning=True)
 
 
 def _snapshot(checkpoint: Checkpoint) -> str:

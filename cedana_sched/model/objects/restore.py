@@ -36,6 +36,8 @@ class RestoreStatus(Reported):
     deadline: MicroTime
     snapshot: SnapshotName | None = None
     """The snapshot that it claims."""
+    beginning: int = 0
+    """How often the pod's containers had been made anew before: after its node rebooted, say."""
     cold: bool = False
     message: str | None = None
     running_at: MicroTime | None = None

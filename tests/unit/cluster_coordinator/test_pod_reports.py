@@ -131,3 +131,26 @@ async def test_a_pod_that_never_ran_has_no_time() -> None:
     waiting = ContainerStatus("main", {"terminated": {"exitCode": 128, "startedAt": None, "finishedAt": None}})
     pod = replace(_pod("a", node="n1"), status=PodStatus("Failed", container_statuses=(waiting,)))
     assert await _Cluster(pod).next() == Ended("uid-of-a", "the pod has failed", failed=True)
+
+
+def _begun(pod: Pod, count: int) -> Pod:
+    status = replace(pod.status, init_container_statuses=(ContainerStatus(names.RESTORE_CONTAINER, {}, count),))
+    return replace(pod, status=status, metadata=replace(pod.metadata, resource_version=f"{pod.metadata.name}{count}"))
+
+
+async def test_pod_whose_restore_container_runs_anew_begins_again() -> None:
+    pod = _pod("a", "node-1", "Running")
+    cluster = _Cluster(_begun(pod, 0))
+    assert isinstance(first := await cluster.next(), Starting)
+    assert first.beginning == 0
+    asyncio.get_running_loop().call_soon(cluster.mirror._put, _begun(pod, 1))
+    again = await cluster.next()
+    assert again == replace(first, beginning=1)
+    asyncio.get_running_loop().call_soon(cluster.mirror._put, _begun(pod, 1))
+    assert await cluster.silence()
+
+
+async def test_coordinator_that_was_away_meanwhile_is_told_of_the_beginning() -> None:
+    cluster = _Cluster(_begun(_pod("a", "node-1", "Running"), 2))
+    assert isinstance(first := await cluster.next(), Starting)
+    assert first.beginning == 2
