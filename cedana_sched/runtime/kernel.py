@@ -62,15 +62,14 @@ def watched(folder: str) -> int:
     return descriptor
 
 
-def changes(descriptor: int) -> Iterator[str]:
-    """Names of files as they change in a watched folder, for ever."""
-    while True:
-        data = os.read(descriptor, 4096)
-        at = 0
-        while at < len(data):
-            (length,) = struct.unpack_from("12xI", data, at)
-            yield data[at + 16 : at + 16 + length].rstrip(b"\0").decode(errors="replace")
-            at += 16 + length
+def names_of(descriptor: int) -> Iterator[str]:
+    """Names of files that have changed in a watched folder; waits for the first one."""
+    data = os.read(descriptor, 4096)
+    at = 0
+    while at < len(data):
+        (length,) = struct.unpack_from("12xI", data, at)
+        yield data[at + 16 : at + 16 + length].rstrip(b"\0").decode(errors="replace")
+        at += 16 + length
 
 
 def _check(result: int, what: str) -> int:

@@ -189,9 +189,15 @@ def _remove(path: str) -> None:
 
 
 def main() -> NoReturn:
-    """`python -m cedana_sched.runtime.layer ARCHIVE ROOT`, for callers with threads, which must not fork themselves."""
+    """`python -m cedana_sched.runtime.layer [--instead] ARCHIVE ROOT`, for callers with threads, which must not fork.
+
+    With `--instead`, what is there goes first: nothing of it is in use.
+    """
+    *options, archive, root = sys.argv[1:]
     try:
-        lay(sys.argv[1], sys.argv[2])
+        if options == ["--instead"]:
+            _empty(root)
+        lay(archive, root)
     except (OSError, LayerError) as error:
         sys.exit(str(error))
     sys.exit(0)

@@ -54,6 +54,8 @@ class Plan(NamedTuple):
     containers: Mapping[str, ContainerPlan] = MappingProxyType({})
     skip: tuple[str, ...] = ()
     """Containers that had ended well when the snapshot was taken; they do nothing this time."""
+    sandbox: str = ""
+    """The pod's sandbox that it was made for: in another one all begins again. Empty: in any."""
 
 
 class Result(NamedTuple):
@@ -103,6 +105,7 @@ def read_plan(folder: str) -> Plan | None:
             fallback=FAIL if content.get("fallback") == FAIL else COLD,
             containers=containers,
             skip=tuple(map(str, content.get("skip", ()))),
+            sandbox=str(content.get("sandbox", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

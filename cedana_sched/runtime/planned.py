@@ -17,12 +17,15 @@ from cedana_sched.runtime.plan import COLD, FAIL, Plan, Result, read_plan, read_
 
 _CONTAINER_NAME = "io.kubernetes.cri.container-name"
 _CONTAINER_TYPE = "io.kubernetes.cri.container-type"
+_SANDBOX = "io.kubernetes.cri.sandbox-id"
+_RESTORE_CONTAINER = "cedana-restore"
+"""`model.objects.names.RESTORE_CONTAINER`, which is not installed here: it decides nothing, it waits."""
 
 
 def create(arguments: list[str], runc: str, folder: str, finished_program: str) -> int:
     """See `handler.handle`. Whatever goes wrong here, a container that may start from its beginning does."""
     plan = read_plan(folder)
-    if plan is None or plan.decision == COLD:
+    if plan is None or (plan.decision == COLD and not plan.sandbox):
         return PASS
     try:
         call = CreateCall(arguments)
@@ -32,7 +35,12 @@ def create(arguments: list[str], runc: str, folder: str, finished_program: str) 
         return PASS
     annotations = spec.get("annotations", {})
     name = annotations.get(_CONTAINER_NAME)
-    if annotations.get(_CONTAINER_TYPE) != "container" or not name:
+    if annotations.get(_CONTAINER_TYPE) != "container" or not name or name == _RESTORE_CONTAINER:
+        return PASS
+    if plan.sandbox and annotations.get(_SANDBOX, plan.sandbox) != plan.sandbox:
+        _say(call, "the pod's sandbox was made anew, and what becomes of the pod in it is not decided yet")
+        return FAILED
+    if plan.decision == COLD:
         return PASS
     if name in plan.skip:
         replace_process(spec, finished_program)

@@ -3,50 +3,89 @@
 It is the first init container of a pod that continues from a snapshot; the others wait for its end. It shares a folder
 with the agent:
 
-    waiting     written here: the container runs, so all volumes of the pod are mounted
-    progress    lines for people, as they come; printed
-    decision    `restore`, `cold` or `fail`, and the reason in the lines after it; written in one step
+    waiting         written here, with this run's own number: the container runs, so all volumes of the pod are mounted
+    progress        lines for people, as they come; printed
+    alive           touched by the agent now and then: it knows of this pod
+    decision.NUMBER `restore`, `cold` or `fail`, and the reason in the lines after it; written in one step. `decision`,
+                    as earlier agents write it, counts if it comes after this run has begun
+    taken.NUMBER    what becomes of it here
 
-`restore` and `cold` let the pod go on, `fail` ends it. Any user, no privilege, no network, standard library only.
+The folder outlives the container: what was decided for an earlier run of it says nothing about this one. `restore` and
+`cold` let the pod go on, `fail` ends it. Where no sign of an agent comes for long, the container ends, so that the pod
+shows that something is wrong, and the kubelet starts it again. Any user, no privilege, no network, standard library
+only.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-from cedana_sched.runtime.kernel import changes, watched
+from cedana_sched.runtime.kernel import names_of, watched
 
 FOLDER = "/run/cedana-restore"
-WAITING, PROGRESS, DECISION = "waiting", "progress", "decision"
+WAITING, PROGRESS, DECISION, TAKEN, ALIVE = "waiting", "progress", "decision", "taken", "alive"
+SILENT_SECONDS = 900.0
+"""The agent shows itself every half minute. It may be away for as long as an upgrade of it takes."""
+SILENT = 75
+"""The status where nobody has shown himself: EX_TEMPFAIL of sysexits(3)."""
 _SAID = {"restore": "continuing from the snapshot", "cold": "starting from the beginning", "fail": "not started"}
 _STATUS = {"restore": 0, "cold": 0, "fail": 1}
 
 
 def main() -> NoReturn:
-    """Entry point `cedana-sched-restore-wait`; an argument names another folder."""
+    """Entry point `cedana-sched-restore-wait`; arguments name another folder, and another patience in seconds."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(wait(sys.argv[1] if len(sys.argv) > 1 else FOLDER))
+    folder = sys.argv[1] if len(sys.argv) > 1 else FOLDER
+    sys.exit(wait(folder, float(sys.argv[2]) if len(sys.argv) > 2 else SILENT_SECONDS))
 
 
-def wait(folder: str) -> int:
+def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
     """Return the status to end with."""
     _say("waiting for the snapshot to be laid on this node")
+    number = os.urandom(8).hex()
     descriptor = watched(folder)  # before the first look: nothing is missed
-    with open(f"{folder}/{WAITING}", "w", encoding="utf-8"):
-        pass
-    told = _tell_progress(folder, 0)
-    status = _decided(folder)
-    if status is None:
-        for name in changes(descriptor):
+    told = _size(f"{folder}/{PROGRESS}")  # what an earlier run has printed
+    with open(f"{folder}/.{WAITING}.{number}", "w", encoding="utf-8") as file:
+        file.write(number)
+    os.rename(f"{folder}/.{WAITING}.{number}", f"{folder}/{WAITING}")
+    try:
+        for name in _changes(descriptor, silent_seconds):
             told = _tell_progress(folder, told)
-            if name == DECISION and (status := _decided(folder)) is not None:
-                break
-    os.close(descriptor)
-    return status if status is not None else 1
+            mine = name == f"{DECISION}.{number}"
+            if (mine or name == DECISION) and (status := _decided(f"{folder}/{name}")) is not None:
+                if mine:
+                    os.rename(f"{folder}/{name}", f"{folder}/{TAKEN}.{number}")
+                return status
+    finally:
+        os.close(descriptor)
+    _say(f"no sign of this node's agent for {silent_seconds:g} s: does it run? Ending, to be started again")
+    return SILENT
+
+
+def _changes(descriptor: int, silent_seconds: float) -> Iterator[str]:
+    """Names of files that somebody else has made or changed; ends when there is none for so long."""
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + silent_seconds
+    while waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        for name in names_of(descriptor):
+            if not name.lstrip(".").startswith(WAITING):
+                deadline = time.monotonic() + silent_seconds
+                yield name
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _tell_progress(folder: str, told: int) -> int:
@@ -62,9 +101,9 @@ def _tell_progress(folder: str, told: int) -> int:
     return told + len(lines) + len(end)
 
 
-def _decided(folder: str) -> int | None:
+def _decided(path: str) -> int | None:
     try:
-        with open(f"{folder}/{DECISION}", encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             decision, _, why = file.read().partition("\n")
     except FileNotFoundError:
         return None

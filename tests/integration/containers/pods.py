@@ -39,7 +39,7 @@ class Container:
         self.node = node
         self.pod = pod
         self.name = name
-        self.id = f"{pod.uid}-{name}"
+        self.id = f"{pod.uid}-{name}{pod.suffix}"
         self.bundle = node.places.bundles / self.id
         self.upper = node.layers / self.id / "upper"
         self.lines: list[str] = []
@@ -117,13 +117,15 @@ class Container:
 class Pod:
     """A sandbox: a process that holds the network, IPC and UTS namespaces, and the folders that die with the pod."""
 
-    def __init__(self, node: Node, uid: str) -> None:
+    def __init__(self, node: Node, uid: str, attempt: int = 0) -> None:
+        """The kubelet makes another sandbox for a pod whose first one has died: `attempt` 1, with the same volumes."""
         self.node = node
         self.uid = uid
+        self.suffix = f"-{attempt}" if attempt else ""
         self.containers: dict[str, Container] = {}
         self.volume = node.places.pods / uid / "volumes/kubernetes.io~empty-dir/data"
-        self.volume.mkdir(parents=True)
-        self.shared_memory = node.folder / "sandboxes" / uid / "shm"
+        self.volume.mkdir(parents=True, exist_ok=bool(attempt))
+        self.shared_memory = node.folder / "sandboxes" / f"{uid}{self.suffix}" / "shm"
         self.shared_memory.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "shm", "-o", "mode=1777", self.shared_memory], check=True)
         node.mounted.append(self.shared_memory)
@@ -133,6 +135,24 @@ class Pod:
         )
         assert self._pause.stdout is not None
         assert self._pause.stdout.readline() == b"\n"
+        self.sandbox = f"{uid}-sandbox{self.suffix}"
+        self._write_sandbox()
+
+    def _write_sandbox(self) -> None:
+        """Its bundle, and runc's state of it, as far as anybody reads them."""
+        start = int(Path(f"/proc/{self._pause.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        notes = {"container-type": "sandbox", "sandbox-uid": self.uid, "sandbox-id": self.sandbox}
+        written: dict[Path, object] = {
+            self.node.places.bundles / self.sandbox / "config.json": {
+                "annotations": {f"io.kubernetes.cri.{name}": value for name, value in notes.items()}
+            },
+            self.node.places.states / self.sandbox / "state.json": {
+                "init_process_pid": self._pause.pid, "init_process_start": start, "cgroup_paths": {},
+            },
+        }  # fmt: skip
+        for path, content in written.items():
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps(content))
 
     def container(self, name: str) -> Container:
         self.containers[name] = Container(self.node, self, name)
@@ -175,8 +195,8 @@ class Node:
         self.environment = toolchain.environment() | {"PATH": path}
         self._pods: list[Pod] = []
 
-    def pod(self, uid: str) -> Pod:
-        self._pods.append(Pod(self, uid))
+    def pod(self, uid: str, attempt: int = 0) -> Pod:
+        self._pods.append(Pod(self, uid, attempt))
         return self._pods[-1]
 
     def runc(self, *words: str) -> str:
@@ -242,6 +262,7 @@ def _specification(container: Container, command: list[str], *, user: int, reado
             "io.kubernetes.cri.container-type": "container",
             "io.kubernetes.cri.container-name": container.name,
             "io.kubernetes.cri.sandbox-uid": pod.uid,
+            "io.kubernetes.cri.sandbox-id": pod.sandbox,
         },
         "linux": {
             "cgroupsPath": f"/{CGROUP}/{pod.uid}/{container.name}",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.returning.pods import OvertakenError, ReturningPods
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
+from tests.integration.containers.pods import Pod
 from tests.integration.runtime.conftest import Site
 
 pytestmark = pytest.mark.criu
@@ -241,3 +244,77 @@ def _damaged(site: Site) -> Path:
     for image in (images / "main").glob("mm-*.img"):
         image.write_bytes(b"")
     return images
+
+
+def _returned(site: Site) -> tuple[Pod, Path]:
+    """A pod that was continued, and has done more since; and the images, as they would be fetched once more."""
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    again = images.parent / "fetched-again"
+    shutil.copytree(images, again, symlinks=True)
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+    second.containers["main"].await_lines(3)
+    (second.volume / "later").write_text("made after the snapshot")
+    return second, again
+
+
+def test_a_pod_whose_sandbox_is_made_anew_continues_once_more(site: Site) -> None:
+    second, images = _returned(site)
+    before = [int(line) for line in second.containers["main"].lines]
+    second.end()
+    third = site.node.pod("pod-2", 1)
+    assert not asyncio.run(site.returns.was_restored(site.ref(third)))
+
+    assert site.bring_back(third, images, "main") is None
+
+    again = third.containers["main"]
+    again.await_lines(3)
+    assert int(again.lines[0]) == before[0], "it continues where the snapshot was taken, and not from its beginning"
+    assert not (third.volume / "later").exists()
+    numbers = [int(line) for line in (third.volume / "number").read_text().split()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert asyncio.run(site.returns.was_restored(site.ref(third)))
+
+
+def test_nothing_starts_in_a_new_sandbox_before_it_is_decided(site: Site) -> None:
+    """A restore container of an earlier version reads what was decided for the old sandbox, and ends."""
+    second, _ = _returned(site)
+    second.end()
+    third = site.node.pod("pod-2", 1)
+    main = third.container("main")
+    main.make(["/bin/echo", "cold"])
+    with pytest.raises(AssertionError, match="sandbox was made anew, and what becomes of the pod"):
+        main.start()
+    assert not main.lines
+
+
+def test_a_pod_that_begins_again_and_cannot_continue_begins_cold_in_its_new_sandbox(site: Site) -> None:
+    second, _ = _returned(site)
+    second.end()
+    third = site.node.pod("pod-2", 1)
+    with ThreadPoolExecutor() as pool:
+        agent = pool.submit(asyncio.run, site.returns.start_cold(site.ref(third), "the snapshot is gone"))
+        said = site.let_start(third, "main")
+        agent.result(30)
+    assert "starting from the beginning: the snapshot is gone" in said
+    main = third.containers["main"]
+    main.await_lines(1)
+    assert main.lines == ["cold"]
+
+
+def test_an_order_is_overtaken_by_the_next_one_for_the_same_pod(site: Site) -> None:
+    pod = site.replacement("pod-2", "main")
+
+    async def both() -> None:
+        nothing = site.state / "nothing"
+        first = asyncio.create_task(site.returns.continue_from(site.ref(pod), nothing, {"containers": ["main"]}))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(site.returns.start_cold(site.ref(pod), "it took too long"))
+        with pytest.raises(OvertakenError):
+            await first
+        assert "it took too long" in await asyncio.to_thread(site.let_start, pod)
+        await second
+
+    asyncio.run(both())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.runtime.kernel import watched
+from cedana_sched.runtime.wait import SILENT, _changes
 
 VOLUME = "volumes/kubernetes.io~empty-dir/cedana-restore"
 
@@ -32,8 +36,8 @@ def agent(tmp_path: Path) -> RestoreContainer:
     return RestoreContainer("uid", Places(pods=tmp_path))
 
 
-def _started(volume: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-I", "-m", "cedana_sched.runtime.wait", str(volume)]
+def _started(volume: Path, *patience: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-I", "-m", "cedana_sched.runtime.wait", str(volume), *patience]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -46,22 +50,98 @@ def _started(volume: Path) -> subprocess.Popen[str]:
         ("else", 1, "not started: the decision 'else' is not known: generation 3"),
     ],
 )
-@pytest.mark.parametrize("before", [True, False])
-def test_it_ends_as_the_agent_decides(
-    volume: Path, agent: RestoreContainer, decision: str, status: int, said: str, before: bool
-) -> None:
-    if before:
-        agent.decide(decision, "generation 3")
+def test_it_ends_as_the_agent_decides(volume: Path, agent: RestoreContainer, decision: str, status: int, said: str) -> None:
     with _started(volume) as process:
         asyncio.run(agent.waits())
-        if not before:
-            agent.tell("40 % fetched")
-            agent.tell("80 % fetched")
-            agent.decide(decision, "generation 3")
+        agent.tell("40 % fetched")
+        agent.tell("80 % fetched")
+        asyncio.run(agent.decide(decision, "generation 3"))
         out, _ = process.communicate(timeout=30)
     assert process.returncode == status
-    told = [] if before else ["40 % fetched", "80 % fetched"]
+    told = ["40 % fetched", "80 % fetched"]
     assert out.splitlines() == ["waiting for the snapshot to be laid on this node", *told, said]
+
+
+def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume: Path, agent: RestoreContainer) -> None:
+    """The volume outlives a sandbox that dies: the pod began from its beginning, and nobody said so."""
+    with _started(volume) as first:
+        asyncio.run(agent.waits())
+        asyncio.run(agent.decide("restore", "generation 3"))
+        first.communicate(timeout=30)
+    (volume / "decision").write_text("restore\nan earlier version's\n")
+    with _started(volume) as second:
+        asyncio.run(_another_run(volume))
+        assert second.poll() is None
+        asyncio.run(agent.decide("cold", "generation 3 is gone"))
+        out, _ = second.communicate(timeout=30)
+    assert out.splitlines()[1:] == ["starting from the beginning: generation 3 is gone"]
+
+
+async def _another_run(volume: Path) -> None:
+    """Return when a run has written its number that has taken nothing yet."""
+    while (volume / f"taken.{(volume / 'waiting').read_text()}").exists():
+        await asyncio.sleep(0.01)  # a file that another process writes
+
+
+def test_decision_for_a_run_that_died_is_repeated_for_the_next(volume: Path, agent: RestoreContainer) -> None:
+    with _started(volume) as first:
+        asyncio.run(agent.waits())
+        first.kill()
+        first.communicate(timeout=30)
+
+    async def decided() -> str:
+        deciding = asyncio.create_task(agent.decide("cold", "why"))
+        await until(volume, lambda: next(volume.glob("decision.*"), None))
+        with await asyncio.to_thread(_started, volume) as second:
+            await deciding
+            return (await asyncio.to_thread(second.communicate, timeout=30))[0]
+
+    assert "starting from the beginning: why" in asyncio.run(decided())
+
+
+def test_who_has_taken_a_decision_is_not_waited_for(volume: Path, agent: RestoreContainer) -> None:
+    with _started(volume) as process:
+        asyncio.run(agent.waits())
+        asyncio.run(agent.decide("restore", ""))
+        process.communicate(timeout=30)
+    asyncio.run(agent.decide("cold", "too late"))
+    agent.forget_run()
+    assert not (volume / "waiting").exists()
+
+
+def test_a_run_of_an_earlier_version_is_told_and_not_waited_for(volume: Path, agent: RestoreContainer) -> None:
+    (volume / "waiting").touch()
+    asyncio.run(agent.decide("restore", "why"))
+    assert (volume / "decision").read_text() == "restore\nwhy\n"
+
+
+def test_an_agent_of_an_earlier_version_is_understood(volume: Path, agent: RestoreContainer) -> None:
+    with _started(volume) as process:
+        asyncio.run(agent.waits())
+        (volume / "new").write_text("restore\nwhy\n")
+        (volume / "new").rename(volume / "decision")
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_it_waits_for_nobody_only_so_long(volume: Path) -> None:
+    with _started(volume, "0.2") as process:
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == SILENT
+    assert out.splitlines()[-1] == (
+        "no sign of this node's agent for 0.2 s: does it run? Ending, to be started again"
+    )
+
+
+def test_signs_of_the_agent_are_seen(volume: Path, agent: RestoreContainer) -> None:
+    descriptor = watched(str(volume))
+    seen = _changes(descriptor, 30.0)
+    agent.show_life()
+    assert next(seen) == "alive"
+    (volume / "waiting").touch()  # its own
+    agent.tell("line")
+    assert next(name for name in seen if name != "alive") == "progress"
+    os.close(descriptor)
 
 
 def test_it_ends_when_it_is_told_to(volume: Path, agent: RestoreContainer) -> None:
@@ -89,11 +169,13 @@ async def test_the_agent_waits_until_the_container_runs(tmp_path: Path) -> None:
 def test_links_in_the_volume_are_not_followed(tmp_path: Path, volume: Path, agent: RestoreContainer) -> None:
     secret = tmp_path / "secret"
     secret.write_text("as it was")
-    for name in ("progress", "decision"):
+    for name in ("progress", "decision", "waiting", "alive"):
         (volume / name).symlink_to(secret)
     with pytest.raises(RestoreError, match="progress"):
         agent.tell("100 %")
-    agent.decide("cold", "none")
+    with pytest.raises(RestoreError, match="alive"):
+        agent.show_life()
+    asyncio.run(agent.decide("cold", "none"))
     assert secret.read_text() == "as it was"
     assert (volume / "decision").read_text() == "cold\nnone\n"
 
@@ -101,8 +183,8 @@ def test_links_in_the_volume_are_not_followed(tmp_path: Path, volume: Path, agen
 def test_a_volume_that_is_gone_or_a_link_is_said(tmp_path: Path) -> None:
     agent = RestoreContainer("uid", Places(pods=tmp_path))
     with pytest.raises(RestoreError, match="volume cedana-restore is not there"):
-        agent.decide("cold", "none")
+        asyncio.run(agent.decide("cold", "none"))
     (tmp_path / "uid/volumes/kubernetes.io~empty-dir").mkdir(parents=True)
     (tmp_path / "uid" / VOLUME).symlink_to(tmp_path)
     with pytest.raises(RestoreError, match="volume cedana-restore is not there"):
-        agent.decide("cold", "none")
+        asyncio.run(agent.decide("cold", "none"))

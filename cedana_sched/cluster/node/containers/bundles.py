@@ -95,11 +95,20 @@ class Bundles:
 
     def sandbox(self, pod_uid: str) -> int | None:
         """The process that holds a pod's namespaces; None when it does not run."""
+        found = self._sandbox(pod_uid)
+        return None if found is None else found[1].init_process_pid
+
+    def sandbox_id(self, pod_uid: str) -> str | None:
+        """Which of a pod's sandboxes runs, by containerd's id; None when none does."""
+        found = self._sandbox(pod_uid)
+        return None if found is None else found[0]
+
+    def _sandbox(self, pod_uid: str) -> tuple[str, State] | None:
         for identifier, specification in self._all().items():
             notes = specification.annotations
             is_its = notes.get(_POD) == pod_uid and notes.get(_TYPE) == "sandbox"
             if is_its and (state := self._state(identifier)):
-                return state.init_process_pid
+                return identifier, state
         return None
 
     def _all(self) -> dict[str, Specification]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import select
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from asyncinotify import Inotify, Mask
 
@@ -13,17 +16,54 @@ T = TypeVar("T")
 _MADE = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF
 
 
-async def appears(path: Path) -> None:
-    """Return when there is a file or folder of that name; folders above it may be missing, too."""
+HOST_MOUNTS = Path("/proc/1/mounts")
+
+
+async def appears(path: Path, mounts: Path = HOST_MOUNTS) -> None:
+    """Return when there is a file or folder of that name; folders above it may be missing, too.
+
+    A folder above it may also be mounted over, which tells nothing to who watches the one below: so the table of
+    `mounts` is watched as well.
+    """
     while not path.exists():  # noqa: ASYNC240 - a look at local names
         nearest = _nearest(path)
-        with Inotify() as inotify:
+        with Inotify() as inotify, _mounting(mounts) as mounted:
             try:
                 inotify.add_watch(nearest, _MADE)
             except FileNotFoundError:
                 continue  # it went meanwhile
             if not path.exists() and _nearest(path) == nearest:  # noqa: ASYNC240
-                await inotify.get()
+                await _first(inotify.get(), mounted.wait())
+
+
+@contextlib.contextmanager
+def _mounting(table: Path) -> Iterator[asyncio.Event]:
+    """An event that is set when something is mounted or unmounted, from the beginning of the block on (proc(5))."""
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with table.open("rb") as file, select.epoll() as waiter:
+        waiter.register(file, select.EPOLLPRI)
+
+        def look() -> None:
+            waiter.poll(0)
+            changed.set()
+
+        loop.add_reader(waiter.fileno(), look)
+        try:
+            yield changed
+        finally:
+            loop.remove_reader(waiter.fileno())
+
+
+async def _first(*works: Coroutine[Any, Any, object]) -> None:
+    """Return when one of them has; the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def until(folder: Path, look: Callable[[], T | None]) -> T:

@@ -7,11 +7,13 @@ as they were, and a plan lies in the pod's folder below the state on the host's 
     no plan             nothing has been decided; volumes are laid again from the beginning
     plan                it stands; the restore container is told again, which changes nothing
     plan and results    so many of its containers have had their turn
+    another sandbox     than the plan's: the pod begins again, and nothing has been decided
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Collection, Coroutine, Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.images import ready_images
@@ -26,7 +29,7 @@ from cedana_sched.cluster.node.returning.network import PodConnections
 from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.cluster.node.returning.volumes import lay_volume
 from cedana_sched.kube.objects import Pod
-from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.errors import RestoreError, RetryableError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
@@ -41,6 +44,10 @@ log = structlog.get_logger(__name__)
 LAYER = "rootfs.tar"
 RESTORE_SECONDS = 110.0
 _LOGS = "logs"
+
+
+class OvertakenError(RestoreError, RetryableError):
+    """Another order for the same pod has come: its outcome counts."""
 
 
 class PodsOfNode(Protocol):
@@ -87,13 +94,16 @@ class ReturningPods:
         self._pods = pods
         self._restore_seconds = restore_seconds
         self._connections = PodConnections(places, toolchain)
+        self._bundles = Bundles(places)
+        self._doing: dict[str, asyncio.Task[None]] = {}
+        """By uid of a pod: what its last order is doing with it."""
 
     # --- PodReturns
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
         """Whether all containers that its plan continues have come back."""
         folder = self._folder(workload.uid)
-        plan = plans.read_plan(folder)
+        plan = await asyncio.to_thread(self._plan, workload.uid)
         if plan is None or not plan.containers:
             return False
         restored = all(result is not None and result.restored for result in _results(folder, plan).values())
@@ -145,14 +155,16 @@ class ReturningPods:
         folder = self._folder(workload.uid)
         container = RestoreContainer(workload.uid, self._places)
         await container.waits()
-        plan = plans.read_plan(folder)
-        if plan is None:
+        plan = await asyncio.to_thread(self._plan, workload.uid)
+        if plan is None or (plan.decision == FAIL and not any(_results(folder, plan).values())):
+            await asyncio.to_thread(self._clear, workload.uid)
+            await container.waits()
             plan = await self._prepare(workload, images, restore_facts)
             await asyncio.to_thread(plans.write_plan, folder, plan)
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
-        await asyncio.to_thread(container.decide, RESTORE, plan.why)
+        await container.decide(RESTORE, plan.why)
         results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
@@ -198,6 +210,7 @@ class ReturningPods:
             fallback=FAIL if fails else COLD,
             containers=containers,
             skip=tuple(done),
+            sandbox=await asyncio.to_thread(self._sandbox, workload.uid),
         )
 
     async def _end_waiting(self, workload: WorkloadRef, decision: str, why: str) -> None:
@@ -206,38 +219,69 @@ class ReturningPods:
         if pod is None or RESTORES not in pod.metadata.annotations:
             return  # it has nothing that waits
         folder = self._folder(workload.uid)
-        plan = plans.read_plan(folder)
-        if plan is not None and plan.decision == RESTORE and _complete(folder, plan) is not None:
+        plan = await asyncio.to_thread(self._plan, workload.uid)
+        if plan is None:
+            await asyncio.to_thread(self._clear, workload.uid)
+        elif plan.decision == RESTORE and _complete(folder, plan) is not None:
             await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
             return
         planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
-        await asyncio.to_thread(plans.write_plan, folder, Plan(decision, why, containers=planned))
-        await self._unless_ended(workload, self._decide(workload, decision, why))
+        decided = Plan(decision, why, containers=planned, sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
+        await asyncio.to_thread(plans.write_plan, folder, decided)  # its restore container may have ended before
+        await self._unless_ended(workload, self._decide(workload, decided))
 
-    async def _decide(self, workload: WorkloadRef, decision: str, why: str) -> None:
+    async def _decide(self, workload: WorkloadRef, plan: Plan) -> None:
         container = RestoreContainer(workload.uid, self._places)
         await container.waits()
-        await asyncio.to_thread(container.decide, decision, why)
+        decided = plan._replace(sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
+        await asyncio.to_thread(plans.write_plan, self._folder(workload.uid), decided)
+        await container.decide(plan.decision, plan.why)
 
     async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
         """Do what needs the pod.
 
         Raises:
+            OvertakenError: another order for it came.
             RestoreError: it ended before.
         """
+        if earlier := self._doing.get(workload.uid):
+            earlier.cancel()
         doing = asyncio.create_task(work, name=f"return of pod {workload.uid}")
+        self._doing[workload.uid] = doing
         ended = asyncio.create_task(self._pods.ended(workload.uid), name=f"end of pod {workload.uid}")
         try:
             await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
             is_done = doing.done()
+            is_overtaken = doing.cancelled()
         finally:
             for task in (doing, ended):
                 task.cancel()
             await asyncio.gather(doing, ended, return_exceptions=True)
+            if self._doing.get(workload.uid) is doing:
+                del self._doing[workload.uid]
+        if is_overtaken:
+            raise OvertakenError("another order for the pod has come meanwhile")
         if not is_done:
             ended.result()
             raise RestoreError("the pod ended before it had come back")
         doing.result()
+
+    def _plan(self, pod_uid: str) -> Plan | None:
+        """What was decided for the pod as it runs now; None where nothing was."""
+        plan = plans.read_plan(self._folder(pod_uid))
+        if plan is None or not plan.sandbox or (sandbox := self._bundles.sandbox_id(pod_uid)) is None:
+            return plan
+        return plan if plan.sandbox == sandbox else None
+
+    def _sandbox(self, pod_uid: str) -> str:
+        return self._bundles.sandbox_id(pod_uid) or ""
+
+    def _clear(self, pod_uid: str) -> None:
+        """Nothing that was found out about the pod in an earlier sandbox counts in this one."""
+        detach_below(str(self._logs / pod_uid))
+        shutil.rmtree(self._folder(pod_uid), ignore_errors=True)
+        with contextlib.suppress(RestoreError):  # nothing of it is mounted: nothing is left there
+            RestoreContainer(pod_uid, self._places).forget_run()
 
     def _folder(self, pod_uid: str) -> str:
         return plans.pod_folder(str(self._state), pod_uid)

@@ -1,22 +1,26 @@
 """What the agent says to a pod's restore container, by files in the volume that they share.
 
 The kubelet mounts that volume before it starts the container; what is written before lies below the mount, unseen. So
-the agent waits for the file `waiting`, which the container writes. The pod's own processes may reach the volume, too,
+the agent waits for the file `waiting`, which the container writes. The volume outlives the container, and a sandbox
+that is made anew: each run of the container writes its own number there, and a decision is for that run alone. The pod's own processes may reach the volume, too,
 if its author mounts it: no link in it is followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 from typing import Self
 
+from asyncinotify import Inotify, Mask
+
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.files import appears
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_VOLUME
-from cedana_sched.runtime.wait import DECISION, PROGRESS, WAITING
+from cedana_sched.runtime.wait import ALIVE, DECISION, PROGRESS, TAKEN, WAITING
 
 _VOLUMES = "volumes/kubernetes.io~empty-dir"
 _READY = "plugins/kubernetes.io~empty-dir/{volume}/ready"
@@ -36,18 +40,83 @@ class RestoreContainer:
         await appears(self._mounted)
         await appears(self._volume / WAITING)
 
-    def decide(self, decision: str, why: str) -> None:
-        """End it: `restore` and `cold` let the pod go on.
+    async def decide(self, decision: str, why: str) -> None:
+        """End it: `restore` and `cold` let the pod go on. Returns when the container that runs has taken it.
 
         Raises:
             RestoreError: the volume is gone, and so is the pod.
         """
-        name = f".{DECISION}.{secrets.token_hex(8)}"
+        with Inotify() as inotify:
+            try:
+                inotify.add_watch(self._volume, Mask.CREATE | Mask.MOVED_TO | Mask.ONLYDIR | Mask.DONT_FOLLOW)
+            except OSError as error:
+                raise self._gone(error) from error
+            told = None
+            while not self._has_taken(number := self._number()):
+                if number != told:  # the first one, or another run, which knows nothing of it
+                    self._write_decision(number, decision, why)
+                    told = number
+                if not number:
+                    return
+                await inotify.get()
+
+    def forget_run(self) -> None:
+        """A run that has ended, before the pod's sandbox was made anew, does not wait any more.
+
+        Raises:
+            RestoreError: the volume is gone, and so is the pod.
+        """
+        number = self._number()
+        stale = [DECISION, *([WAITING, f"{TAKEN}.{number}"] if self._has_taken(number) else [])]
         with self._open_volume() as volume:
-            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=volume.number)
+            for name in stale:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=volume.number)
+
+    def _number(self) -> str:
+        """Of the container's run; empty for one of an earlier version, which does not say that it has taken one."""
+        with self._open_volume() as volume:
+            try:
+                file = os.open(WAITING, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=volume.number)
+            except OSError:
+                return ""
+            with os.fdopen(file, "rb") as opened:
+                text = opened.read(64).decode(errors="replace") if stat.S_ISREG(os.fstat(file).st_mode) else ""
+        return text if text.isalnum() else ""
+
+    def _write_decision(self, number: str, decision: str, why: str) -> None:
+        name = f"{DECISION}.{number}" if number else DECISION
+        hidden = f".{DECISION}.{secrets.token_hex(8)}"
+        with self._open_volume() as volume:
+            file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=volume.number)
             with os.fdopen(file, "w", encoding="utf-8") as written:
                 written.write(f"{decision}\n{why}\n")
-            os.rename(name, DECISION, src_dir_fd=volume.number, dst_dir_fd=volume.number)
+            os.rename(hidden, name, src_dir_fd=volume.number, dst_dir_fd=volume.number)
+
+    def _has_taken(self, number: str) -> bool:
+        """Whether this run of the container has ended with a decision."""
+        if not number:
+            return False
+        with self._open_volume() as volume:
+            try:
+                os.stat(f"{TAKEN}.{number}", dir_fd=volume.number, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def show_life(self) -> None:
+        """Have it know that somebody is here.
+
+        Raises:
+            RestoreError: the volume is gone, or not mounted yet.
+        """
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with self._open_volume() as volume:
+            try:
+                with os.fdopen(os.open(ALIVE, flags, 0o644, dir_fd=volume.number), "wb") as file:
+                    file.write(b"\n")
+            except OSError as error:
+                raise RestoreError(f"the restore container's {ALIVE} is not what it should be: {error}") from error
 
     def tell(self, line: str) -> None:
         """Have it print a line, if it waits.
@@ -69,7 +138,11 @@ class RestoreContainer:
         try:
             return _Folder(os.open(self._volume, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW))
         except OSError as error:
-            raise RestoreError(f"the pod's volume {RESTORE_VOLUME} is not there: {error.strerror}") from error
+            raise self._gone(error) from error
+
+    @staticmethod
+    def _gone(error: OSError) -> RestoreError:
+        return RestoreError(f"the pod's volume {RESTORE_VOLUME} is not there: {error.strerror}")
 
 
 class _Folder:

@@ -21,14 +21,14 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> None:
     """Fill a volume of a pod whose containers do not run yet, by the name under which it travelled.
 
-    Done twice, it is as if done once.
+    What a run of the same pod has left there, before its sandbox was made anew, goes. Done twice, it is as if done once.
 
     Raises:
         RestoreError: the pod has no such volume, or the archive cannot be laid.
     """
     folder = await asyncio.to_thread(_folder, pod_uid, name, places)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cedana_sched.runtime.layer", str(archive), str(folder),
+        sys.executable, "-m", "cedana_sched.runtime.layer", "--instead", str(archive), str(folder),
         stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     _, said = await process.communicate()
