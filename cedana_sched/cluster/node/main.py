@@ -23,6 +23,7 @@ from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
+from cedana_sched.cluster.node.returning.life import show_life
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.kube.client import Api
@@ -70,6 +71,7 @@ class _Agent:
 
     def __init__(self, api: Api, node: str, configuration: AgentConfiguration, installed: Installed) -> None:
         places = Places(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
+        self._places = places
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
@@ -101,8 +103,8 @@ class _Agent:
             await self._pods.mirror.synced.wait()
             group.create_task(self._feed.run(), name="orders")
             await self._feed.synced()
-            await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
             await self._forget()
+            group.create_task(show_life(self._pods.mirror, self._places), name="signs of life")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_port))
             log.info("agent serves", pods=len(self._pods.mirror))
             ready()
@@ -125,6 +127,8 @@ class _Agent:
             self._own_grace.begins(now, self._deletions)
 
     async def _forget(self) -> None:
+        await self._feed.synced()  # who does not know what is under way removes nothing
+        await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
         await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
 
     async def _deleted(self, pod: Pod) -> None:

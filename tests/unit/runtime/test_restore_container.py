@@ -50,7 +50,9 @@ def _started(volume: Path, *patience: str) -> subprocess.Popen[str]:
         ("else", 1, "not started: the decision 'else' is not known: generation 3"),
     ],
 )
-def test_it_ends_as_the_agent_decides(volume: Path, agent: RestoreContainer, decision: str, status: int, said: str) -> None:
+def test_it_ends_as_the_agent_decides(
+    volume: Path, agent: RestoreContainer, decision: str, status: int, said: str
+) -> None:
     with _started(volume) as process:
         asyncio.run(agent.waits())
         agent.tell("40 % fetched")
@@ -128,9 +130,7 @@ def test_it_waits_for_nobody_only_so_long(volume: Path) -> None:
     with _started(volume, "0.2") as process:
         out, _ = process.communicate(timeout=30)
     assert process.returncode == SILENT
-    assert out.splitlines()[-1] == (
-        "no sign of this node's agent for 0.2 s: does it run? Ending, to be started again"
-    )
+    assert out.splitlines()[-1] == ("no sign of this node's agent for 0.2 s: does it run? Ending, to be started again")
 
 
 def test_signs_of_the_agent_are_seen(volume: Path, agent: RestoreContainer) -> None:

@@ -1,0 +1,28 @@
+"""What is mounted over a folder that somebody watches tells him nothing: so the table of mounts is watched, too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cluster.node.returning.files import appears
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+async def test_a_file_in_a_volume_that_is_mounted_after_the_first_look_is_found(tmp_path: Path) -> None:
+    """After a reboot the volume's folder is there before the kubelet mounts it anew."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    waiting = asyncio.create_task(appears(volume / "waiting", Path("/proc/self/mounts")))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "late", volume], check=True)
+    try:
+        (volume / "waiting").touch()
+        async with asyncio.timeout(10):
+            await waiting
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", volume], check=True)
