@@ -8,13 +8,19 @@ survive: after a restart of the agent nobody is remembered, and a thaw is obeyed
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from cedana_sched.agent.runtime import RunningWorkload, WorkloadRuntime
-from cedana_sched.model.errors import SnapshotError
+from cedana_sched.model.errors import RetryableError, SnapshotError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
+
+Tree = tuple[str, int]
+"""A container's name, and its first process."""
 
 CHECKPOINTS_REMEMBERED = 10_000
 """Of those that are over; a freeze that comes later than so many others is not recognised as late."""
@@ -22,6 +28,10 @@ CHECKPOINTS_REMEMBERED = 10_000
 
 class CheckpointOverError(SnapshotError):
     """The checkpoint was called off, or has ended: nothing is frozen for it any more."""
+
+
+class WorkloadRestartedError(SnapshotError, RetryableError):
+    """A container of it ended, or was started, while it was being frozen: it runs on, as whatever it is then."""
 
 
 class FrozenWorkloads:
@@ -32,6 +42,7 @@ class FrozenWorkloads:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._frozen_by: dict[str, str] = {}
         self._frozen_at: dict[str, float] = {}
+        self._frozen_as: dict[str, frozenset[Tree]] = {}
         self._over: dict[str, None] = {}
 
     def frozen_at(self, checkpoint_uid: str) -> float:
@@ -54,6 +65,7 @@ class FrozenWorkloads:
         Raises:
             CheckpointOverError: nobody wants that any more.
             FreezerError: it did not freeze in time, and runs on.
+            WorkloadRestartedError: it is not what it was a moment ago, and runs on.
         """
         async with self._turn(workload):
             if self.is_over(checkpoint_uid):
@@ -62,9 +74,26 @@ class FrozenWorkloads:
             if running is not None:
                 began = time.time()
                 await asyncio.to_thread(freezer.freeze_together, running.freezers)
+                await self._refuse_if_restarted(workload, running)
+                self._frozen_as[workload.uid] = trees_of(running)
                 self._frozen_by[workload.uid] = checkpoint_uid
                 self._frozen_at.setdefault(checkpoint_uid, began)
             return running
+
+    def is_as_frozen(self, workload: WorkloadRef, running: RunningWorkload) -> bool:
+        """Whether these are the processes that were frozen; True if that was before this agent's time."""
+        return self._frozen_as.get(workload.uid, trees_of(running)) == trees_of(running)
+
+    async def _refuse_if_restarted(self, workload: WorkloadRef, running: RunningWorkload) -> None:
+        """A container that has gone counts as frozen; the one that takes its place would run on beside the dump."""
+        now = await self._runtime.running(workload)
+        if now is not None and trees_of(now) == trees_of(running):
+            return
+        await asyncio.to_thread(freezer.thaw_together, running.freezers)
+        raise WorkloadRestartedError(
+            f"a container of {workload.name} was being restarted when it was to be frozen",
+            remedy="it is tried again with what runs then",
+        )
 
     async def thaw(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
         """Let it run on, also if it was to end, unless another checkpoint has frozen it meanwhile."""
@@ -94,5 +123,21 @@ class FrozenWorkloads:
 
     def _forget(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
         self._frozen_at.pop(checkpoint_uid, None)
+        if self._frozen_by.get(workload.uid, checkpoint_uid) == checkpoint_uid:
+            self._frozen_as.pop(workload.uid, None)
         if self._frozen_by.get(workload.uid) == checkpoint_uid:
             del self._frozen_by[workload.uid]
+
+
+def trees_of(running: RunningWorkload) -> frozenset[Tree]:
+    """Which processes a workload is."""
+    return frozenset((container.name, container.root_pid) for container in running.containers)
+
+
+def memory_of(running: RunningWorkload) -> int:
+    """Bytes that its processes have in memory; what several of them share counts for each."""
+    pages = 0
+    for pid in (pid for cgroup in running.freezers for pid in freezer.members(cgroup)):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

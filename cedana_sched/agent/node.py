@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +15,9 @@ from typing import Self
 
 import structlog
 
+from cedana_sched.agent.budget import DumpBudget
 from cedana_sched.agent.captures import Captures
-from cedana_sched.agent.frozen import FrozenWorkloads
+from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
 from cedana_sched.agent.prefetching import Prefetching
@@ -55,6 +55,8 @@ class NodeAgent:
         cache_bytes: int = CACHE_BYTES,
         state_directory: Path,
         launcher: tuple[str, ...] = (),
+        reserve: float = 0.0,
+        budget: DumpBudget | None = None,
     ) -> None:
         """An agent that is at home in `state_directory`.
 
@@ -67,6 +69,8 @@ class NodeAgent:
             state_directory: CRIU's logs and staged snapshots; with a `launcher` the same path for CRIU and the agent.
             launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
                 `nsenter --mount=/proc/1/ns/mnt --`.
+            reserve: share of the disk that staged snapshots leave free.
+            budget: how much is dumped at once.
         """
         self._launcher = launcher
         self._toolchain = toolchain
@@ -78,10 +82,11 @@ class NodeAgent:
         self._work = state_directory / "captures"
         self._threads = StoreThreads()
         self._garbage = Garbage(self._store, self._threads)
-        staging = Staging(state_directory / "staged", toolchain.version)
+        staging = Staging(state_directory / "staged", toolchain.version, reserve)
         self._prefetching = Prefetching(self._store, self._threads)
         self._returns = Returns(runtime, self._store, staging, self._threads, self._prefetching.begin)
         self._frozen = FrozenWorkloads(runtime)
+        self._budget = budget or DumpBudget()
         self._captures = Captures(toolchain, self._work)
 
     async def __aenter__(self) -> Self:
@@ -128,9 +133,11 @@ class NodeAgent:
             case orders.Freeze():
                 return await self._freeze(order)
             case orders.Kill():
+                self._budget.give_back(order.checkpoint_uid)
                 is_dead = await self._frozen.kill(order.checkpoint_uid, order.workload, insist=order.insist)
                 return orders.Killed(order.checkpoint_uid, doomed=not is_dead)
             case orders.Resume():
+                self._budget.give_back(order.checkpoint_uid)
                 await self._frozen.thaw(order.checkpoint_uid, order.workload)
                 return orders.Resumed(order.checkpoint_uid)
             case orders.Abort():
@@ -153,19 +160,37 @@ class NodeAgent:
         uid = order.checkpoint_uid
         if obstacle := await self._obstacle(order.workload):
             return orders.CheckpointFailed(uid, obstacle)
+        if not order.in_gang and not await self._has_turn(order):
+            return orders.CheckpointFailed(uid, "the checkpoint was called off")
+        running = None
         try:
             running = await self._frozen.freeze(uid, order.workload)
         except CedanaSchedError as error:
             return orders.CheckpointFailed(uid, str(error), retryable=True)
+        finally:
+            if running is None:
+                self._budget.give_back(uid)
         if running is None:
-            await self._end_is_known(order.workload)
-            return orders.CheckpointFailed(uid, f"{order.workload.name} has no processes any more")
+            return await self._gone(uid, order.workload, "has no processes any more")
         return orders.Frozen(uid)
 
-    async def _end_is_known(self, workload: WorkloadRef) -> None:
+    async def _has_turn(self, order: orders.Freeze | orders.Dump) -> bool:
+        """Wait until it may be dumped; False: it was called off meanwhile."""
+        if self._frozen.is_over(order.checkpoint_uid):
+            return False
+        running = await self._runtime.running(order.workload)
+        size = await asyncio.to_thread(memory_of, running) if running is not None else 0
+        return await self._budget.take(order.checkpoint_uid, size, order.timeout_seconds)
+
+    async def _gone(self, uid: str, workload: WorkloadRef, why: str) -> orders.CheckpointFailed:
+        """Nothing of it runs: it has ended, or is being started again, and then another attempt finds it."""
+        is_over = True
         if isinstance(self._runtime, KnowsEnds):
-            with contextlib.suppress(TimeoutError):  # its containers are started again: not an end
+            try:
                 await asyncio.wait_for(self._runtime.ended(workload), END_KNOWN_SECONDS)
+            except TimeoutError:
+                is_over = False
+        return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over)
 
     async def _obstacle(self, workload: WorkloadRef) -> str | None:
         """What could not be dumped or continued, if it shows from outside: such a workload is not stopped in vain."""
@@ -194,9 +219,22 @@ class NodeAgent:
     async def _dump(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
         uid = order.checkpoint_uid
         await self._captures.none_of_before()
+        try:
+            async for outcome in self._dump_in_turn(order):
+                yield outcome
+        finally:
+            self._budget.give_back(uid)
+
+    async def _dump_in_turn(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
+        uid = order.checkpoint_uid
+        has_turn = await self._has_turn(order)
         running = await self._runtime.running(order.workload)
-        if running is None or self._frozen.is_over(uid):
+        if running is None or not has_turn or self._frozen.is_over(uid):
             yield orders.CheckpointFailed(uid, f"{order.workload.name} is not there to be dumped any more")
+            return
+        if not self._frozen.is_as_frozen(order.workload, running):
+            why = f"a container of {order.workload.name} was restarted after it had been frozen"
+            yield orders.CheckpointFailed(uid, why, retryable=True)
             return
         async for report in self._captures.run(self._request(order, running)):
             match report:
@@ -228,6 +266,7 @@ class NodeAgent:
     async def _abort(self, order: orders.Abort) -> orders.Outcome:
         uid = order.checkpoint_uid
         self._frozen.close(uid)
+        self._budget.give_back(uid)
         await self._captures.stop(uid)
         await self._frozen.thaw(uid, order.workload)
         try:

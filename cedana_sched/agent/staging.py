@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from cedana_sched.agent.facts import compatibility
+from cedana_sched.agent.room import Room
 from cedana_sched.model.errors import IncompatibleError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store.reader import Progress
@@ -23,8 +24,16 @@ class Staging:
     UID.facts   what the runtime wants back, as JSON; written last, so that what has it is whole
     """
 
-    def __init__(self, directory: Path, criu_version: str) -> None:
+    def __init__(self, directory: Path, criu_version: str, reserve: float = 0.0) -> None:
+        """Below `directory`.
+
+        Args:
+            directory: made when it is missing.
+            criu_version: of the CRIU that continues them.
+            reserve: share of the filesystem that stays free; see `Room`.
+        """
         self._directory = directory
+        self._room = Room(directory, reserve)
         self._criu_version = criu_version
 
     def stage(
@@ -40,6 +49,7 @@ class Staging:
 
         Raises:
             IncompatibleError: this machine cannot continue it; says why.
+            NoRoomError: it would fill this machine's disk; nothing was written.
             StoreError: it cannot be read, or what was read is damaged.
         """
         reader = store.open_snapshot(snapshot)
@@ -51,8 +61,9 @@ class Staging:
             )
         target = self.images(restore_uid)
         self.remove(restore_uid)
-        target.mkdir(parents=True)
-        reader.stage(target, progress)
+        with self._room.taken(reader.manifest, progress) as taking:
+            target.mkdir(parents=True)
+            reader.stage(target, taking)
         self._facts(restore_uid).write_bytes(msgspec.json.encode(reader.manifest.metadata.runtime))
 
     def images(self, restore_uid: str) -> Path:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from cedana_sched.agent.budget import DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
@@ -59,6 +60,13 @@ class CoordinatorConfiguration(ComponentConfiguration):
     lease: LeaseConfiguration = LeaseConfiguration()
 
 
+class DumpsConfiguration(Written):
+    """How much may be dumped at once on one node; see `DumpBudget`."""
+
+    at_once: Annotated[int, Field(ge=1)] = DUMPS_AT_ONCE
+    memory_bytes: Annotated[int, Field(ge=1)] = DUMPS_MEMORY_BYTES
+
+
 class AgentConfiguration(ComponentConfiguration):
     """`agent.json`."""
 
@@ -73,6 +81,10 @@ class AgentConfiguration(ComponentConfiguration):
     kubelet: Path = Path("/var/lib/kubelet")
     cache_bytes: Annotated[int, Field(ge=0)] = CACHE_BYTES
     """The most that copies of page fingerprints may take in `data`; 0 keeps none, and fetches them while frozen."""
+    staging_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.16
+    """Share of the filesystem of `data` that staged snapshots leave free: more than what the kubelet evicts pods for,
+    which is 10 % of its own and 15 % of the images' by default."""
+    dumps: DumpsConfiguration = DumpsConfiguration()
     hold_port: Port = 10352
     """Where preStop hooks ask, on the loopback address only."""
     operations_port: Port = 10351

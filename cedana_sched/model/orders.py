@@ -16,10 +16,16 @@ from cedana_sched.model.records import Transfer
 
 
 class Freeze(msgspec.Struct, frozen=True, tag=True):
-    """Stop the workload where it is: `Frozen`, or `CheckpointFailed`."""
+    """Stop the workload where it is: `Frozen`, or `CheckpointFailed`.
+
+    It runs on until its dump may begin at once; a member of a gang is stopped without regard to that.
+    """
 
     checkpoint_uid: str
     workload: WorkloadRef
+    in_gang: bool = False
+    timeout_seconds: float | None = None
+    """As of `Dump`: who has less time left comes first."""
 
 
 class Dump(msgspec.Struct, frozen=True, tag=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from cedana_sched import __version__
+from cedana_sched.agent.budget import DumpBudget, DumpMetrics
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.cluster.configuration import AgentConfiguration
@@ -85,6 +86,8 @@ class _Agent:
             cache_bytes=configuration.cache_bytes,
             state_directory=data,
             launcher=ENTER_HOST,
+            reserve=configuration.staging_reserve,
+            budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
         )
         self._pre_stop = PreStopServer(self._pods.with_token, self._runtime.deleted, self._pods.released)
         self._own_grace = OwnGrace(self._pods.released, self._runtime.kill)

@@ -71,6 +71,11 @@ class NodePods:
         await self.mirror.synced.wait()
         await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
 
+    async def over(self, uid: str) -> None:
+        """The same, or one of its containers has crashed so often that the kubelet takes its time to start it again."""
+        await self.mirror.synced.wait()
+        await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
+
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         """See `KnowsPeers`: a pod has the owner that controls it. Asks the API server for each address.
 
@@ -130,6 +135,11 @@ def _may_be_preempted(pod: Pod) -> bool:
     """Whether its deletion may be a preemption that nobody has told us of yet."""
     asks = pod.metadata.annotations.get(names.ASKS)
     return asks == names.ASKS_ALWAYS or (asks == names.ASKS_IF_EVICTED and pod.is_evicted)
+
+
+def _backs_off(pod: Pod) -> bool:
+    waiting = (status.state.get("waiting", {}) for status in pod.status.container_statuses)
+    return any(one.get("reason") == "CrashLoopBackOff" for one in waiting)
 
 
 def _is_let_go(pod: Pod | None) -> bool:

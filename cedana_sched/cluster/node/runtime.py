@@ -49,8 +49,8 @@ class PodReturns(Protocol):
 class KnownPods(Protocol):
     """What the API server says of pods."""
 
-    async def ended(self, uid: str) -> None:
-        """Return when it knows that this pod has finished, or is no more."""
+    async def over(self, uid: str) -> None:
+        """Return when it knows that nothing of this pod runs, nor will in the next moment."""
         ...
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
@@ -116,7 +116,7 @@ class PodRuntime:
 
     async def ended(self, workload: WorkloadRef) -> None:
         """See `KnowsEnds`."""
-        await self._known.ended(workload.uid)
+        await self._known.over(workload.uid)
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         """See `KnowsPeers`."""

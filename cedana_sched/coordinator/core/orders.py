@@ -28,11 +28,11 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) ->
     """
     uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
     silent = checkpoint.unconfirmed
+    left = max(checkpoint.deadline - now, 0.0)
     if step is CheckpointStep.FREEZING or (again and step is CheckpointStep.FROZEN):
-        return Freeze(uid, workload)
+        return Freeze(uid, workload, checkpoint.gang is not None, left)
     if step is CheckpointStep.DUMPING or (again and step is CheckpointStep.COMMITTED):
         policy = checkpoint.policy
-        left = max(checkpoint.deadline - now, 0.0)
         return Dump(uid, workload, checkpoint.identity, policy.compression, checkpoint.reason, checkpoint.adapter, left)
     if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
         return Kill(uid, workload) if checkpoint.stops else Resume(uid, workload)

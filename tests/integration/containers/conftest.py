@@ -41,7 +41,7 @@ class NoReturns:
 class NobodyKnows:
     """There is no API server to hear of the end of a pod."""
 
-    async def ended(self, uid: str) -> None: ...
+    async def over(self, uid: str) -> None: ...
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         return None

@@ -45,9 +45,13 @@ async def test_answer_waits_until_the_owner_knows(tmp_path: Path) -> None:
     _assert_ended(await asyncio.wait_for(freezing, 10))
 
 
-async def test_answer_comes_though_the_owner_never_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_workload_whose_owner_knows_of_no_end_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node, "END_KNOWN_SECONDS", 0.01)
-    _assert_ended(await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 10))
+    outcome = await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 10)
+    assert isinstance(outcome, CheckpointFailed)
+    assert outcome.retryable, "its containers are being started again: another attempt finds them"
 
 
 async def test_answer_comes_at_once_where_nobody_has_to_be_told(tmp_path: Path) -> None:

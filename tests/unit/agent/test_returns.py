@@ -44,13 +44,15 @@ class Bench:
         self.returns = Returns(self.runtime, self.store, self.staging, self.threads)
 
     def commit(self, checkpoint_uid: str = "c1") -> None:
-        here = compatibility("4.2.1")
         with self.store.begin(MD, checkpoint_uid=checkpoint_uid) as writer:
             with writer.open_stream("inventory.img") as stream:
                 stream.write(b"images")
-            writer.commit(
-                SnapshotMetadata(checkpoint_uid=checkpoint_uid, compatibility=here, taken_at=1.0, runtime=FACTS)
-            )
+            writer.commit(self.metadata(checkpoint_uid))
+
+    @staticmethod
+    def metadata(checkpoint_uid: str) -> SnapshotMetadata:
+        here = compatibility("4.2.1")
+        return SnapshotMetadata(checkpoint_uid=checkpoint_uid, compatibility=here, taken_at=1.0, runtime=FACTS)
 
 
 @pytest.fixture

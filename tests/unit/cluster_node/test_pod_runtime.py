@@ -22,7 +22,7 @@ class Returns:
         self.asked: list[tuple[Any, ...]] = []
         self.awaited: list[str] = []
 
-    async def ended(self, uid: str) -> None:
+    async def over(self, uid: str) -> None:
         self.awaited.append(uid)
 
     async def peer(self, *arguments: Any) -> str | None:

@@ -1,0 +1,105 @@
+"""Room for staged snapshots: asked for before the first byte, so that no return ever brings a node into pressure.
+
+The kubelet evicts pods when less than 10 % of its filesystem is free, or 15 % of the images' (`evictionHard`, its
+defaults), or 5 % of the inodes. A staged snapshot lies on one of the two. What is left has to stay above that, with a
+margin, also when several snapshots are staged at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cedana_sched.model.errors import RestoreError, RetryableError
+from cedana_sched.model.manifest import ZERO_CHUNK, Manifest
+from cedana_sched.store.reader import Progress
+
+RESERVE = 0.16
+"""Share of the filesystem that stays free: the kubelet's higher threshold, and a margin."""
+RESERVED_INODES = 0.06
+_GIB = 1 << 30
+_LAID_AGAIN = ("rootfs.tar", "volumes/")
+"""Archives whose files are laid into the new containers, beside themselves."""
+
+
+class NoRoomError(RestoreError, RetryableError):
+    """This node has no room for the snapshot now: another one may have, or this one later."""
+
+
+class Room:
+    """What one folder's filesystem has room for. Any thread may ask.
+
+    Args:
+        folder: what is staged lies there; it need not exist yet.
+        reserve: share of the filesystem that is never taken.
+        look: asks the filesystem.
+    """
+
+    def __init__(
+        self, folder: Path, reserve: float = RESERVE, look: Callable[[Path], os.statvfs_result] = os.statvfs
+    ) -> None:
+        self._folder = folder
+        self._reserve = reserve
+        self._look = look
+        self._lock = threading.Lock()
+        self._promised: dict[object, int] = {}
+
+    @contextlib.contextmanager
+    def taken(self, manifest: Manifest, progress: Progress | None = None) -> Iterator[Progress]:
+        """Room for a snapshot inside the block; whoever writes it calls what is given as its own `progress`.
+
+        Raises:
+            NoRoomError: there is too little; nothing was written.
+        """
+        needed, token = needed_bytes(manifest), object()
+        with self._lock:
+            self._refuse(manifest, needed)
+            self._promised[token] = needed
+
+        def passed_on(done: int, total: int) -> None:
+            with self._lock:
+                self._promised[token] = max(0, needed - done)  # what is written shows in the filesystem
+            if progress is not None:
+                progress(done, total)
+
+        try:
+            yield passed_on
+        finally:
+            with self._lock:
+                del self._promised[token]
+
+    def _refuse(self, manifest: Manifest, needed: int) -> None:
+        place = next(parent for parent in (self._folder, *self._folder.parents) if parent.exists())
+        found = self._look(place)
+        reserved = int(found.f_blocks * found.f_frsize * self._reserve)
+        promised = sum(self._promised.values())
+        free = found.f_bavail * found.f_frsize - reserved - promised
+        if needed > free:
+            raise NoRoomError(
+                f"{manifest.ref} needs {needed / _GIB:.1f} GiB below {self._folder}, and {max(0, free) / _GIB:.1f} GiB"
+                f" are free beyond the {reserved / _GIB:.1f} GiB that stay free for the kubelet"
+                + (f" and the {promised / _GIB:.1f} GiB that are being staged" if promised else ""),
+                remedy="free space on this node, or have the pod scheduled to another one",
+            )
+        inodes = found.f_favail - int(found.f_files * RESERVED_INODES) if self._reserve else found.f_favail
+        if found.f_files and len(manifest.streams) > inodes:
+            raise NoRoomError(
+                f"{manifest.ref} needs {len(manifest.streams)} files below {self._folder}, and {max(0, inodes)} inodes"
+                " are free beyond those that stay free for the kubelet",
+                remedy="remove files on this node, or have the pod scheduled to another one",
+            )
+
+
+def needed_bytes(manifest: Manifest) -> int:
+    """What a staged snapshot takes on disk: holes take nothing, what is laid from archives lies there twice."""
+    needed = 0
+    for stream in manifest.streams:
+        chunks, lengths = array("I", stream.segments.chunks), array("Q", stream.segments.lengths)
+        size = sum(length for chunk, length in zip(chunks, lengths, strict=True) if chunk != ZERO_CHUNK)
+        is_laid_again = stream.name.endswith(_LAID_AGAIN[0]) or stream.name.startswith(_LAID_AGAIN[1])
+        needed += size * 2 if is_laid_again else size
+    return needed

@@ -1,0 +1,89 @@
+"""A snapshot is laid on a node only where that leaves the node more than the kubelet evicts pods for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.room import NoRoomError, Room, needed_bytes
+from cedana_sched.model import orders
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.manifest import Manifest
+from tests.unit.agent.test_returns import MD, STAGE, Bench
+
+BLOCK = 4096
+
+
+def disk(free: int, blocks: int = 100_000, inodes: int = 1_000, free_inodes: int = 1_000) -> os.statvfs_result:
+    """A filesystem with so many bytes free for us."""
+    return os.statvfs_result(
+        (BLOCK, BLOCK, blocks, free // BLOCK, free // BLOCK, inodes, free_inodes, free_inodes, 0, 255)
+    )
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Of 64 KiB of data and a hole, beside a volume of 8 KiB."""
+    bench = Bench(tmp_path)
+    with bench.store.begin(MD, checkpoint_uid="c1") as writer:
+        for name, content in (
+            ("pages-1.img", os.urandom(65536) + bytes(1 << 22)),
+            ("volumes/data.tar", os.urandom(8192)),
+        ):
+            with writer.open_stream(name) as stream:
+                stream.write(content)
+        writer.commit(bench.metadata("c1"))
+    return bench.store.open_snapshot(SnapshotRef(MD, 1)).manifest
+
+
+NEEDED = 65536 + 2 * 8192
+
+
+def test_holes_need_nothing_and_volumes_lie_there_twice(manifest: Manifest) -> None:
+    assert needed_bytes(manifest) == NEEDED
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-BLOCK, False)])
+def test_the_reserve_stays_free(manifest: Manifest, tmp_path: Path, spare: int, fits: bool) -> None:
+    reserve = int(100_000 * BLOCK * 0.25)
+    room = Room(tmp_path / "not/there/yet", 0.25, lambda _: disk(NEEDED + reserve + spare))
+    if fits:
+        with room.taken(manifest):
+            return
+    with pytest.raises(NoRoomError, match=r"default/md.* needs 0\.0 GiB below .* stay free for the kubelet"):
+        with room.taken(manifest):
+            raise AssertionError("it was let in")
+
+
+def test_several_at_once_do_not_fill_it_together(manifest: Manifest, tmp_path: Path) -> None:
+    free = NEEDED + BLOCK
+    room = Room(tmp_path, 0.0, lambda _: disk(free))
+    with room.taken(manifest) as taking:
+        with pytest.raises(NoRoomError, match="that are being staged"), room.taken(manifest):
+            raise AssertionError("it was let in")
+        taking(NEEDED, NEEDED)  # all of it is written, and counted by the filesystem
+        with room.taken(manifest):
+            pass
+    with room.taken(manifest):
+        pass
+
+
+def test_inodes_run_out_too(manifest: Manifest, tmp_path: Path) -> None:
+    room = Room(tmp_path, 0.16, lambda _: disk(1 << 40, free_inodes=61))
+    with pytest.raises(NoRoomError, match="needs 2 files .* and 1 inodes"), room.taken(manifest):
+        raise AssertionError("it was let in")
+
+
+async def test_a_full_node_says_so_and_keeps_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.commit()
+    bench.staging._room = Room(tmp_path, 0.5, lambda _: disk(BLOCK))
+    returns = Returns(bench.runtime, bench.store, bench.staging, bench.threads)
+    failed = await returns.stage(STAGE)
+    assert isinstance(failed, orders.StageFailed)
+    assert failed.retryable
+    assert "GiB that stay free for the kubelet" in failed.why
+    assert not bench.staging.images("r1").exists()
