@@ -6,7 +6,13 @@ import sys
 
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.main import serve
-from cedana_sched.service.process import run, start
+from cedana_sched.service.process import run_in_good_order, start
 
 if __name__ == "__main__":
-    sys.exit(start("agent", AgentConfiguration, lambda configuration: run(lambda: serve(configuration))))
+    sys.exit(
+        start(
+            "agent",
+            AgentConfiguration,
+            lambda configuration: run_in_good_order(lambda told: serve(configuration, told)),
+        )
+    )

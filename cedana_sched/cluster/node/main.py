@@ -15,6 +15,7 @@ from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.draining import Busy, until_drained
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.installation.host import Host
@@ -41,7 +42,13 @@ ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
 """CRIU runs where the containers' mounts are."""
 
 
-async def serve(configuration: AgentConfiguration) -> None:
+async def serve(configuration: AgentConfiguration, told: asyncio.Event) -> None:
+    """Serve the node until `told` to end and nothing is under way that nobody else could finish; see `draining`."""
+    busy: list[Busy] = []
+    await until_drained(told, _serve(configuration, busy), busy)
+
+
+async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
     """Serve the node, for ever, or until its part is to be taken back: then do that, and wait to be ended.
 
     Raises:
@@ -62,6 +69,7 @@ async def serve(configuration: AgentConfiguration) -> None:
             installed = await installation.install(toolchain)
             await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
             agent = _Agent(api, node, configuration, installed)
+            busy.extend(agent.busy)
             await until_told_to_leave(facts, agent.run(awaited.clear), keep_registered(installation))
         await leave(facts, installation)
         await asyncio.Event().wait()
@@ -91,6 +99,7 @@ class _Agent:
         )
         self._pre_stop = PreStopServer(self._pods.with_token, self._runtime.deleted, self._pods.released)
         self._own_grace = OwnGrace(self._pods.released, self._runtime.kill)
+        self.busy: tuple[Busy, ...] = (self._feed, self._pre_stop)
         self._hold_port = configuration.hold_port
         self._deletions: asyncio.TaskGroup | None = None
 

@@ -26,7 +26,7 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
-from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS, Transfer
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS, CheckpointStep, Transfer
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +36,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 
 _SETTLED = {str(step) for step in (*TERMINAL_CHECKPOINT_STEPS, *TERMINAL_RESTORE_STEPS)}
+
+_NOT_BEGUN = {"", str(CheckpointStep.WAITING)}
 
 Perform = Callable[[Order], AsyncIterator[Outcome]]
 
@@ -106,6 +108,15 @@ class OrderFeed:
             for resource, mirror in self._mirrors.items():
                 mirror.subscribe(partial(self._heard, resource))
                 group.create_task(mirror.run(), name=f"orders in {resource.plural}")
+
+    def busy_with(self) -> list[str]:
+        """See `draining.Busy`: a checkpoint that has begun, and is not over."""
+        began = (one for one in self.checkpoints if not one.settled and one.status.step not in _NOT_BEGUN)
+        return [f"checkpoint {one.metadata.namespace}/{one.metadata.name}" for one in began]
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """See `draining.Busy`."""
+        self.checkpoints.subscribe(lambda before, now: changed())  # noqa: ARG005
 
     async def synced(self) -> None:
         """Wait until all that is addressed to this node is known."""

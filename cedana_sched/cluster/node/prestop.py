@@ -45,6 +45,16 @@ class PreStopServer:
         self._deleted = deleted
         self._released = released
         self._longest_seconds = longest_seconds
+        self._held: list[str] = []
+        self._changed: list[Callable[[], None]] = []
+
+    def busy_with(self) -> list[str]:
+        """See `draining.Busy`: a call that breaks is no hold any more."""
+        return [f"hold of {name}" for name in self._held]
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """See `draining.Busy`."""
+        self._changed.append(changed)
 
     @asynccontextmanager
     async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
@@ -70,6 +80,18 @@ class PreStopServer:
             return web.Response(status=404, text="no pod of this node has this token\n")
         uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
         log.info("pod is being deleted", pod=name)
+        self._held.append(name)
+        try:
+            return await self._released_answer(uid, name)
+        finally:
+            self._held.remove(name)
+            asyncio.get_running_loop().call_soon(self._tell_changed)  # the answer goes out first
+
+    def _tell_changed(self) -> None:
+        for changed in self._changed:
+            changed()
+
+    async def _released_answer(self, uid: str, name: str) -> web.Response:
         try:
             async with asyncio.timeout(self._longest_seconds):
                 await self._deleted(uid)

@@ -1,0 +1,62 @@
+"""The end of an agent that another one replaces: what it has begun, it finishes first.
+
+A DaemonSet's rollout ends one agent before it starts the next on that node. Ended in the middle of a dump it would have
+to thaw the workload, and ended in the middle of a preStop call it would let the kubelet end a pod whose snapshot is not
+safe: the kubelet takes a broken call for the hook's end. So after SIGTERM it serves on until nothing of the kind is
+under way. The pod's termination grace period bounds that; returns need no waiting, whoever comes next goes on with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Busy(Protocol):
+    """Something that may be in the middle of what nobody else can finish."""
+
+    def busy_with(self) -> list[str]:
+        """What it is in the middle of, in words; nothing: it may end now."""
+        ...
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have this called whenever that may have changed."""
+        ...
+
+
+async def quiet(parts: Iterable[Busy]) -> None:
+    """Return when none of them is busy."""
+    parts = tuple(parts)
+    changed = asyncio.Event()
+    for part in parts:
+        part.on_change(changed.set)
+    while under_way := [what for part in parts for what in part.busy_with()]:
+        log.info("agent is to end, and finishes first", under_way=under_way)
+        await changed.wait()
+        changed.clear()
+
+
+async def until_drained(told: asyncio.Event, work: Coroutine[Any, Any, None], parts: Iterable[Busy]) -> None:
+    """Do `work` until `told`, and then until no part is busy. What `work` raises is raised."""
+    working = asyncio.create_task(work, name="agent")
+    draining = asyncio.create_task(_drained(told, parts), name="draining")
+    try:
+        await asyncio.wait({working, draining}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        else:
+            draining.result()
+    finally:
+        for task in (working, draining):
+            task.cancel()
+        await asyncio.gather(working, draining, return_exceptions=True)
+
+
+async def _drained(told: asyncio.Event, parts: Iterable[Busy]) -> None:
+    await told.wait()
+    await quiet(parts)
