@@ -1,9 +1,9 @@
 """The end of an agent that another one replaces: what it has begun, it finishes first.
 
-A DaemonSet's rollout ends one agent before it starts the next on that node. Ended in the middle of a dump it would have
-to thaw the workload, and ended in the middle of a preStop call it would let the kubelet end a pod whose snapshot is not
-safe: the kubelet takes a broken call for the hook's end. So after SIGTERM it serves on until nothing of the kind is
-under way. The pod's termination grace period bounds that; returns need no waiting, whoever comes next goes on with them.
+A DaemonSet's rollout ends one agent before it starts the next on that node. Ended in a dump it would have to thaw the
+workload, and ended in a preStop call it would let the kubelet end a pod whose snapshot is not safe: the kubelet takes a
+broken call for the hook's end. So after SIGTERM it serves on until nothing of the kind is under way. The pod's
+termination grace period bounds that; returns need no waiting, whoever comes next goes on with them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -318,3 +320,37 @@ def test_an_order_is_overtaken_by_the_next_one_for_the_same_pod(site: Site) -> N
         await second
 
     asyncio.run(both())
+
+
+ENDS = """
+import signal, sys, time
+def told(number, frame):
+    print(signal.Signals(number).name)
+    if number == signal.SIGTERM:
+        sys.exit()
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, told)
+number = 0
+while True:
+    number += 1
+    print(number)
+    time.sleep(0.02)
+"""
+
+
+def test_a_request_to_end_that_came_while_it_was_frozen_does_not_come_back_with_it(site: Site) -> None:
+    """The kubelet's, where the agent was killed in a hold; any other signal is the program's own."""
+    first = site.node.pod("pod-1")
+    first.run("main", ENDS).await_lines(3)
+    (tree,) = site.freeze(first).containers
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        os.kill(tree.root_pid, number)
+    images = site.take(first)
+
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+
+    again = second.containers["main"]
+    again.await_lines(5)
+    assert "SIGTERM" not in again.lines
+    assert "SIGUSR1" in again.lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,15 @@ async def test_a_file_in_a_volume_that_is_mounted_after_the_first_look_is_found(
     volume.mkdir()
     waiting = asyncio.create_task(appears(volume / "waiting", Path("/proc/self/mounts")))
     await asyncio.sleep(0)
-    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "late", volume], check=True)
+    await _run("mount", "-t", "tmpfs", "late", str(volume))
     try:
         (volume / "waiting").touch()
         async with asyncio.timeout(10):
             await waiting
     finally:
-        await asyncio.to_thread(subprocess.run, ["umount", volume], check=True)
+        await _run("umount", str(volume))
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(*command)
+    assert await process.wait() == 0

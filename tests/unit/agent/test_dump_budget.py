@@ -14,6 +14,7 @@ from cedana_sched.agent.budget import BASE_BYTES, DumpBudget, DumpMetrics
 from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, CaptureRequest
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import Compression
@@ -180,13 +181,13 @@ class Agent:
 
     async def _perform(self, order: orders.Order) -> None:
         async for outcome in self.agent.perform(order):
-            self.outcomes.setdefault(outcome.checkpoint_uid, []).append(outcome)
+            self.outcomes.setdefault(record_of(order), []).append(outcome)
 
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)  # threads freeze
+        while not condition():  # noqa: ASYNC110 - threads freeze, and tell nobody here
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture

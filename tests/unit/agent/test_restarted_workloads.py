@@ -1,4 +1,4 @@
-"""A container that is restarted at the moment of the freeze: nothing runs on beside a dump, and nothing stays frozen."""
+"""A container that is restarted at the moment of the freeze: nothing runs on beside a dump, or stays frozen."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent import frozen
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import CheckpointFailed, Dump, Freeze, Frozen, Order, Outcome
 from cedana_sched.model.policy import Compression
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
 
 FREEZE = Freeze("c1", WORKLOAD)
@@ -50,13 +50,13 @@ async def test_freeze_fails_cleanly_and_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Restarting], None]
 ) -> None:
     runtime = Restarting(tmp_path)
-    freeze_together = frozen.freezer.freeze_together
+    freeze_together = freezer.freeze_together
 
     def freeze_what_is_restarted(cgroups: tuple[Path, ...]) -> None:
         happens(runtime)
         freeze_together(cgroups)
 
-    monkeypatch.setattr(frozen.freezer, "freeze_together", freeze_what_is_restarted)
+    monkeypatch.setattr(freezer, "freeze_together", freeze_what_is_restarted)
     (failed,) = await perform(runtime, tmp_path, FREEZE)
     assert isinstance(failed, CheckpointFailed)
     assert failed.retryable

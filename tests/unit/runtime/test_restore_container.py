@@ -81,8 +81,8 @@ def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume:
 
 async def _another_run(volume: Path) -> None:
     """Return when a run has written its number that has taken nothing yet."""
-    while (volume / f"taken.{(volume / 'waiting').read_text()}").exists():
-        await asyncio.sleep(0.01)  # a file that another process writes
+    number = volume / "waiting"
+    await until(volume, lambda: None if (volume / f"taken.{number.read_text()}").exists() else number)
 
 
 def test_decision_for_a_run_that_died_is_repeated_for_the_next(volume: Path, agent: RestoreContainer) -> None:

@@ -2,8 +2,8 @@
 
 The kubelet mounts that volume before it starts the container; what is written before lies below the mount, unseen. So
 the agent waits for the file `waiting`, which the container writes. The volume outlives the container, and a sandbox
-that is made anew: each run of the container writes its own number there, and a decision is for that run alone. The pod's own processes may reach the volume, too,
-if its author mounts it: no link in it is followed.
+that is made anew: each run of the container writes its own number there, and a decision is for that run alone. The
+pod's own processes may reach the volume, too, if its author mounts it: no link in it is followed.
 """
 
 from __future__ import annotations

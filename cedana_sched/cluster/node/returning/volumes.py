@@ -21,7 +21,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> None:
     """Fill a volume of a pod whose containers do not run yet, by the name under which it travelled.
 
-    What a run of the same pod has left there, before its sandbox was made anew, goes. Done twice, it is as if done once.
+    What the same pod has left there before its sandbox was made anew goes. Done twice, it is as if done once.
 
     Raises:
         RestoreError: the pod has no such volume, or the archive cannot be laid.

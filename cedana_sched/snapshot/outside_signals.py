@@ -1,0 +1,53 @@
+"""Requests to end that came to a frozen container from outside: they are not brought back with its processes.
+
+The kubelet that ends a pod sends its containers SIGTERM, or their image's own stop signal. It comes to those that are
+frozen too, where the pod's hold broke (its agent was killed, the hook took too long), and stays pending: CRIU takes
+pending signals along, so that the program would end itself the moment it is back, on another node, in another pod.
+
+The kernel names no sender (pid 0) of a signal from outside the PID namespace. What the container's own processes send
+each other stays pending. Called on the staged images.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import struct
+from pathlib import Path
+
+from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.toolchain import Toolchain
+
+_STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGRTMIN + 3})
+"""The last one is systemd's, for containers."""
+_FIRST_PROCESS = "core-1.img"
+_HEAD = struct.Struct("<iii4xi")
+"""siginfo_t of a signal that a process sent: si_signo, si_errno, si_code, si_pid."""
+_SI_USER = 0
+
+
+def drop_outside_stops(toolchain: Toolchain, images: Path) -> int:
+    """Drop those of the first process; returns how many there were.
+
+    Raises:
+        SnapshotError: its image cannot be decoded.
+    """
+    decoded = Images(toolchain, folder_reader(images))
+    if (content := decoded.content(_FIRST_PROCESS)) is None:
+        return 0
+    dropped = 0
+    for entry in content["entries"]:
+        for owner, queue in (("tc", "signals_s"), ("thread_core", "signals_p")):
+            pending: Entry = entry.get(owner, {}).get(queue, {})
+            kept = [one for one in pending.get("signals", ()) if not _is_stop_from_outside(one)]
+            dropped += len(pending.get("signals", ())) - len(kept)
+            if pending:
+                pending["signals"] = kept
+    if dropped:
+        decoded.replace(images / _FIRST_PROCESS, content)
+    return dropped
+
+
+def _is_stop_from_outside(pending: Entry) -> bool:
+    number, _, code, sender = _HEAD.unpack_from(base64.b64decode(pending["siginfo"]))
+    return code == _SI_USER and sender == 0 and number in _STOPS
