@@ -8,7 +8,7 @@ with the agent:
     alive           touched by the agent now and then: it knows of this pod
     decision.NUMBER `restore`, `cold` or `fail`, and the reason in the lines after it; written in one step. `decision`,
                     as earlier agents write it, counts if it comes after this run has begun
-    taken.NUMBER    what becomes of it here
+    taken.NUMBER    written here, when it was read
 
 The folder outlives the container: what was decided for an earlier run of it says nothing about this one. `restore` and
 `cold` let the pod go on, `fail` ends it. Where no sign of an agent comes for long, the container ends, so that the pod
@@ -61,7 +61,8 @@ def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
             mine = name == f"{DECISION}.{number}"
             if (mine or name == DECISION) and (status := _decided(f"{folder}/{name}")) is not None:
                 if mine:
-                    os.rename(f"{folder}/{name}", f"{folder}/{TAKEN}.{number}")
+                    with open(f"{folder}/{TAKEN}.{number}", "w", encoding="utf-8"):
+                        pass  # the decision is root's, and the folder sticky: it cannot be taken away
                 return status
     finally:
         os.close(descriptor)

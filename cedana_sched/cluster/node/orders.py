@@ -26,7 +26,13 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
-from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, TERMINAL_RESTORE_STEPS, CheckpointStep, Transfer
+from cedana_sched.model.records import (
+    TERMINAL_CHECKPOINT_STEPS,
+    TERMINAL_RESTORE_STEPS,
+    CheckpointStep,
+    RestoreStep,
+    Transfer,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -128,7 +134,7 @@ class OrderFeed:
         if known is None or self._group is None:
             return
         key = _Key(resource, known.metadata.namespace, known.metadata.name)
-        if now is None:
+        if now is None or now.status.step == RestoreStep.ENDED:  # nobody waits for its answer, and another may be here
             self._latest.pop(key, None)
             return
         given, answered = now.status.order, now.status.answer

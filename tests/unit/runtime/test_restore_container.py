@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,37 @@ async def _another_run(volume: Path) -> None:
     """Return when a run has written its number that has taken nothing yet."""
     number = volume / "waiting"
     await until(volume, lambda: None if (volume / f"taken.{number.read_text()}").exists() else number)
+
+
+_AS_NOBODY = """
+import os, sys
+from cedana_sched.runtime.wait import wait
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+sys.exit(wait(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_any_user_may_run_it_beside_files_that_are_roots() -> None:
+    """The kubelet makes an emptyDir sticky: what the agent has written there is not the container's to remove."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        pods = Path(name)
+        volume = pods / "uid" / VOLUME
+        volume.mkdir(parents=True)
+        ready = pods / "uid/plugins/kubernetes.io~empty-dir/cedana-restore/ready"
+        ready.parent.mkdir(parents=True)
+        ready.touch()
+        pods.chmod(0o755)
+        volume.chmod(0o1777)
+        agent = RestoreContainer("uid", Places(pods=pods))
+        with subprocess.Popen([sys.executable, "-c", _AS_NOBODY, str(volume)], stdout=subprocess.PIPE) as process:
+            asyncio.run(agent.waits())
+            asyncio.run(agent.decide("restore", "why"))
+            process.communicate(timeout=30)
+        assert process.returncode == 0
+        agent.forget_run()
 
 
 def test_decision_for_a_run_that_died_is_repeated_for_the_next(volume: Path, agent: RestoreContainer) -> None:

@@ -1,0 +1,48 @@
+"""An order of a Restore that is over does not stand: another attempt of the same pod may be under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import msgspec
+
+from cedana_sched.cluster.node.orders import OrderFeed, OrderObject, _Given, _Pod, _Spec, _Status
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import RESTORES
+from cedana_sched.model import codec
+from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.orders import Continue, Order, Outcome
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import RestoreStep
+
+ORDER = Continue("r1", WorkloadRef("u1", "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
+
+
+def _shown(step: RestoreStep, version: str) -> OrderObject:
+    given = _Given(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
+    return OrderObject(
+        Metadata(name="r1", namespace="bio", resource_version=version), _Spec("r1", _Pod("u1")), _Status(step, given)
+    )
+
+
+async def test_an_order_that_is_tried_again_ends_with_its_restore() -> None:
+    performed = asyncio.Event()
+
+    async def perform(order: Order) -> AsyncIterator[Outcome]:
+        performed.set()
+        raise StoreUnavailableError("not now")
+        yield
+
+    feed = OrderFeed(cast("Any", None), "n1", perform)
+    async with asyncio.TaskGroup() as group:
+        feed._group = group
+        feed.restores.subscribe(lambda before, now: feed._heard(RESTORES, before, now))
+        feed.restores._put(_shown(RestoreStep.RESTORING, "1"))
+        await performed.wait()
+        feed.restores._put(_shown(RestoreStep.ENDED, "2"))
+        performed.clear()
+        feed.restores._put(_shown(RestoreStep.ENDED, "3"))
+    assert not performed.is_set()
