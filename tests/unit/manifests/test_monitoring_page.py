@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from cedana_sched.agent.budget import DumpMetrics
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched_armada import metrics as armada
@@ -30,6 +31,7 @@ def metrics() -> Iterator[tuple[str, tuple[str, ...]]]:
     registry = CollectorRegistry()
     CoordinatorMetrics(registry)
     AdapterMetrics(registry)
+    DumpMetrics(registry)
     registries = (registry, REGISTRY, ExtenderMetrics().registry, WebhooksMetrics().registry)
     assert armada.FOLLOWED in REGISTRY._collector_to_names
     for collector in (collector for one in registries for collector in one._collector_to_names):
