@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -35,37 +36,33 @@ def await_captures(work: Path) -> None:
     Killed past its dump it leaves its workload frozen, as the next capture of the same checkpoint wants it.
     """
     if work.exists():
-        captures = [process for path in work.glob(f"*/{LOCK_NAME}") if (process := _holder(path))]
-        _, alive = psutil.wait_procs(captures, timeout=PATIENCE_SECONDS)
-        for process in alive:
-            process.kill()
-        psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
+        _end([process for path in work.glob(f"*/{LOCK_NAME}") if (process := _holder(path))])
 
 
 def prune(work: Path) -> None:
     """Remove the oldest directories of failed captures."""
     ages: dict[Path, float] = {}
     for path in work.glob(f"*/{LOCK_NAME}"):
-        with contextlib.suppress(FileNotFoundError):  # a capture that succeeds removes its own
-            if _holder(path) is None:
+        if _holder(path) is None:
+            with contextlib.suppress(FileNotFoundError):  # a capture that succeeds removes its own
                 ages[path.parent] = path.stat().st_mtime
     for directory in sorted(ages, key=ages.__getitem__)[:-FAILURES_KEPT]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _holder(lock: Path) -> psutil.Process | None:
-    """The capture that has locked this file."""
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass
-        else:
-            return None
-        pid = file.read().strip()
+    """The capture that has locked this file; None as well when it has ended, and has removed the file."""
     try:
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass
+            else:
+                return None
+            pid = file.read().strip()
         process = psutil.Process(int(pid)) if pid else None
-    except psutil.NoSuchProcess:
+    except (FileNotFoundError, psutil.NoSuchProcess):
         return None
     return process if process is not None and _MODULE in _words(process) else None
 
@@ -92,15 +89,22 @@ def await_orphans(toolchain: Toolchain, request: CaptureRequest) -> bool:
         for process in psutil.process_iter()
         for directory in directories.keys() & set(_words(process))
     }
-    _, alive = psutil.wait_procs(list(orphans), timeout=PATIENCE_SECONDS)
-    for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
+    alive = _end(orphans)
     for directory in {orphans[process] for process in alive}:
         undo_killed_dump(toolchain, members(directories[directory].freezer), Path(directory, LOG_NAME))
     for namespace in shared_namespaces(tree.root_pid for tree in request.workload.containers):
         mend_loopback(toolchain, namespace)
     return not alive
+
+
+def _end(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Wait until all have ended; those that take too long are killed, and returned."""
+    _, alive = psutil.wait_procs(list(processes), timeout=PATIENCE_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended this moment
+            process.kill()
+    psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
+    return alive
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -57,11 +57,11 @@ def _tcp_sockets(pids: Iterable[int]) -> Iterator[socket.socket]:
 
 
 def _as_tcp_socket(pidfd: int, entry: Path, seen: set[str]) -> Iterator[socket.socket]:
-    name = str(entry.readlink())
-    if not name.startswith("socket:") or name in seen:
-        return
-    seen.add(name)
     with suppress(OSError):  # closed meanwhile by a process that runs
+        name = str(entry.readlink())
+        if not name.startswith("socket:") or name in seen:
+            return
+        seen.add(name)
         descriptor = pidfd_getfd(pidfd, int(entry.name))
         with socket.socket(fileno=descriptor) as found:
             if found.type == socket.SOCK_STREAM and found.proto == socket.IPPROTO_TCP:

@@ -293,7 +293,7 @@ class Dump:
 
 def _spare_from_oom_killer(pid: int) -> None:
     """Make CRIU the last choice: it is small, and killing it can hurt the workload (see `aftermath`)."""
-    with contextlib.suppress(PermissionError, FileNotFoundError):  # needs CAP_SYS_RESOURCE; ended already
+    with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):  # a capability; it has ended
         Path(f"/proc/{pid}/oom_score_adj").write_text("-1000")
 
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cluster import lifetime
@@ -22,6 +21,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.machine import cgroups
 from tests.cluster.place import home
 from tests.cluster.steps import Steps
+from tests.processes import all_processes, is_alive
 
 pytestmark = pytest.mark.any_shape
 
@@ -42,20 +42,13 @@ _SAYS = {"kube-apiserver": "no-such-argument", "kube-scheduler": "no-such-argume
 def _traces(name: str) -> set[str]:
     """Everything of this machine that a cluster of this name has, or had: as words to be read in a failed test."""
     group = cgroups.ControlGroup(f"test-clusters/{name}")
-    processes = {f"process {pid}" for pid in psutil.pids() if group.holds(pid) and not _is_dead(pid)}
+    pids = {process.pid for process in all_processes()}
+    processes = {f"process {pid}" for pid in pids if group.holds(pid) and is_alive(pid)}
     groups = {str(folder) for folder in group.folders() if folder.exists()}
     namespaces = {str(path) for path in Path("/run/netns").glob(f"tc-{name}*")}
     files = {str(path) for path in home().iterdir() if path.name in (name, f".{name}.lock", f"{name}.logs")}
     mounts = {line for line in Path("/proc/self/mounts").read_text().splitlines() if f"/{name}/" in line}
     return processes | groups | namespaces | files | mounts | _ownerless_links()
-
-
-def _is_dead(pid: int) -> bool:
-    """Whether it waits for this machine's init alone to take note of its end."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _ownerless_links() -> set[str]:

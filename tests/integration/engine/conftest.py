@@ -17,6 +17,7 @@ from cedana_sched.local.client import EngineClient, EngineUnreachableError
 from cedana_sched.local.views import Change, JobView, Submission
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.leftovers import mounts
+from tests.processes import naming
 
 TIMEOUT_SECONDS = 60.0
 MORTAL = Path(__file__).with_name("mortal.py")
@@ -176,15 +177,7 @@ def _nothing_stays_behind(home: Path) -> Iterator[None]:
     before = mounts()
     yield
     assert mounts() == before
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, home)]
-    assert left == []
-
-
-def _names(cmdline: Path, home: Path) -> bool:
-    try:
-        return str(home).encode() in cmdline.read_bytes()
-    except OSError:
-        return False  # it ended meanwhile
+    assert naming(home) == []
 
 
 def printed(job: JobView) -> list[str]:

@@ -8,7 +8,6 @@ nobody knows. `during Dump` is when CRIU dumps.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -18,12 +17,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.cli.main import main
 from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.model.orders import Dump, Order, Outcome
+from tests.processes import below, words_of
 
 
 def die_at(wanted: Path) -> None:
@@ -64,10 +62,8 @@ def die_at(wanted: Path) -> None:
 def await_criu() -> None:
     """Return as soon as a CRIU works below this process."""
     while True:
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # it ended meanwhile
-                if "dump" in process.cmdline():
-                    return
+        if any("dump" in words_of(process) for process in below(os.getpid())):
+            return
         time.sleep(0.002)  # it lives for some 50 ms, and nothing announces it
 
 

@@ -11,6 +11,7 @@ import psutil
 from cedana_sched.local.runs.run_directory import RunDirectory
 from cedana_sched.local.views import JobView
 from tests.integration.engine.conftest import TIMEOUT_SECONDS, Engine
+from tests.processes import all_processes, words_of
 
 
 def supervisor_of(engine: Engine, job: JobView) -> int:
@@ -40,8 +41,8 @@ async def criu_of(engine: Engine, command: str) -> psutil.Process:
     """CRIU, as soon as it works for this engine; `command` is dump or restore."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
-            for process in psutil.process_iter():
-                words = _words(process)
+            for process in all_processes():
+                words = words_of(process)
                 works_here = any(word.startswith(str(engine.state)) for word in words)
                 if works_here and command in words and any(word.endswith("/criu") for word in words):
                     return process
@@ -50,10 +51,3 @@ async def criu_of(engine: Engine, command: str) -> psutil.Process:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline() or [""]
-    except psutil.Error:
-        return [""]

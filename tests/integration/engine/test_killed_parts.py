@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import random
 
-import psutil
 import pytest
 
 from cedana_sched.model.errors import RefusedError
+from tests import processes
 from tests.integration.engine.conftest import Engine
 from tests.integration.engine.processes import capture_of, criu_of, first_process_of, kill, supervisor_of
 from tests.integration.engine.witnesses import Witness
@@ -32,7 +32,7 @@ async def preempted(witness: Witness) -> None:
 async def test_a_killed_criu_costs_an_attempt_and_nothing_else(engine: Engine) -> None:
     witness = await big(engine)
     await preempted(witness)
-    (await criu_of(engine, "dump")).kill()
+    assert processes.kill(await criu_of(engine, "dump"))
     job = await witness.running(2)
     assert job.runs[1].restored_from == "default/witness/0/main@1"
     assert job.checkpoint is not None
@@ -135,6 +135,6 @@ async def _preempt_whatever_happens(witness: Witness) -> None:
 
 
 def _kill_any(engine: Engine, word: str) -> None:
-    for process in psutil.Process(engine.pid).children(recursive=True):
-        if any(part.endswith(word) for part in process.cmdline()):
-            process.kill()
+    for process in processes.below(engine.pid):
+        if any(part.endswith(word) for part in processes.words_of(process)):
+            processes.kill(process)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
 from tests.leftovers import mounts
+from tests.processes import using
 
 TIMEOUT_SECONDS = 30
 
@@ -178,27 +178,4 @@ def _nothing_stays_behind(short_path: Path) -> Iterator[None]:
     before = mounts()
     yield
     assert mounts() == before
-    assert processes_of(short_path) == []
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Processes of this machine, but this one, that name the folder in their command line or have a file of it open."""
-    return [str(entry) for entry in others() if str(folder) in words_of(entry) or any_file_below(entry, folder)]
-
-
-def others() -> list[Path]:
-    return [entry for entry in Path("/proc").glob("[0-9]*") if entry.name != str(os.getpid())]
-
-
-def words_of(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""  # it ended meanwhile
-
-
-def any_file_below(process: Path, folder: Path) -> bool:
-    try:
-        return any(link.readlink().is_relative_to(folder) for link in (process / "fd").iterdir())
-    except OSError:
-        return False
+    assert using(short_path) == []

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import subprocess
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 
 from cedana_sched.local.runs.processes import ProcessId
 from cedana_sched.snapshot import freezer
-from tests.integration.local_runs.conftest import others, words_of
+from tests.processes import all_processes, words_of
 
 if TYPE_CHECKING:
     from tests.integration.local_runs.conftest import Lab
@@ -127,9 +128,11 @@ async def test_frozen_job_can_be_killed_and_executes_nothing_more(lab: Lab) -> N
 
 
 async def test_processes_that_leave_their_session_end_with_the_job(lab: Lab) -> None:
-    await lab.runtime.start_cold(lab.shell("daemon", "setsid sleep 61.3125 & echo up; sleep 0.2"), None)
+    seconds = f"61.{uuid.uuid4().int}"  # others may run this test beside us
+    await lab.runtime.start_cold(lab.shell("daemon", f"setsid sleep {seconds} & echo up; sleep 0.2"), None)
     await lab.end_of("daemon")
-    assert not any("61.3125" in words_of(process) for process in others())
+    assert lab.out("daemon").read_text() == "up\n"
+    assert not any(seconds in words_of(process) for process in all_processes())
 
 
 async def test_running_names_the_first_process_and_its_mounts(lab: Lab) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.connections import silence_connections, wake_connections
+from tests.processes import naming, words_of
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -121,12 +121,9 @@ class StuckSink:
 
 def criu_of(lab: Laboratory) -> int:
     """The CRIU that dumps this laboratory's job: the process whose log lies in its folder."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and str(lab.folder).encode() in (entry / "cmdline").read_bytes():
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"dump" in words:
-                return int(entry.name)
-    raise AssertionError("no CRIU runs")
+    found = [process.pid for process in naming(lab.folder) if "dump" in words_of(process)]
+    assert found, "no CRIU runs"
+    return min(found)  # it forks helpers of the same words
 
 
 def test_the_job_survives_a_kill_while_its_memory_is_streamed(lab: Laboratory) -> None:

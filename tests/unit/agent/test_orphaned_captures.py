@@ -12,6 +12,7 @@ import pytest
 
 from cedana_sched.agent import orphans
 from cedana_sched.agent.orphans import FAILURES_KEPT, await_captures, prune
+from tests.processes import is_alive
 
 CAPTURE = """
 import sys
@@ -52,7 +53,7 @@ def test_a_capture_that_goes_on_without_its_agent_is_killed_at_last(
     monkeypatch.setattr(orphans, "PATIENCE_SECONDS", 0.2)
     process = capture_below(tmp_path)
     await_captures(tmp_path)
-    assert not psutil.pid_exists(process.pid)
+    assert not is_alive(process.pid)
     end(process)
 
 
@@ -66,3 +67,26 @@ def test_the_oldest_failures_are_pruned_and_what_works_is_not(tmp_path: Path) ->
     left = sorted(path.name for path in tmp_path.iterdir())
     assert end(process) == 0
     assert left == ["c1", *(f"failed-{number:02}" for number in range(3, FAILURES_KEPT + 3))]
+
+
+def test_a_capture_that_removes_its_directory_while_it_is_looked_for_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tmp_path / "c1" / "lock"
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([found]))  # listed, and gone at the next look
+    await_captures(tmp_path)
+    prune(tmp_path)
+
+
+def test_a_capture_that_ends_as_it_is_killed_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = capture_below(tmp_path)
+
+    def ends_too_late(captures: list[psutil.Process], timeout: float) -> tuple[list[psutil.Process], object]:
+        if process.poll() is None:
+            end(process)  # after the last look, before the kill
+            return [], captures
+        return captures, []
+
+    monkeypatch.setattr(psutil, "wait_procs", ends_too_late)
+    await_captures(tmp_path)
+    assert process.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,34 @@ def test_another_runtime_is_refused(proc: Path, command: str | None) -> None:
     with pytest.raises(HostError, match="no containerd listens") as caught:
         find_daemon(SOCKET, proc)
     assert "CRI-O" in caught.value.remedy
+
+
+@pytest.mark.parametrize("unread", ["cmdline", "environ"])
+def test_a_daemon_that_ends_while_it_is_looked_at_is_none(proc: Path, unread: str) -> None:
+    _process(proc, 30, "/usr/bin/containerd", 770, "0::/\n")
+    (proc / "30" / unread).unlink()
+    with pytest.raises(HostError, match="no containerd listens at"):
+        find_daemon(SOCKET, proc)
+
+
+def test_a_daemon_that_ends_before_its_restart_is_said(proc: Path) -> None:
+    _process(proc, 30, "/usr/bin/containerd", 770, "0::/\n", parent=20)
+    found = find_daemon(SOCKET, proc)
+    (proc / "30" / "cgroup").unlink()
+    with pytest.raises(HostError, match=r"process 30.* ended"):
+        found.restart_command(proc)
+
+
+def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _process(proc, 30, "/usr/bin/containerd", 770, "0::/\n")
+    (proc / "30/fd/3").symlink_to("/dev/null")
+    read = os.readlink
+
+    def closed_meanwhile(path: Path) -> str:
+        if path.name == "3":
+            path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(os, "listdir", lambda path: sorted(entry.name for entry in os.scandir(path)))
+    monkeypatch.setattr(os, "readlink", closed_meanwhile)
+    assert find_daemon(SOCKET, proc).pid == 30

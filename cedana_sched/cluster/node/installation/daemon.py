@@ -42,14 +42,19 @@ class Daemon:
         """What restarts it, on the host: systemd by its unit, runit by its folder.
 
         Raises:
-            HostError: nobody we know supervises it.
+            HostError: nobody we know supervises it, or it has ended.
         """
         process = proc / str(self.pid)
-        if unit := _UNIT.search((process / "cgroup").read_text()):
-            return ("systemctl", "restart", unit.group(1))
-        parent = proc / (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
-        if (parent / "comm").read_text().strip() == _SUPERVISED:
-            return ("sv", "restart", str((parent / "cwd").readlink()))
+        try:
+            if unit := _UNIT.search((process / "cgroup").read_text()):
+                return ("systemctl", "restart", unit.group(1))
+            parent = proc / (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            if (parent / "comm").read_text().strip() == _SUPERVISED:
+                return ("sv", "restart", str((parent / "cwd").readlink()))
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise HostError(
+                f"containerd (process {self.pid}) ended before it could be restarted", remedy="see its log on the node"
+            ) from error
         raise HostError(
             "containerd runs under neither systemd nor runit, so it is not known how to restart it",
             remedy="restart it, and set restartContainerd to false",
@@ -64,12 +69,13 @@ def find_daemon(socket: Path, proc: Path = Path("/proc")) -> Daemon:
     """
     inode = _listening_inode((proc / "1/net/unix").read_text(), str(socket))
     for process in _holders(proc, inode) if inode else ():
-        command = tuple((process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0"))
-        if Path(command[0]).name != "containerd":
-            break
-        variables = (process / "environ").read_bytes().decode(errors="replace").split("\0")
-        found = next((entry.removeprefix("PATH=") for entry in variables if entry.startswith("PATH=")), "")
-        return Daemon(int(process.name), command, found)
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            command = tuple((process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0"))
+            if Path(command[0]).name != "containerd":
+                break
+            variables = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+            found = next((entry.removeprefix("PATH=") for entry in variables if entry.startswith("PATH=")), "")
+            return Daemon(int(process.name), command, found)
     raise HostError(
         f"no containerd listens at {socket}",
         remedy="name its socket in containerdSocket; CRI-O has no way to restore by a runtime handler that we know of",
@@ -90,8 +96,15 @@ def _holders(proc: Path, inode: str) -> Iterator[Path]:
     for process in proc.iterdir():
         if process.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # ended meanwhile
-                if any(os.readlink(entry) == f"socket:[{inode}]" for entry in (process / "fd").iterdir()):  # noqa: PTH115
+                if any(_leads_to(entry, inode) for entry in list((process / "fd").iterdir())):
                     yield process
+
+
+def _leads_to(descriptor: Path, inode: str) -> bool:
+    try:
+        return os.readlink(descriptor) == f"socket:[{inode}]"  # noqa: PTH115 - it is no path
+    except FileNotFoundError:
+        return False  # closed meanwhile
 
 
 async def restart(daemon: Daemon, host: Host, socket: Path) -> Daemon:

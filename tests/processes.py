@@ -1,0 +1,82 @@
+"""Processes of this machine, as tests look for them: each may end, or become a zombie, while it is looked at.
+
+The only place of the tests that walks processes (`tools/check_tests.py` sees to it): a search that somebody else's
+ending process can break fails by luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+
+def all_processes() -> Iterator[psutil.Process]:
+    """Every process of this machine."""
+    yield from psutil.process_iter()
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """What descends from a process; empty when it has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line; empty for the kernel's own, for a zombie and for what has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def kill(process: psutil.Process) -> bool:
+    """SIGKILL it; False when it had ended before."""
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it is more than an entry that its parent has not taken note of."""
+    try:
+        return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
+        return False
+
+
+def naming(folder: Path) -> list[psutil.Process]:
+    """Processes, but this one, that name the folder in their command line."""
+    return [process for process in _others() if any(str(folder) in word for word in words_of(process))]
+
+
+def using(folder: Path) -> list[psutil.Process]:
+    """Processes, but this one, that name the folder in their command line, or have a file below it open."""
+    return [
+        process
+        for process in _others()
+        if any(str(folder) in word for word in words_of(process))
+        or any(path.is_relative_to(folder) for path in _open_files(process.pid))
+    ]
+
+
+def _others() -> Iterator[psutil.Process]:
+    own = psutil.Process()
+    return (process for process in all_processes() if process != own)
+
+
+def _open_files(pid: int) -> Iterator[Path]:
+    try:
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return  # it has ended
+    for link in links:
+        try:
+            yield link.readlink()
+        except OSError:
+            continue  # closed meanwhile
