@@ -38,8 +38,12 @@ go: venv
 demo: venv ## Two groups share this machine; a simulation is preempted and continues
 	@$(BIN)/python -m demo
 
+.PHONY: servers
+servers: venv go
+	@$(BIN)/python -m tests.cluster.binaries versitygw >/dev/null
+
 .PHONY: test
-test: venv packages go ## Run the tests, with real processes, snapshots and stores
+test: venv packages servers ## Run the tests, with real processes, snapshots and stores
 	@$(BIN)/pytest $(PYTEST_ARGUMENTS)
 
 .PHONY: cluster-packages
@@ -83,6 +87,7 @@ lint: venv ## Check format, style, types, import rules and the house's own rules
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
 	@$(BIN)/python tools/check_house.py
+	@$(BIN)/python tools/check_code.py
 	@$(BIN)/python tools/write_docs.py --check
 	@$(BIN)/python tools/write_crds.py --check
 	@echo "lint: format, style, types, import rules and house rules hold"

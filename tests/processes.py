@@ -1,6 +1,6 @@
 """Processes of this machine, as tests look for them: each may end, or become a zombie, while it is looked at.
 
-The only place of the tests that walks processes (`tools/check_tests.py` sees to it): a search that somebody else's
+The only place of the tests that walks processes (`tools/check_code.py` sees to it): a search that somebody else's
 ending process can break fails by luck.
 """
 
@@ -17,12 +17,23 @@ def all_processes() -> Iterator[psutil.Process]:
     yield from psutil.process_iter()
 
 
-def below(pid: int) -> list[psutil.Process]:
-    """What descends from a process; empty when it has ended."""
+def family(pid: int) -> list[psutil.Process]:
+    """A process and what descends from it; empty when it has ended."""
     try:
-        return psutil.Process(pid).children(recursive=True)
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """What descends from a process; empty when it has ended."""
+    return family(pid)[1:]
+
+
+def children() -> set[int]:
+    """PIDs of this process's own children, zombies among them."""
+    return {child.pid for child in psutil.Process().children()}
 
 
 def words_of(process: psutil.Process) -> list[str]:

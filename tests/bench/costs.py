@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import family, words_of
+
 _SAMPLE_SECONDS = 0.05
 
 
@@ -54,17 +56,7 @@ def _sample(root: int, but_not: str, costs: Costs, done: threading.Event) -> Non
 
 
 def _family(root: int, but_not: str) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(root)
-        return [one for one in (process, *process.children(recursive=True)) if not but_not or not _is(one, but_not)]
-    return []
-
-
-def _is(process: psutil.Process, word: str) -> bool:
-    try:
-        return word in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
+    return [one for one in family(root) if not but_not or but_not not in " ".join(words_of(one))]
 
 
 def _resident_bytes(pid: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -15,6 +15,7 @@ from cedana_sched.local.views import CheckpointView, JobView
 from tests.bench.costs import Costs, measured
 from tests.bench.hog import PERCENT_REWRITTEN, HogLog
 from tests.integration.engine.conftest import Engine
+from tests.processes import all_processes, words_of
 from workloads.memory.workload import hog_command
 
 _PATIENCE_SECONDS = 300.0
@@ -97,7 +98,7 @@ def _generation(checkpoint: CheckpointView, frozen_seconds: float, costs: Costs)
 
 def _signal(engine: Engine, program: str, number: signal.Signals) -> None:
     """To the hog itself: its tini, and the hogs of others, are left alone."""
-    for process in psutil.process_iter(["cmdline", "cwd"]):
-        words = process.info["cmdline"] or []
-        if words[:1] == [program] and process.info["cwd"] == str(engine.home / "hog"):
-            os.kill(process.pid, number)
+    for process in all_processes():
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            if words_of(process)[:1] == [program] and process.cwd() == str(engine.home / "hog"):
+                process.send_signal(number)

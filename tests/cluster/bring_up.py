@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.cluster import preflight
 from tests.cluster.addons import catalog
 from tests.cluster.armada import parts as armada
+from tests.cluster.binaries.build import ensure
+from tests.cluster.binaries.catalog import TOOLS
 from tests.cluster.cluster import Cluster, ensure_parts
 from tests.cluster.images.buildah import ensure_image
 from tests.cluster.images.catalog import find_images
@@ -39,6 +41,7 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     Raises:
         ClusterError: something cannot be built.
     """
+    await ensure(*TOOLS, steps=steps)  # also what tests start beside a cluster
     await ensure_parts(steps)
     await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
     await armada.ensure_parts(steps)

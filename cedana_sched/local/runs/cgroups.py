@@ -246,16 +246,17 @@ def _write(path: Path, value: str) -> None:
 
 
 def _number(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except FileNotFoundError:
-        return 0
+    text = _text(path)
+    return int(text) if text else 0
 
 
 def _table(path: Path) -> dict[str, int]:
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
-        return {}
-    pairs: list[Any] = [line.split() for line in lines]
+    pairs: list[Any] = [line.split() for line in _text(path).splitlines()]
     return {name: int(value) for name, value in pairs}
+
+
+def _text(path: Path) -> str:
+    found: list[str] = []
+    with freezer.while_it_exists():
+        found.append(path.read_text())
+    return "".join(found)

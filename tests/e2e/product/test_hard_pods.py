@@ -13,6 +13,7 @@ import pytest
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
@@ -152,9 +153,14 @@ async def running(namespace: Namespace) -> Object:
     return pod
 
 
+@pytest.mark.nodes(2)
 @pytest.mark.parametrize(
     "security",
-    [pytest.param(AS_ROOT, id="root"), pytest.param(HARDENED, id="hardened"), pytest.param(READ_ONLY, id="ro")],
+    [
+        pytest.param(AS_ROOT, id="root"),
+        pytest.param(HARDENED, id="hardened", marks=pytest.mark.exhaustive),
+        pytest.param(READ_ONLY, id="ro"),
+    ],
 )
 async def test_all_of_a_pod_continues(
     security: Mapping[str, Any], namespace: Namespace, toolbox: str, installed_with_kueue: Product
@@ -170,10 +176,13 @@ async def test_all_of_a_pod_continues(
         first = await running(namespace)
         before = await page(namespace, first["metadata"]["name"])
 
-        await reclaim(namespace, toolbox)
-        seen = len(main.lines(0))
-        await asyncio.wait_for(main.said(0, seen + 20), 120)
-        second = await running(namespace)
+        left = first["spec"]["nodeName"]
+        async with cordoned(namespace, left):
+            await reclaim(namespace, toolbox)
+            seen = len(main.lines(0))
+            await asyncio.wait_for(main.said(0, seen + 20), 120)
+            second = await running(namespace)
+        assert second["spec"]["nodeName"] != left
         name = second["metadata"]["name"]
         assert name != first["metadata"]["name"]
         assert second["status"]["podIP"] != first["status"]["podIP"]

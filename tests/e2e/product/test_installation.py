@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from cedana_sched.model.objects.names import API_VERSION, NODE_READY, RUNTIME_CLASS
+from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_READY, RUNTIME_CLASS
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
@@ -86,12 +86,34 @@ def _bundles(configuration: Object) -> set[tuple[str, str]]:
 
 @pytest.mark.any_shape
 async def test_what_is_uninstalled_is_gone_but_for_what_people_made(installed: Product, api: Api) -> None:
+    made = await api.apply(_of_a_person())
+    kinds = await _kinds(api)
     await installed.uninstall()
     try:
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
             found = await api.objects("admissionregistration.k8s.io/v1", kind)
             assert RELEASE not in {body["metadata"]["name"] for body in found}
         assert await api.objects("v1", "Node", selector=NODE_READY) == []
-        assert await api.objects(API_VERSION, "Checkpoint") is not None, "the kinds stay, and what was recorded"
+        assert kinds
+        assert await _kinds(api) == kinds, "the kinds stay, and with them what was recorded"
+        kept = await api.get(API_VERSION, "CheckpointPolicy", made["metadata"]["name"])
+        assert kept["metadata"]["uid"] == made["metadata"]["uid"]
+        assert kept["spec"] == made["spec"]
     finally:
+        await api.delete(API_VERSION, "CheckpointPolicy", made["metadata"]["name"])
         await installed.install()
+
+
+def _of_a_person() -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "CheckpointPolicy",
+        "metadata": {"name": "somebodys"},
+        "spec": {"deadlineSeconds": 45},
+    }
+
+
+async def _kinds(api: Api) -> set[tuple[str, str]]:
+    """Our kinds; one that was deleted and defined anew, without its objects, has another uid."""
+    found = await api.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    return {(body["metadata"]["name"], body["metadata"]["uid"]) for body in found if body["spec"]["group"] == GROUP}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
 
 import pytest
 
-from cedana_sched.model.objects.names import API_VERSION
+from cedana_sched.model.objects.names import API_VERSION, GROUP
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction
@@ -23,15 +23,6 @@ from tests.e2e.product.reclaiming import completed, reclaim
 pytestmark = pytest.mark.any_shape
 
 _PODS = 4
-
-
-@asynccontextmanager
-async def _cordoned(namespace: Namespace, node: str) -> AsyncIterator[None]:
-    await namespace.kubectl("cordon", node)
-    try:
-        yield
-    finally:
-        await namespace.kubectl("uncordon", node)
 
 
 async def _told(namespace: Namespace, job: str) -> dict[str, list[str]]:
@@ -52,7 +43,7 @@ async def test_reclaimed_job_continues_where_it_stopped(
         await begun(bio, *range(_PODS))
 
         left = bio.nodes[0][0]
-        async with _cordoned(namespace, left):
+        async with cordoned(namespace, left):
             await reclaim(namespace, toolbox)
             await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), 60)
@@ -111,9 +102,11 @@ async def _assert_told(namespace: Namespace) -> None:
 
 
 async def _assert_shown(namespace: Namespace) -> None:
-    shown = await namespace.kubectl("get", "cedana")
-    for index in range(_PODS):
-        assert f"/{index}@1" in shown or f"-{index}-" in shown, shown
-    assert "Ready" in shown
+    shown = await namespace.kubectl("get", "checkpoints.sched.cedana.ai")
+    head, *lines = (line.split() for line in shown.splitlines())
+    assert head[2:5] == ["INDEX", "GEN", "PHASE"]
+    assert sorted(line[2:5] for line in lines) == [[str(index), "1", "Ready"] for index in range(_PODS)], shown
+    by_category = await namespace.kubectl("get", "cedana", "-o", "name")
+    assert {f"checkpoint.{GROUP}/{line[0]}" for line in lines} <= set(by_category.splitlines())
     workload = await namespace.kubectl("describe", "workloads")
     assert "continues from" in workload

@@ -16,7 +16,7 @@ import pytest
 from cedana_sched.local.client import EngineClient, EngineUnreachableError
 from cedana_sched.local.views import Change, JobView, Submission
 from cedana_sched.snapshot.toolchain import Toolchain
-from tests.leftovers import mounts
+from tests.leftovers import mounts_below
 from tests.processes import naming
 
 TIMEOUT_SECONDS = 60.0
@@ -174,9 +174,8 @@ async def engine(home: Path, toolchain: Toolchain) -> AsyncIterator[Engine]:  # 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind(home: Path) -> Iterator[None]:
-    before = mounts()
     yield
-    assert mounts() == before
+    assert mounts_below(home) == []
     assert naming(home) == []
 
 

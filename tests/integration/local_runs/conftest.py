@@ -19,7 +19,7 @@ from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import Dump, DumpRequest
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
-from tests.leftovers import mounts
+from tests.leftovers import mounts_below
 from tests.processes import using
 
 TIMEOUT_SECONDS = 30
@@ -175,7 +175,6 @@ async def lab(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind(short_path: Path) -> Iterator[None]:
-    before = mounts()
     yield
-    assert mounts() == before
+    assert mounts_below(short_path) == []
     assert using(short_path) == []

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cedana_sched.snapshot import freezer
@@ -21,6 +20,8 @@ from cedana_sched.snapshot.restore import RestoreRequest, restore
 from cedana_sched.snapshot.stream import StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
+from tests.leftovers import mounts_below
+from tests.processes import children
 
 _V1 = Path("/sys/fs/cgroup/freezer")
 _V2 = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -31,7 +32,7 @@ class Laboratory:
     """Starts one job and takes it through its generations; everything it made is gone at the end."""
 
     def __init__(self, toolchain: Toolchain, folder: Path, hierarchy: Path) -> None:
-        self._children_before = _children()
+        self._children_before = children()  # servers that other tests share
         self.toolchain = toolchain
         self.folder = folder
         self.output = folder / "output"
@@ -149,7 +150,7 @@ class Laboratory:
 
     def children_left(self) -> set[int]:
         """Children of this process, zombies too, that came since the beginning: none but the job's own."""
-        return _children() - self._children_before
+        return children() - self._children_before
 
     def close(self) -> None:
         for cgroup in self._cgroups:
@@ -195,10 +196,4 @@ def either_lab(request: pytest.FixtureRequest, toolchain: Toolchain, tmp_path: P
 def nothing_left_behind(tmp_path: Path) -> Iterator[None]:
     """Every test leaves no mount below its folder."""
     yield
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    assert not [mount for mount in mounts if mount.startswith(str(tmp_path))]
-
-
-def _children() -> set[int]:
-    """Servers that other tests share are among them."""
-    return {child.pid for child in psutil.Process().children()}
+    assert mounts_below(tmp_path) == []

@@ -72,4 +72,9 @@ def state(pid: int | None = None, start: int | None = None, **changes: Any) -> d
 
 
 def start_of(pid: int) -> int:
+    """Of one that cannot end meanwhile.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: there is none.
+    """
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -186,6 +187,22 @@ def test_groups_that_are_gone_have_no_usage_and_no_members(tmp_path: Path) -> No
     assert group.members() == set()
     group.kill()
     group.remove()
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ENODEV])  # before it is open, and after
+def test_groups_that_are_removed_while_they_are_read_have_no_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    fill(tmp_path, {"cpu.stat": "usage_usec 1500000\n", "memory.current": "10", "memory.peak": "20"})
+    fill(tmp_path, {"memory.events": "oom_kill 1\n", "cpuacct/cpuacct.usage": "2500000000"})
+
+    def removed(path: Path) -> str:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Path, "read_text", removed)
+    for group in (RunCgroup({"unified": str(tmp_path)}), v1_group(tmp_path)):
+        assert group.usage() == (0, 0, 0)
+        assert group.oom_kills() == 0
 
 
 def test_abandoned_groups_are_removed_and_young_ones_kept(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def test_spec_is_read_as_it_was_written(tmp_path: Path, task: Job | RestoreTask 
     directory.create(spec(task))
     found = RunDirectory(tmp_path / "r1").spec()
     assert found == spec(task)
-    assert found is not None
     assert found.restores is restores
 
 

@@ -1,0 +1,68 @@
+"""The house's own rules on code find what they are there for, and leave alone what is right."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from tests.unit.house.test_generated_docs import load
+
+
+@pytest.fixture(scope="module")
+def check_code() -> ModuleType:
+    return load("check_code")
+
+
+def _found(check_code: ModuleType, text: str, path: str = "tests/integration/engine/test_x.py") -> list[str]:
+    return list(check_code.complaints(path, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for process in psutil.Process(1).children(recursive=True):\n    process.cmdline()",
+        "found = [one for one in psutil.process_iter()]",
+        "found = list(Path('/proc').glob('[0-9]*/cmdline'))",
+        "for entry in Path('/proc').iterdir():\n    pass",
+    ],
+)
+def test_a_search_for_processes_of_its_own(check_code: ModuleType, text: str) -> None:
+    assert len(_found(check_code, text)) == 1
+    assert _found(check_code, text, "tests/processes.py") == []
+
+
+_READS = """
+def spare(pid):
+    with suppress({errors}):
+        Path(f"/proc/{{pid}}/oom_score_adj").write_text("-1000")
+"""
+
+
+@pytest.mark.parametrize(
+    ("errors", "missing"),
+    [
+        ("FileNotFoundError", "ProcessLookupError"),
+        ("ProcessLookupError", "FileNotFoundError"),
+        ("ValueError", "FileNotFoundError and ProcessLookupError"),
+    ],
+)
+def test_a_process_that_ends_while_it_is_read(check_code: ModuleType, errors: str, missing: str) -> None:
+    (complaint,) = _found(check_code, _READS.format(errors=errors), "cedana_sched/x.py")
+    assert f"{missing} must be handled" in complaint
+
+
+@pytest.mark.parametrize("errors", ["FileNotFoundError, ProcessLookupError", "OSError"])
+def test_a_process_that_may_end_while_it_is_read(check_code: ModuleType, errors: str) -> None:
+    assert _found(check_code, _READS.format(errors=errors), "cedana_sched/x.py") == []
+
+
+def test_errors_that_the_caller_is_told_of(check_code: ModuleType) -> None:
+    text = 'def f(pid):\n    """F.\n\n    Raises:\n        FileNotFoundError, ProcessLookupError: it ended.\n    """\n'
+    assert _found(check_code, f'{text}    return Path(f"/proc/{{pid}}/stat").read_text()\n', "cedana_sched/x.py") == []
+
+
+def test_an_assertion_whose_second_half_is_weaker(check_code: ModuleType) -> None:
+    assert len(_found(check_code, 'assert "exit code 3" in said or "3" in said')) == 1
+    assert _found(check_code, 'assert "a" in said or "b" in told') == []
+    assert _found(check_code, "assert limit is None or used <= limit") == []
