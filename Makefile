@@ -41,6 +41,7 @@ demo: venv ## Two groups share this machine; a simulation is preempted and conti
 .PHONY: servers
 servers: venv go
 	@$(BIN)/python -m tests.cluster.binaries versitygw >/dev/null
+	@$(BIN)/python -c 'from tests.servers import swift; swift.install()'
 
 .PHONY: test
 test: venv packages servers ## Run the tests, with real processes, snapshots and stores

@@ -1,10 +1,20 @@
-"""Fixtures that every integration test may ask for."""
+"""Fixtures that every integration test may ask for, and the mounts that they all see."""
 
 from __future__ import annotations
 
 import pytest
 
+from cedana_sched.snapshot import syscalls
 from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
+
+
+def pytest_configure() -> None:
+    """Keep the mounts as they are now, whatever others on this machine mount meanwhile: a job sees them all.
+
+    A job that saw a mount cannot be continued without it, and tests beside these take theirs away.
+    """
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
 
 
 @pytest.fixture(scope="session")
