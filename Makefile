@@ -72,9 +72,12 @@ e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e-faults
-e2e-faults: e2e-parts ## Kill every part of everything at every phase of a preemption; try each adapter's whole conformance
-	@$(BIN)/pytest tests/e2e/product/test_*faults*.py tests/e2e/product/test_armada_{access,preempts}.py tests/e2e/test_*conformance*.py $(PYTEST_ARGUMENTS)
-	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e/product/test_volcano_*faults.py tests/e2e/test_volcano_conformance*.py $(PYTEST_ARGUMENTS)
+e2e-faults: e2e-parts ## What e2e leaves out: every death at every phase, each adapter's whole conformance, all shapes
+	@$(BIN)/pytest tests/e2e -m exhaustive $(PYTEST_ARGUMENTS)
+	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e -m 'exhaustive and shape' $(PYTEST_ARGUMENTS)
+	@for shape in $(filter-out %/two-nodes.yaml,$(wildcard kind-configs/*.yaml)); do \
+	    KIND_CONFIG=$$shape $(BIN)/pytest tests/e2e -m 'not any_shape and not shape and not exhaustive' $(PYTEST_ARGUMENTS); \
+	done
 
 .PHONY: chaos
 chaos: export KIND_CONFIG = kind-configs/volcano.yaml
