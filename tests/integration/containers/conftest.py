@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.agent.captures import Captures
-from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, CaptureRequest
+from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, CaptureRequest
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.local.runs.kernel import become_child_subreaper
@@ -47,6 +47,9 @@ class NobodyKnows:
         return None
 
 
+_ATTEMPTS = 10
+
+
 class Laboratory:
     """Takes pods through their generations."""
 
@@ -79,6 +82,18 @@ class Laboratory:
         report = asyncio.run(self.capture(running))
         assert isinstance(report, CaptureCommitted), report
         return report
+
+    def save(self, pod: Pod) -> tuple[RunningWorkload, CaptureCommitted]:
+        """Freeze, dump and commit a pod; again where that is a matter of time, as the coordinator does."""
+        for _ in range(_ATTEMPTS):
+            running = self.freeze(pod)
+            report = asyncio.run(self.capture(running))
+            if isinstance(report, CaptureCommitted):
+                return running, report
+            assert isinstance(report, CaptureFailed), report
+            assert report.retryable, report
+            freezer.thaw_together(running.freezers)
+        pytest.fail(f"{_ATTEMPTS} attempts failed; the last: {report}")
 
     async def capture(self, running: RunningWorkload) -> CaptureReport:
         """The last word of a capture process."""

@@ -90,8 +90,8 @@ def bring_back(lab: Laboratory, images: Path, uid: str) -> Pod:
 
 def take_away(lab: Laboratory, pod: Pod) -> Path:
     """Freeze, dump, kill; returns the staged snapshot."""
-    running = lab.freeze(pod)
-    images = lab.stage(lab.dump(running))
+    running, committed = lab.save(pod)  # a connection may not be accepted yet
+    images = lab.stage(committed)
     for cgroup in running.freezers:
         freezer.kill(cgroup)
     pod.end()
