@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 
 log = structlog.get_logger(__name__)
@@ -38,8 +39,7 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
     pods = Mirror(Watch(api, PODS, Pod, namespace=namespace, labels=agents))
     async with asyncio.TaskGroup() as group:
         watching = [group.create_task(mirror.run()) for mirror in (nodes, pods)]
-        await nodes.synced.wait()
-        await pods.synced.wait()
+        await _listed(seconds, nodes, pods)
         until = SERVER_TIME.now() + timedelta(seconds=seconds)
         ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
         served = able(nodes, pods)
@@ -54,6 +54,16 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
         log.warning("node not cleared: programs and containerd's configuration stay", node=name)
         await _annotate(api, name, {names.LEAVING: None, names.NODE_FACTS: None}, names.NODE_READY, names.NODE_CPU)
     return abandoned
+
+
+async def _listed(seconds: float, *mirrors: Mirror[Any]) -> None:
+    """Raises ApiUnavailableError, saying why, where they are not listed in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            for mirror in mirrors:
+                await mirror.synced.wait()
+    except TimeoutError:
+        raise ApiUnavailableError(f"nodes cannot be left: {awaited(*mirrors)}") from None
 
 
 def is_ours(metadata: Metadata) -> bool:

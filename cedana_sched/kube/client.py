@@ -6,21 +6,27 @@ faster, and what nobody reads is skipped.
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException
 
-from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, error_of
+from cedana_sched.kube.credentials import load_credentials
+from cedana_sched.kube.errors import (
+    AbsentError,
+    ApiUnavailableError,
+    NotServedError,
+    UnreadableError,
+    decoded,
+    error_of,
+)
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.model.errors import UsageError
 
 FIELD_MANAGER: Final = "cedana-sched"
 REQUEST_SECONDS = 30.0
@@ -50,11 +56,14 @@ class _Page(msgspec.Struct):
 class Api:
     """A client with the rights of one identity.
 
-    Every method raises `ApiError` when the API server says no, and `ApiUnavailableError` when it does not answer.
+    Every method raises `ApiError` when the API server says no, and `ApiUnavailableError` when it does not answer, or
+    with something that no API server says. An answer of 401 has `renew` read the credentials anew, and the call made
+    once more.
     """
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, renew: Callable[[], Awaitable[None]] | None = None) -> None:
         self._client = client
+        self._renew = renew
 
     @classmethod
     @asynccontextmanager
@@ -65,22 +74,16 @@ class Api:
             UsageError: there is neither.
         """
         configuration = Configuration()
-        try:
-            if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            else:
-                await config.load_kube_config(kubeconfig, client_configuration=configuration)
-        except config.ConfigException as error:
-            remedy = "name a kubeconfig, or run in a pod with a ServiceAccount"
-            raise UsageError("kubeconfig", kubeconfig, f"cannot be used: {error}", remedy=remedy) from error
+        renew = await load_credentials(configuration, kubeconfig)
         configuration.connection_pool_maxsize = CONNECTIONS
         # many clusters' certificates lack an authority key identifier, which Python from 3.13 on asks for
         configuration.disable_strict_ssl_verification = True
         async with ApiClient(configuration) as client:
-            yield cls(client)
+            yield cls(client, renew)
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T:
-        return msgspec.json.decode(await self._call("GET", resource.path(namespace, name)), type=into)
+        path = resource.path(namespace, name)
+        return decoded(f"GET {path}", await self._call("GET", path), into)
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
         """The object, or None where there is none."""
@@ -92,13 +95,13 @@ class Api:
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Raises AlreadyExistsError when its name is taken."""
         path = resource.path(body["metadata"].get("namespace"))
-        return msgspec.json.decode(await self._call("POST", path, self._typed(resource, body)), type=into)
+        return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body)), into)
 
     async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Replace it. With a `resourceVersion` in its metadata it raises ConflictError when somebody was faster."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
-        return msgspec.json.decode(await self._call("PUT", path, self._typed(resource, body)), type=into)
+        return decoded(f"PUT {path}", await self._call("PUT", path, self._typed(resource, body)), into)
 
     async def patch(
         self,
@@ -140,13 +143,21 @@ class Api:
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
     ) -> tuple[tuple[T, ...], str]:
-        """All objects of a kind, everywhere or in one namespace, and the version at which a watch may begin."""
+        """All objects of a kind, everywhere or in one namespace, and the version at which a watch may begin.
+
+        Raises:
+            UnreadableError: one of them cannot be read.
+        """
         found: list[T] = []
         asked = {"limit": str(PAGE_SIZE), **(query or {})}
         item = msgspec.json.Decoder(into)
+        path = resource.path(namespace)
         while True:
-            page = msgspec.json.decode(await self._call("GET", resource.path(namespace), query=asked), type=_Page)
-            found += map(item.decode, page.items)
+            page = _page(path, await self._call("GET", path, query=asked, is_list=True))
+            try:
+                found += map(item.decode, page.items)
+            except (ValueError, RecursionError) as error:
+                raise UnreadableError(f"GET {path}: one of the objects cannot be read: {error}") from error
             if not page.metadata.continue_:
                 return tuple(found), page.metadata.resource_version
             asked["continue"] = page.metadata.continue_
@@ -168,7 +179,7 @@ class Api:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield line
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(f"watch of {path} broke off: {error!r}") from error
         finally:
             _abort(answer)
@@ -184,16 +195,24 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        is_list: bool = False,
     ) -> bytes:
         if method != "GET":
             query = {"fieldManager": FIELD_MANAGER, **(query or {})}
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-        answer = await self._request(
-            method, path, query=query or {}, body=body, content_type=content_type, timeout=timeout
-        )
+        try:
+            answer = await self._request(
+                method, path, query=query or {}, body=body, content_type=content_type, timeout=timeout
+            )
+        except NotServedError as error:
+            if is_list:
+                raise
+            # an API server that has just started may not serve the kind yet: nobody may take the object for gone
+            remedy = "it is tried again; install the kind, if it is not"
+            raise ApiUnavailableError(error.message, status=404, remedy=remedy) from error
         try:
             return bytes(await answer.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(f"{method} {path}: its answer broke off: {error!r}") from error
 
     async def _request(
@@ -206,20 +225,34 @@ class Api:
         body: object = None,
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", "Content-Type": content_type}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        call, data = f"{method} {path}", None if body is None else msgspec.json.encode(body)
         url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         session: aiohttp.ClientSession = self._client.rest_client.pool_manager
-        data = None if body is None else msgspec.json.encode(body)
-        sent = SERVER_TIME.sent()
-        try:
-            answer = await session.request(method, url, headers=headers, data=data, timeout=timeout)
-            SERVER_TIME.answered(answer.headers.get("Date"), sent)
-            if answer.status >= 400:
-                raise error_of(f"{method} {path}", answer.status, await answer.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ApiUnavailableError(f"{method} {path}: {error!r}", remedy="it is tried again") from error
-        return answer
+        is_renewed = self._renew is None
+        while True:
+            try:
+                headers = {"Accept": "application/json", "Content-Type": content_type}
+                await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+                sent = SERVER_TIME.sent()
+                answer = await session.request(method, url, headers=headers, data=data, timeout=timeout)
+                SERVER_TIME.answered(answer.headers.get("Date"), sent)
+                if answer.status < 400:
+                    return answer
+                error = error_of(call, answer.status, await answer.read())
+                if answer.status != 401 or is_renewed or self._renew is None:
+                    raise error
+                is_renewed = True
+                await self._renew()
+            except (aiohttp.ClientError, OSError, ConfigException) as error:  # a token that cannot be read, too
+                raise ApiUnavailableError(f"{call}: {error!r}", remedy="it is tried again") from error
+
+
+def _page(path: str, body: bytes) -> _Page:
+    """Raises ApiUnavailableError where it is none: whatever it is, no object of the kind is to blame."""
+    try:
+        return decoded(f"GET {path}", body, _Page)
+    except UnreadableError as error:
+        raise ApiUnavailableError(f"GET {path}: the answer is no list: {error.message}", status=200) from error
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:

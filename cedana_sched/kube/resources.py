@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from cedana_sched.model.objects.names import API_VERSION
 
@@ -66,3 +67,7 @@ PREEMPTION_HOLDS = Resource(API_VERSION, "PreemptionHold", "preemptionholds")
 RESTORES = Resource(API_VERSION, "Restore", "restores")
 CHECKPOINT_POLICIES = Resource(API_VERSION, "CheckpointPolicy", "checkpointpolicies", namespaced=False)
 CHECKPOINT_STORAGES = Resource(API_VERSION, "CheckpointStorage", "checkpointstorages", namespaced=False)
+
+ESSENTIAL: Final = frozenset(one for one in tuple(globals().values()) if isinstance(one, Resource))
+"""Kinds that every cluster serves in which we are installed. One that is absent is late, as when an API server has just
+started; any other kind may not be installed at all."""

@@ -6,17 +6,20 @@ A `Mirror` keeps what a watch has told, so that many may look without asking the
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import ApiUnavailableError, GoneError, error_of
+from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError, UnreadableError
 from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.reading import Unreadable, explained, read, read_error, read_line, read_metadata
+from cedana_sched.kube.resources import ESSENTIAL, Resource
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +28,12 @@ WATCH_SECONDS = 300
 SILENT_SECONDS = 90.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
+SHORT_SECONDS = 1.0
+"""A watch that ends sooner, and has told nothing, is no good one."""
+REFUSED_TIMES = 5
+"""So often a watch is begun again at its version; an API server that knows no such version says so only to a list."""
+ABSENT_SECONDS = 60.0
+"""An API server that has just started does not serve all kinds at once."""
 
 
 class Named(Protocol):
@@ -62,6 +71,7 @@ class Listed(msgspec.Struct, Generic[T], frozen=True):
     """All that there is; it replaces everything told before."""
 
     objects: tuple[T, ...]
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 class Changed(msgspec.Struct, Generic[T], frozen=True):
@@ -70,22 +80,21 @@ class Changed(msgspec.Struct, Generic[T], frozen=True):
     object: T
 
 
-class Deleted(msgspec.Struct, Generic[T], frozen=True):
-    """One object as it was last."""
+class Deleted(msgspec.Struct, frozen=True):
+    """One object that is no more; of it only the name counts."""
 
-    object: T
-
-
-Change = Listed[T] | Changed[T] | Deleted[T]
+    object: HasName
 
 
-class _Line(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
+Change = Listed[T] | Changed[T] | Deleted | Unreadable
 
 
 class Watch(Generic[T]):
-    """What becomes of the objects of one kind that the selectors match, everywhere or in one namespace."""
+    """What becomes of the objects of one kind that the selectors match, everywhere or in one namespace.
+
+    This is the border at which objects are read: one that is not of the type `into` is told as `Unreadable`, and costs
+    none of the others.
+    """
 
     def __init__(
         self,
@@ -102,52 +111,96 @@ class Watch(Generic[T]):
         self._namespace = namespace
         self._query = {name: value for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
         self._into = into
-        self._object = msgspec.json.Decoder(into)
-        self._line = msgspec.json.Decoder(_Line)
+        self.problem: ApiError | None = None
+        """Why nothing is heard; None while something is."""
 
     async def changes(self) -> AsyncGenerator[Change[T], None]:
-        """First `Listed`, then what changes; another `Listed` when changes may have been missed. Never ends."""
-        pauses = _pauses()
+        """First `Listed`, then what changes; another `Listed` when changes may have been missed. Never ends.
+
+        Raises:
+            AbsentError: the kind is not served, is none of `resources.ESSENTIAL`, and was not served before, or has not
+                been for `ABSENT_SECONDS`.
+        """
+        pauses, absent_since = _pauses(), -math.inf
         while True:
             try:
-                objects, version = await self._list_all()
-                yield Listed(objects)
-                pauses = _pauses()
+                listed, version = await self._list_all()
+                absent_since, self.problem = math.inf, None
+                yield listed
                 async for change in self._follow(version):
-                    yield change
+                    pauses = _pauses()
+                    if change is not None:
+                        yield change
             except GoneError:
                 log.info("watch begins anew", kind=self.resource.kind)
-            except ApiUnavailableError as error:
-                pause = next(pauses)
-                log.warning("watch broken", kind=self.resource.kind, problem=error.message, pause_seconds=pause)
+                await asyncio.sleep(next(pauses))
+            except ApiError as error:
+                if self._is_absent(error):
+                    absent_since = min(absent_since, time.monotonic())
+                    if time.monotonic() - absent_since > ABSENT_SECONDS:
+                        raise
+                pause, self.problem = next(pauses), error
+                problem = explained(error, self.resource)
+                log.warning("watch broken", kind=self.resource.kind, problem=problem, pause_seconds=pause)
                 await asyncio.sleep(pause)
 
-    async def _list_all(self) -> tuple[tuple[T, ...], str]:
-        return await self._api.list_all(self.resource, self._namespace, self._query, into=self._into)
+    def _is_absent(self, error: ApiError) -> bool:
+        return isinstance(error, AbsentError) and self.resource not in ESSENTIAL
 
-    async def _follow(self, version: str) -> AsyncGenerator[Change[T], None]:
-        """Changes since `version`; a watch that the API server ends in good order goes on where it was."""
-        pauses = _pauses()
+    async def _list_all(self) -> tuple[Listed[T], str]:
+        try:
+            objects, version = await self._api.list_all(self.resource, self._namespace, self._query, into=self._into)
+            return Listed(objects), version
+        except (UnreadableError, msgspec.ValidationError):
+            return await self._list_each()
+
+    async def _list_each(self) -> tuple[Listed[T], str]:
+        """All that can be read, where some cannot."""
+        bodies, version = await self._api.list_all(self.resource, self._namespace, self._query, into=dict)
+        found = [read(self.resource, msgspec.json.encode(body), self._into) for body in bodies]
+        unreadable = tuple(one for one in found if isinstance(one, Unreadable))
+        return Listed(tuple(one for one in found if not isinstance(one, Unreadable)), unreadable), version
+
+    async def _follow(self, version: str) -> AsyncGenerator[Changed[T] | Deleted | Unreadable | None, None]:
+        """Changes since `version`, None for a sign of life.
+
+        A watch that ends in good order, or breaks, goes on where it was. What else is answered, or what cannot be
+        read, ends it: the list that follows shows what there is.
+        """
+        pauses, refused = _pauses(), 0
         while True:
-            query = self._watch_query(version)
+            began, heard = time.monotonic(), False
             try:
                 async for line in self._api.stream(
-                    self.resource, self._namespace, query, silent_seconds=SILENT_SECONDS
+                    self.resource, self._namespace, self._watch_query(version), silent_seconds=SILENT_SECONDS
                 ):
-                    told = self._line.decode(line)
-                    if told.type == "ERROR":
-                        raise _watch_error(self.resource, bytes(told.object))
-                    if told.type == "BOOKMARK":
-                        version = msgspec.json.decode(told.object, type=PartialObject).metadata.resource_version
-                        continue
-                    seen = self._object.decode(told.object)
-                    version = seen.metadata.resource_version
-                    yield Deleted(seen) if told.type == "DELETED" else Changed(seen)
-                    pauses = _pauses()
+                    version, change = self._told(line)
+                    heard, pauses, refused, self.problem = True, _pauses(), 0, None
+                    yield change
+                if not heard:
+                    self._check_length(time.monotonic() - began)
             except ApiUnavailableError as error:
+                refused += error.status != 0
+                if refused > REFUSED_TIMES:
+                    raise
                 pause = next(pauses)
                 log.info("watch resumes", kind=self.resource.kind, problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
+
+    def _check_length(self, seconds: float) -> None:
+        if seconds < SHORT_SECONDS:
+            raise ApiUnavailableError(f"watch of {self.resource.plural} ended at once", status=200)
+
+    def _told(self, line: bytes) -> tuple[str, Changed[T] | Deleted | Unreadable | None]:
+        """The version that a line of a watch brings, and what changed."""
+        told = read_line(self.resource, line)
+        if told.type == "ERROR":
+            raise read_error(self.resource, told.object)
+        if told.type in {"BOOKMARK", "DELETED"}:
+            metadata = read_metadata(self.resource, told.object)
+            return metadata.resource_version, None if told.type == "BOOKMARK" else Deleted(PartialObject(metadata))
+        seen = read(self.resource, told.object, self._into)
+        return seen.metadata.resource_version, seen if isinstance(seen, Unreadable) else Changed(seen)
 
     def _watch_query(self, version: str) -> Mapping[str, str]:
         return {
@@ -156,13 +209,6 @@ class Watch(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-
-
-def _watch_error(resource: Resource, status: bytes) -> Exception:
-    class Code(msgspec.Struct):
-        code: int = 500
-
-    return error_of(f"watch of {resource.plural}", msgspec.json.decode(status, type=Code).code, status)
 
 
 def _pauses() -> Iterator[float]:
@@ -177,13 +223,27 @@ class Mirror(Generic[T]):
     """The objects of one watch, by namespace and name, and whoever wants to hear of changes.
 
     Run `run` as a task; `synced` is set from the first list on.
+
+    Args:
+        watch: is followed.
+        unreadable: hears of each object that cannot be read. The mirror keeps what it was before, if it could be read
+            then: nobody may take it for gone.
     """
 
-    def __init__(self, watch: Watch[T]) -> None:
+    def __init__(self, watch: Watch[T], unreadable: Callable[[Resource, Unreadable], None] | None = None) -> None:
         self._watch = watch
+        self._unreadable = unreadable
         self._objects: dict[Key, T] = {}
         self._sinks: list[Callable[[T | None, T | None], None]] = []
         self.synced = asyncio.Event()
+
+    @property
+    def awaited(self) -> str | None:
+        """Why it is not synced yet, for `/readyz`; None once it is."""
+        if self.synced.is_set():
+            return None
+        resource, problem = self._watch.resource, self._watch.problem
+        return f"{resource.plural} are being listed" if problem is None else explained(problem, resource)
 
     def get(self, name: str, namespace: str = "") -> T | None:
         return self._objects.get((namespace, name))
@@ -202,19 +262,21 @@ class Mirror(Generic[T]):
         self._sinks.remove(sink)
 
     async def run(self) -> None:
-        """Follow the watch for ever."""
+        """Follow the watch for ever; see `Watch.changes`."""
         async for change in self._watch.changes():
             match change:
-                case Listed(objects):
-                    self._replace(objects)
+                case Listed(objects, unreadable):
+                    self._replace(objects, unreadable)
                     self.synced.set()
                 case Changed(changed):
                     self._put(changed)
-                case Deleted(deleted):
-                    self._drop(deleted)
+                case Deleted():
+                    self._drop(change.object)
+                case Unreadable():
+                    self._leave(change)
 
-    def _replace(self, objects: tuple[T, ...]) -> None:
-        current = {name_of(one): one for one in objects}
+    def _replace(self, objects: tuple[T, ...], unreadable: tuple[Unreadable, ...] = ()) -> None:
+        current = {name_of(one) for one in objects} | {name_of(one) for one in unreadable}
         for key, gone in tuple(self._objects.items()):
             if key not in current:
                 self._drop(gone)
@@ -222,6 +284,8 @@ class Mirror(Generic[T]):
             known = self._objects.get(name_of(one))
             if known is None or known.metadata.resource_version != one.metadata.resource_version:
                 self._put(one)
+        for left in unreadable:
+            self._leave(left)
 
     def _put(self, now: T) -> None:
         before = self._objects.get(name_of(now))
@@ -231,14 +295,35 @@ class Mirror(Generic[T]):
         self._objects[name_of(now)] = now
         self._tell(before, now)
 
-    def _drop(self, gone: T) -> None:
+    def _leave(self, one: Unreadable) -> None:
+        """Name it, and go on with what it was; another object that has had its name is gone."""
+        known = self._objects.get(name_of(one))
+        if known is not None and known.metadata.uid != one.metadata.uid:
+            self._drop(known)
+        kind, metadata = self._watch.resource.kind, one.metadata
+        log.warning(
+            "object cannot be read", kind=kind, namespace=metadata.namespace, name=metadata.name, problem=one.problem
+        )
+        if self._unreadable is not None:
+            self._unreadable(self._watch.resource, one)
+
+    def _drop(self, gone: HasName) -> None:
         before = self._objects.pop(name_of(gone), None)
         if before is not None:
             self._tell(before, None)
 
     def _tell(self, before: T | None, now: T | None) -> None:
         for sink in tuple(self._sinks):
-            sink(before, now)
+            try:
+                sink(before, now)
+            except Exception:  # a defect that one object shows must cost neither the others nor the component
+                names = [one.metadata.name for one in (before, now) if one is not None]
+                log.exception("subscriber failed", kind=self._watch.resource.kind, names=names)
+
+
+def awaited(*mirrors: Mirror[Any]) -> str | None:
+    """What the first of them that is not synced waits for, for `/readyz`."""
+    return next((what for one in mirrors if (what := one.awaited) is not None), None)
 
 
 def name_of(one: HasName) -> Key:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -16,24 +17,27 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 30.0
 
 
-class WorkQueue:
-    """Like the queue of a Kubernetes controller.
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """Like the queue of a Kubernetes controller: also a defect costs only the key that shows it.
 
     Args:
         name: in the log.
         perform: brings what a key stands for to where it should be; it looks anew each time.
     """
 
-    def __init__(self, name: str, perform: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, name: str, perform: Callable[[K], Awaitable[None]]) -> None:
         self._name = name
         self._perform = perform
-        self._ready: asyncio.Queue[str] = asyncio.Queue()
-        self._waiting: set[str] = set()
+        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._waiting: set[K] = set()
         """In the queue, or to be put there when the worker that has it is done."""
-        self._active: set[str] = set()
-        self._failures: dict[str, int] = {}
+        self._active: set[K] = set()
+        self._failures: dict[K, int] = {}
 
-    def add(self, key: str) -> None:
+    def add(self, key: K) -> None:
         """Have it done; returns at once."""
         if key not in self._waiting:
             self._waiting.add(key)
@@ -59,11 +63,15 @@ class WorkQueue:
                 pause = self._pause(key)
                 log.warning("failed, tried again", what=self._name, key=key, problem=str(error), pause_seconds=pause)
                 loop.call_later(pause, self.add, key)
+            except Exception:  # a defect that one key shows must not cost the others
+                pause = self._pause(key)
+                log.exception("failed, tried again", what=self._name, key=key, pause_seconds=pause)
+                loop.call_later(pause, self.add, key)
             finally:
                 self._active.discard(key)
                 if key in self._waiting:
                     self._ready.put_nowait(key)
 
-    def _pause(self, key: str) -> float:
+    def _pause(self, key: K) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 20), LONGEST_PAUSE_SECONDS))

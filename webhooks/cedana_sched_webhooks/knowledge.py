@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,7 +16,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, NODES, PREEMPTION_HOLDS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
@@ -128,16 +128,15 @@ class Mirrors:
         self.knowledge = Knowledge(namespaces, nodes, policies)
         checkpoints.subscribe(self.knowledge.note_checkpoint)
         holds.subscribe(self.knowledge.note_hold)
-        self._synced = [one.synced for one in (namespaces, nodes, policies, checkpoints, holds)]
-        self._runs = [one.run for one in (namespaces, nodes, policies, checkpoints, holds)]
+        self._mirrors: tuple[Mirror[Any], ...] = (namespaces, nodes, policies, checkpoints, holds)
 
     @property
-    def synced(self) -> bool:
-        """Whether every kind has been listed once."""
-        return all(event.is_set() for event in self._synced)
+    def awaited(self) -> str | None:
+        """What is not listed yet, and why; None once every kind has been."""
+        return awaited(*self._mirrors)
 
     async def run(self) -> None:
         """Follow the watches for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for run in self._runs:
-                tasks.create_task(run(), name="mirror")
+            for mirror in self._mirrors:
+                tasks.create_task(mirror.run(), name="mirror")

@@ -87,7 +87,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
         answers |= scheduler.handlers()
     admissions = admission_application(answers, stop, metrics)
     ready: dict[str, Ready] = {
-        "objects": lambda: None if mirrors.synced else "they are being listed",
+        "objects": lambda: mirrors.awaited,
         "certificate": lambda: None if certificate.loaded else "there is none yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }

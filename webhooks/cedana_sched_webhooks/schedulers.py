@@ -11,7 +11,7 @@ import structlog
 
 from cedana_sched.adapter.registry import load_class
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ApiError, RefusedByServerError
+from cedana_sched.kube.errors import ApiError
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
 
@@ -46,7 +46,7 @@ class SchedulerWebhooks(Protocol):
 
         Raises:
             AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
-            RefusedByServerError: we may not read them. It is run again later, until we may.
+            ApiError: we may not read them. It is run again later, until we may.
         """
         ...
 
@@ -72,7 +72,7 @@ async def keep_running(webhooks: SchedulerWebhooks) -> None:
         began = time.monotonic()
         try:
             await webhooks.run()
-        except* (AbsentError, RefusedByServerError) as group:
+        except* ApiError as group:
             if time.monotonic() - began > WELL_SECONDS:
                 said = ""
             problem = _first(group)

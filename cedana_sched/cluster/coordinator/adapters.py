@@ -1,7 +1,7 @@
 """Keeps the schedulers' adapters running, also while a scheduler is not there: that must not cost the others.
 
 Who enables an adapter whose scheduler is not installed, or takes the scheduler away, reads it in the log, as an Event
-on our Deployment and in a metric. It is tried again until the scheduler's kinds are served.
+on our Deployment and in a metric; so does who has taken rights from us. It is tried again until it runs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from cedana_sched.kube.errors import AbsentError, ApiError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import DEPLOYMENTS
+from cedana_sched.model.errors import CedanaSchedError
 
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 REASON = "SchedulerNotFound"
+NOT_FOLLOWED = "SchedulerNotFollowed"
 
 
 class AdapterMetrics:
@@ -32,7 +34,7 @@ class AdapterMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._up = Gauge(
             "cedana_sched_adapter_up",
-            "1 while this replica follows the scheduler; 0 while the scheduler's kinds are not served.",
+            "1 while this replica follows the scheduler; 0 while the scheduler's kinds are not served or not readable.",
             ["adapter"],
             registry=registry,
         )
@@ -64,11 +66,7 @@ class OwnDeployment:
 
 
 async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
-    """Run an adapter, for ever; while its scheduler is absent, say so and try again.
-
-    Raises:
-        ApiError: of any other kind; it ends the coordinator, as a defect does.
-    """
+    """Run an adapter, for ever; while its scheduler is absent, or the API server refuses, say so and try again."""
     for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
         metrics.set(name, up=True)
         try:
@@ -78,9 +76,14 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
             message = f"{name} is enabled, but its kinds are not served: {_first(group)}; install it, or disable {name}"
             log.warning("scheduler not found, trying again", adapter=name, problem=message, pause_seconds=pause)
             await deployment.warn(REASON, message)
+        except* CedanaSchedError as group:
+            metrics.set(name, up=False)
+            message = f"{name} cannot be followed: {_first(group)}"
+            log.warning("scheduler not followed, trying again", adapter=name, problem=message, pause_seconds=pause)
+            await deployment.warn(NOT_FOLLOWED, message)
         await asyncio.sleep(pause)
 
 
-def _first(group: BaseExceptionGroup[AbsentError]) -> str:
+def _first(group: BaseExceptionGroup[CedanaSchedError]) -> str:
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error.message

@@ -92,7 +92,7 @@ class ObjectJournal:
         """Write and drop these in one atomic step; it is durable when this returns.
 
         Raises:
-            ApiUnavailableError: nothing is known of it; call again.
+            RetryableError: nothing is known of it; call again.
             FencedError: another coordinator writes.
         """
         changed = {record.uid for record in (*records, *forget)}
@@ -107,6 +107,10 @@ class ObjectJournal:
             raise ApiUnavailableError(error.message, status=error.status, reason=error.reason) from error
         self._projection.write(records, forget)
         self._recorded(records, forget)
+
+
+def _without_version(body: Object) -> Object:
+    return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}}
 
 
 def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:

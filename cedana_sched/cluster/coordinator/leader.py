@@ -41,7 +41,7 @@ from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Node, Pod
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
 
@@ -152,6 +152,11 @@ class Leader:
                 await self._flush()
                 for task in background:
                     task.cancel()
+
+    @property
+    def awaited(self) -> str | None:
+        """What is not listed yet, and why; None once it coordinates."""
+        return awaited(self.pods, self._checkpoints, self._nodes) or self._policies.awaited
 
     async def withdraw(self) -> None:
         """Let the schedulers go on without us; only while it coordinates.

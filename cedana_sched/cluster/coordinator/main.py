@@ -14,7 +14,7 @@ from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.lease import LeaderElection
-from cedana_sched.service.health import serving
+from cedana_sched.service.health import Ready, serving
 
 log = structlog.get_logger(__name__)
 
@@ -31,12 +31,13 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
 
     Raises:
         LeadershipLostError: another one may lead now; the process must end.
-        ApiError: the API server refused what we cannot do without.
     """
     identity = own_identity()
     log.info("coordinator starts", version=__version__, identity=identity)
     metrics, adapters = CoordinatorMetrics(), AdapterMetrics()
-    async with Api.open() as api, serving(configuration.operations_port, {}):
+    leading: list[Leader] = []
+    ready: dict[str, Ready] = {"objects": lambda: leading[0].awaited if leading else None}
+    async with Api.open() as api, serving(configuration.operations_port, ready):
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 
@@ -50,6 +51,7 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
                 adapter_metrics=adapters,
                 refused=metrics.refused,
             )
+            leading.append(leader)
             async with leader.coordinating() as coordinator:
                 metrics.leads(leads=True)
                 try:

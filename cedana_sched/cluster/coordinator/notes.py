@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 
 import msgspec
 import structlog
 
+from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ConflictError
 from cedana_sched.kube.objects import Metadata
@@ -21,6 +23,8 @@ PREFIX = "cedana-sched-notes-"
 """Before the adapter's name."""
 _WRITER = f"{names.GROUP}/writer"
 _KEY = "notes"
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 5.0
 
 
 class _Kept(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,7 +47,7 @@ class ConfigMapNotes:
 
     async def read(self) -> bytes | None:
         """See `adapter.cluster.Notes`."""
-        while True:
+        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
             try:
                 found = await self._api.find(CONFIG_MAPS, self._name, self._namespace, into=_Kept)
                 if found is None:
@@ -51,12 +55,14 @@ class ConfigMapNotes:
                 else:
                     body = self._body(found.binary_data, found.metadata.resource_version)
                     made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
-            except (ConflictError, AlreadyExistsError):
-                continue  # the one before us has just written: what it wrote counts
+            except (ConflictError, AlreadyExistsError):  # the one before us has just written: what it wrote counts
+                await asyncio.sleep(pause)
+                continue
             except ApiError as error:
                 raise self._again(error) from error
             self._version = made.metadata.resource_version
             return _notes(made)
+        raise AssertionError("pauses never end")
 
     async def write(self, notes: bytes) -> None:
         """See `adapter.cluster.Notes`."""

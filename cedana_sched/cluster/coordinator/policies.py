@@ -32,6 +32,11 @@ class ClusterPolicies:
     async def run(self) -> None:
         await self._mirror.run()
 
+    @property
+    def awaited(self) -> str | None:
+        """See `Mirror.awaited`."""
+        return self._mirror.awaited
+
     def named(self, name: str | None) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
         for candidate in (name, DEFAULT):

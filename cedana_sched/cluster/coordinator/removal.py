@@ -9,9 +9,8 @@ import structlog
 from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Key, Mirror
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, Record
@@ -26,9 +25,8 @@ class Removal:
         self._api = api
         self._by_snapshot = by_snapshot
         self._removed: set[SnapshotRef] = set()
-        self._doomed: dict[str, Metadata] = {}
-        """By uid."""
-        self._queue = WorkQueue("removal of a Checkpoint", self._remove)
+        self._checkpoints = checkpoints
+        self._queue: WorkQueue[Key] = WorkQueue("removal of a Checkpoint", self._remove)
         checkpoints.subscribe(self._heard)
 
     def removed(self, refs: Collection[SnapshotRef]) -> None:
@@ -48,9 +46,8 @@ class Removal:
 
     def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
         if now is not None:
-            if now.is_forgotten and not now.is_deleted and now.snapshot in self._removed:
-                self._doomed[now.metadata.uid] = now.metadata
-                self._queue.add(now.metadata.uid)
+            if self._is_to_go(now):
+                self._queue.add((now.metadata.namespace, now.metadata.name))
         elif before is not None and (ref := before.snapshot) is not None and not self._by_snapshot.of(ref):
             self._removed.discard(ref)
 
@@ -58,11 +55,15 @@ class Removal:
         """Remove objects, for ever."""
         await self._queue.run()
 
-    async def _remove(self, key: str) -> None:
-        if (one := self._doomed.get(key)) is None:
+    def _is_to_go(self, one: KnownCheckpoint) -> bool:
+        return one.is_forgotten and not one.is_deleted and one.snapshot in self._removed
+
+    async def _remove(self, key: Key) -> None:
+        namespace, name = key
+        one = self._checkpoints.get(name, namespace)
+        if one is None or not self._is_to_go(one):
             return
         try:
-            await self._api.delete(CHECKPOINTS, one.name, one.namespace, uid=one.uid)
-        except ConflictError:  # it is gone, and another one has its name
-            log.info("checkpoint was removed by somebody else", checkpoint=one.name)
-        self._doomed.pop(key, None)
+            await self._api.delete(CHECKPOINTS, name, namespace, uid=one.metadata.uid)
+        except ConflictError as error:  # another object has its name
+            log.info("checkpoint not removed", checkpoint=name, problem=error.message)

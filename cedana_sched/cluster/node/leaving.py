@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from cedana_sched.kube.retrying import until_answered
+
 log = structlog.get_logger(__name__)
 
 
@@ -43,9 +45,8 @@ async def leave(facts: Facts, installation: OnNode) -> None:
 
     Raises:
         HostError: containerd's configuration is no more what we can read.
-        ApiError: the API server does not take it.
     """
-    await facts.withdraw()
+    await until_answered("removal of the node's labels", facts.withdraw)
     await installation.uninstall()
-    await facts.has_left()
+    await until_answered("removal of the node's mark", facts.has_left)
     log.info("node left")

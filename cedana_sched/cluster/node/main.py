@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -30,9 +31,11 @@ from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.retrying import until_answered
+from cedana_sched.kube.watching import awaited
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.orders import Order, Outcome
-from cedana_sched.service.health import serving
+from cedana_sched.service.health import Ready, serving
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 
 log = structlog.get_logger(__name__)
@@ -53,24 +56,32 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
 
     Raises:
         HostError: the node cannot be made ready; says why and what to do.
-        ApiError: the API server refused what we cannot do without.
     """
     node = configuration.node_name()
     log.info("agent starts", version=__version__, node=node)
-    awaited: list[str] = ["the node is being prepared"]
+    waiting: list[str] = ["the node is being prepared"]
+
+    def refused(why: str) -> None:
+        waiting[:] = [why]
+
+    ready: dict[str, Ready] = {"node": lambda: waiting[0] if waiting else None}
     async with (
         Api.open() as api,
-        serving(configuration.operations_port, {"node": lambda: awaited[0] if awaited else None}),
+        serving(configuration.operations_port, ready),
     ):
         facts = NodeFacts(api, node)
         installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.is_ready)
-        if not await facts.is_told_to_leave():
+        if not await until_answered("reading of the node", facts.is_told_to_leave, refused):
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
-            await facts.publish(compatibility(toolchain.version), ready=installed.is_active)
+            found = compatibility(toolchain.version)
+            publish = partial(facts.publish, found, ready=installed.is_active)
+            await until_answered("facts of the node", publish, refused)
             agent = _Agent(api, node, configuration, installed)
             busy.extend(agent.busy)
-            await until_told_to_leave(facts, agent.run(awaited.clear), keep_registered(installation))
+            ready["objects"] = agent.awaited
+            waiting[:] = ["the agent is starting"]
+            await until_told_to_leave(facts, agent.run(waiting.clear), keep_registered(installation))
         await leave(facts, installation)
         await asyncio.Event().wait()
 
@@ -122,6 +133,10 @@ class _Agent:
             ready()
             await asyncio.Event().wait()
 
+    def awaited(self) -> str | None:
+        """What is not listed yet, and why; None once everything is."""
+        return awaited(self._pods.mirror, self._feed.checkpoints, self._feed.restores)
+
     def _perform(self, order: Order) -> AsyncIterator[Outcome]:
         return self._agent.perform(order)
 
@@ -139,15 +154,20 @@ class _Agent:
             self._own_grace.begins(now, self._deletions)
 
     async def _forget(self) -> None:
-        await self._feed.synced()  # who does not know what is under way removes nothing
-        await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
-        await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
+        await self._feed.synced()  # who has not listed what is under way removes nothing
+        try:
+            await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
+            await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
+        except Exception:  # what one pod has left on the disk must not thaw the others; it is tried with the next one
+            log.exception("rest of pods not removed")
 
     async def _deleted(self, pod: Pod) -> None:
         try:
             await self._runtime.deleted(pod.metadata.uid)
         except CedanaSchedError as error:  # the kubelet insists when its own patience ends
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
+        except Exception:  # a defect that one pod shows must not end the dumps of the others
+            log.exception("pod does not end", pod=pod.metadata.name)
 
 
 def _has_other_grace(before: Pod | None, now: Pod) -> bool:

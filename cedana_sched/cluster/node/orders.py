@@ -23,7 +23,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
 from cedana_sched.model.records import (
@@ -149,7 +149,7 @@ class OrderFeed:
     async def _obey(self, key: _Key, given: _Given) -> None:
         try:
             order: Order = codec.decode(bytes(given.order), Order)  # type: ignore[arg-type]  # a union of structs
-        except msgspec.ValidationError as error:
+        except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
             log.exception("order cannot be read", object=key.name, problem=str(error))
             return
         structlog.contextvars.bind_contextvars(object=key.name, order=type(order).__name__)
@@ -161,6 +161,8 @@ class OrderFeed:
                     return
             except CedanaSchedError as error:
                 log.warning("order not carried out, trying again", problem=str(error), pause_seconds=pause)
+            except Exception:  # a defect that one order shows must not end the dumps of other pods
+                log.exception("order not carried out, trying again", pause_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 

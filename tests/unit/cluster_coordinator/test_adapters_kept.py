@@ -80,9 +80,19 @@ async def test_an_absent_scheduler_is_told_and_tried_again() -> None:
     task.cancel()
 
 
-async def test_any_other_end_is_not_hidden() -> None:
+async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
+    refused = RefusedByServerError("no rights", status=403)
+    adapter, told, registry = Adapter(refused), Told(), CollectorRegistry()
+    task = kept(adapter, told, registry)
+    await adapter.runs.wait()
+    assert [(event.reason, "no rights" in event.message) for event in told.events] == [("SchedulerNotFollowed", True)]
+    assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
+    task.cancel()
+
+
+async def test_a_defect_is_not_hidden() -> None:
     told, registry = Told(), CollectorRegistry()
     with pytest.raises(ExceptionGroup) as caught:
-        await kept(Adapter(RefusedByServerError("no rights", status=403)), told, registry)
-    assert caught.group_contains(RefusedByServerError)
+        await kept(Adapter(RuntimeError("a defect")), told, registry)
+    assert caught.group_contains(RuntimeError)
     assert told.events == []

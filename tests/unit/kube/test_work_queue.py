@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import pytest
+import structlog
 
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.work_queue import WorkQueue
 
 
 @asynccontextmanager
-async def _running(perform: Callable[[str], Awaitable[None]]) -> AsyncIterator[WorkQueue]:
+async def _running(perform: Callable[[str], Awaitable[None]]) -> AsyncIterator[WorkQueue[str]]:
     queue = WorkQueue("test", perform)
     task = asyncio.create_task(queue.run())
     try:
@@ -67,12 +67,17 @@ async def test_what_failed_comes_again() -> None:
     assert attempts.qsize() == 3
 
 
-async def test_a_defect_ends_it_visibly() -> None:
-    async def perform(_key: str) -> None:
-        raise LookupError("a defect")
+async def test_a_defect_is_logged_and_costs_no_other_key() -> None:
+    done = asyncio.Event()
 
-    queue = WorkQueue("test", perform)
-    queue.add("a")
-    with pytest.raises(ExceptionGroup) as caught:
-        await queue.run()
-    assert caught.group_contains(LookupError)
+    async def perform(key: str) -> None:
+        if key == "a":
+            raise LookupError("a defect")
+        done.set()
+
+    with structlog.testing.capture_logs() as logs:
+        async with _running(perform) as queue:
+            queue.add("a")
+            queue.add("b")
+            await done.wait()
+    assert [one["key"] for one in logs if one["log_level"] == "error"] == ["a"]

@@ -12,14 +12,17 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from cedana_sched.adapter.pods import find_identity
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_volcano.extender.holder import Holder, Standing, Wanted
@@ -32,6 +35,9 @@ from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Preemptions
 from cedana_sched_webhooks.objects import Checkpoint, PreemptionHold
 
+log = structlog.get_logger(__name__)
+
+ABSENT_PAUSE_SECONDS: Final = 10.0
 GANGS_LAST_SECONDS: Final = 1.0
 """How long it is known what the end of each gang would cost: a call can name hundreds of members."""
 
@@ -74,16 +80,17 @@ class Holding:
         """See `Holder`."""
         return all(mirror.synced.is_set() for mirror in self._mirrors())
 
-    async def run(self) -> None:
-        """Follow the watches and write marks, for ever.
+    @property
+    def awaited(self) -> str | None:
+        """What is not listed yet, and why."""
+        return awaited(*self._mirrors())
 
-        Raises:
-            AbsentError: Volcano's kinds, or our own, are not there.
-        """
+    async def run(self) -> None:
+        """Follow the watches and write marks, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._marker.run(), name="eviction marks")
             for mirror in self._mirrors():
-                tasks.create_task(mirror.run(), name="mirror")
+                tasks.create_task(_keep(mirror), name="mirror")
 
     def standing(self, pod_uid: str) -> Standing | None:
         """See `Holder`."""
@@ -146,6 +153,16 @@ class Holding:
     def _mirrors(self) -> tuple[Mirror[Any], ...]:
         rooms = self._rooms
         return self._pods, self._groups, self._checkpoints, self._holds, rooms.nodes, rooms.pods
+
+
+async def _keep(mirror: Mirror[Any]) -> None:
+    """Follow it, also while Volcano's kinds are not served."""
+    while True:
+        try:
+            await mirror.run()
+        except AbsentError as error:
+            log.warning("kind not served, trying again", problem=error.message, pause_seconds=ABSENT_PAUSE_SECONDS)
+        await asyncio.sleep(ABSENT_PAUSE_SECONDS)
 
 
 if TYPE_CHECKING:

@@ -30,6 +30,11 @@ log = structlog.get_logger(__name__)
 class RunningHolder(Holder, Protocol):
     """A holder that keeps itself up to date."""
 
+    @property
+    def awaited(self) -> str | None:
+        """What is not listed yet, and why."""
+        ...
+
     async def run(self) -> None:
         """Follow what it knows, and write what it is told, for ever."""
         ...
@@ -40,7 +45,7 @@ async def serve(configuration: Configuration, holding: RunningHolder, stop: asyn
     metrics, claims = Metrics(), Claims(time.monotonic, steering=configuration.victim_steering)
     application = extender_application(holding, claims, stop, metrics)
     ready: dict[str, Ready] = {
-        "objects": lambda: None if holding.synced else "they are being listed",
+        "objects": lambda: None if holding.synced else holding.awaited,
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:

@@ -29,7 +29,7 @@ class RunningPods(KnownPods):
 
     def __init__(self, **standings: Standing) -> None:
         super().__init__(**standings)
-        self.synced, self.ended = False, False
+        self.synced, self.awaited, self.ended = False, "pods are being listed", False
 
     async def run(self) -> None:
         try:

@@ -1,0 +1,58 @@
+"""Who we are to an API server, and how that is read anew when it is not believed any more.
+
+kubernetes-asyncio reads a pod's projected token at most once a minute. A token that the API server refuses (401) is
+read at once: the kubelet may just have renewed it, after a rotation of the keys that sign tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final
+
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader
+
+from cedana_sched.model.errors import UsageError
+
+SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a pod's ServiceAccount is mounted."""
+
+Renew = Callable[[], Awaitable[None]]
+
+
+async def load_credentials(configuration: Configuration, kubeconfig: str | None) -> Renew:
+    """Write into `configuration` who we are: a pod's ServiceAccount, or what a kubeconfig says.
+
+    Returns:
+        Reads it again.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    is_pod = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    try:
+        return _mounted(configuration) if is_pod else await _written(configuration, kubeconfig)
+    except config.ConfigException as error:
+        remedy = "name a kubeconfig, or run in a pod with a ServiceAccount"
+        raise UsageError("kubeconfig", kubeconfig, f"cannot be used: {error}", remedy=remedy) from error
+
+
+def _mounted(configuration: Configuration) -> Renew:
+    loader = InClusterConfigLoader(f"{SERVICE_ACCOUNT}/token", f"{SERVICE_ACCOUNT}/ca.crt")
+    loader.load_and_set(configuration)
+
+    async def renew() -> None:
+        loader.token_expires_at -= timedelta(days=1)  # the next request reads the file
+
+    return renew
+
+
+async def _written(configuration: Configuration, kubeconfig: str | None) -> Renew:
+    async def renew() -> None:
+        await config.load_kube_config(kubeconfig, client_configuration=configuration)
+
+    await renew()
+    return renew

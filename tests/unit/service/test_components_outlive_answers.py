@@ -1,0 +1,188 @@
+"""Every long-running part of every component goes on, whatever an API server answers, and follows it again.
+
+One row for each part, one column for each answer: a part that is new here belongs into `PARTS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import structlog
+
+from cedana_sched.adapter.contract import Preempted
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.coordinator import adapters, journal, notes, projection, storage_probe
+from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
+from cedana_sched.cluster.node.facts import NodeFacts
+from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.coordinator import shell
+from cedana_sched.coordinator.core import Reported
+from cedana_sched.kube import watching, work_queue
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.marking import EvictionMarker
+from cedana_sched.kube.resources import CHECKPOINT_STORAGES, CONFIG_MAPS, PODS
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched_volcano.extender import holding
+from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_volcano.webhooks import VolcanoWebhooks
+from cedana_sched_webhooks import own_certificates, schedulers
+from cedana_sched_webhooks.configuration import OwnCertificates
+from cedana_sched_webhooks.knowledge import Mirrors
+from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
+from cedana_sched_webhooks.schedulers import keep_running
+from cedana_sched_webhooks.tls import ServingCertificate
+from tests.unit.kube.moody_api_server import MOODS, Mood, MoodyApiServer
+from tests.unit.webhooks.admission_builders import configuration
+
+Part = Callable[[Api, MoodyApiServer], AbstractAsyncContextManager[None]]
+
+SYSTEM = "cedana-system"
+JOURNAL = CONFIG_MAPS.path(SYSTEM, journal.LOG_NAME)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (watching, work_queue, journal, notes, projection, shell, adapters, own_certificates):
+        monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.002)
+        monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(schedulers, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(storage_probe, "PROBE_SECONDS", 0.01)
+    if hasattr(holding, "ABSENT_PAUSE_SECONDS"):
+        monkeypatch.setattr(holding, "ABSENT_PAUSE_SECONDS", 0.01)
+
+
+# -- the parts: each context runs one, and its end raises what the part ended by
+
+
+@asynccontextmanager
+async def _running(*works: Any) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in works]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def coordinator(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
+    """With two adapters, and with a preemption to write down in the worst moment."""
+    told = CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano"))
+    async with Leader(api, told, "me").coordinating() as coordinating:
+        written = server.objects[JOURNAL]["metadata"]["resourceVersion"]
+        victim = Victim(WorkloadRef("p", "lab", "p", "node-1"), Identity("lab", "sim"), CheckpointPolicy())
+        coordinating.post(Reported("kueue", Preempted(Signal("s", "kueue", (victim,), "Preempted", 1.0))))
+        yield
+        await server.until(lambda: server.objects[JOURNAL]["metadata"]["resourceVersion"] != written)
+
+
+@asynccontextmanager
+async def storages(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
+    server.put(CHECKPOINT_STORAGES, {"metadata": {"name": "s"}, "spec": {"posix": {"path": "/snapshots"}}})
+    path = CHECKPOINT_STORAGES.path(None, "s")
+    async with _running(StorageProbe(api).run()):
+        yield
+        server.objects[path].pop("status", None)
+        await server.until(lambda: "status" in server.objects[path])
+
+
+@asynccontextmanager
+async def events(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
+    recorder = EventRecorder(api, "test")
+    async with _running(recorder.run()):
+        yield
+        recorder.tell(Happening(PODS.reference("p", "lab", "u"), "Held", "it is held"))
+        await server.until(lambda: any("/events/" in path for path in server.objects))
+
+
+def webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
+    return _running(Mirrors(api).run(), EvictionMarker(api, _now).run())
+
+
+def certificates(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
+    names = OwnCertificates(secret="c", mutating_configuration="m", validating_configuration="v")
+    metrics = Metrics()
+    keeper = OwnCertificateKeeper(
+        api,
+        names,
+        namespace=SYSTEM,
+        service_names=("localhost",),
+        serving=ServingCertificate(metrics),
+        metrics=metrics,
+        now=_now,
+    )
+    return _running(keeper.run())
+
+
+def volcano_webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
+    return _running(keep_running(VolcanoWebhooks.connect(api, configuration())))
+
+
+def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
+    return _running(Holding(api).run())
+
+
+def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
+    feed = OrderFeed(api, "node-1", cast("Any", None))
+    return _running(NodePods(api, "node-1", feed).run(), feed.run(), NodeFacts(api, "node-1").told_to_leave())
+
+
+PARTS: tuple[Part, ...] = (
+    coordinator, storages, events, webhooks, certificates, volcano_webhooks, extender, agent
+)  # fmt: skip
+WATCHES = {
+    "coordinator": 13, "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
+    "extender": 6, "agent": 4,
+}  # fmt: skip
+"""How many watches each keeps open."""
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(tz=dt.UTC)
+
+
+def _name(one: Part | Mood) -> str:
+    return one.__name__ if callable(one) else str(one)
+
+
+@pytest.mark.parametrize("mood", MOODS, ids=_name)
+@pytest.mark.parametrize("part", PARTS, ids=_name)
+async def test_what_runs_goes_on_and_follows_again(part: Part, mood: Mood) -> None:
+    server = MoodyApiServer()
+    with structlog.testing.capture_logs() as logs:
+        async with server.serving() as api, part(api, server):
+            count = WATCHES[_name(part)]
+            await server.until(lambda: server.watching.total() == count)
+            plurals = {key.partition("?")[0].rpartition("/")[2] for key in server.watching}
+            server.fall_into(mood)
+            await server.until(lambda: all(server.bad[plural] >= 3 for plural in plurals))
+            server.fall_into(None)
+            await server.until(lambda: server.watching.total() == count)
+    assert [one for one in logs if one["log_level"] == "error" and "exc_info" in one] == []
+
+
+@pytest.mark.parametrize("mood", MOODS, ids=_name)
+@pytest.mark.parametrize("part", [one for one in PARTS if one not in {events, storages}], ids=_name)
+async def test_what_starts_meanwhile_waits_and_begins(part: Part, mood: Mood) -> None:
+    server = MoodyApiServer()
+    server.fall_into(mood)
+
+    async def runs() -> None:
+        async with server.serving() as api, part(api, server):
+            await server.until(lambda: server.watching.total() == WATCHES[_name(part)])
+
+    running = asyncio.create_task(runs())
+    await server.until(lambda: running.done() or server.bad.total() >= 12)
+    server.fall_into(None)
+    await running
