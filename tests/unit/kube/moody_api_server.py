@@ -34,8 +34,7 @@ class MoodyApiServer:
         self.watching: Counter[str] = Counter()
         self.objects: dict[str, Object] = {}
         self.tokens: list[str] = []
-        self._queues: dict[asyncio.Queue[Object], str] = {}
-        self._streams: set[web.Request] = set()
+        self._streams: dict[asyncio.Queue[Object], web.Request] = {}
         self._versions = itertools.count(1)
         self._changed = asyncio.Event()
 
@@ -51,22 +50,25 @@ class MoodyApiServer:
         self.mood = mood
         self.bad.clear()
         if mood is not None:
-            for request in tuple(self._streams):
+            for request in tuple(self._streams.values()):
                 _abort(request)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something is so; looked at after every answer."""
-        async with asyncio.timeout(20):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
+        try:
+            async with asyncio.timeout(10):
+                while not holds():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"not so: bad answers {self.bad}, watches {+self.watching}") from None
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Api]:
         """A client of it, inside the block."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(application, shutdown_timeout=0.01, access_log=None)
+        runner = web.AppRunner(application, shutdown_timeout=0.01, access_log=None, handler_cancellation=True)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -122,8 +124,7 @@ class MoodyApiServer:
         query = {name: request.query[name] for name in ("labelSelector", "fieldSelector") if name in request.query}
         key = f"{request.path}?{query}"
         await response.prepare(request)
-        self._queues[queue] = request.path
-        self._streams.add(request)
+        self._streams[queue] = request
         self.watching[key] += 1
         self._changed.set()
         try:
@@ -131,8 +132,7 @@ class MoodyApiServer:
                 while True:
                     await response.write(msgspec.json.encode(await queue.get()) + b"\n")
         finally:
-            del self._queues[queue]
-            self._streams.discard(request)
+            del self._streams[queue]
             self.watching[key] -= 1
             self._changed.set()
         return response
@@ -161,8 +161,8 @@ class MoodyApiServer:
         uid = body["metadata"].get("uid") or (before["metadata"]["uid"] if before else f"uid-{version}")
         stored = {**body, "metadata": {**body["metadata"], "uid": uid, "resourceVersion": version}}
         self.objects[path] = stored
-        for queue, collection in self._queues.items():
-            if _is_in(path, collection):
+        for queue, request in self._streams.items():
+            if _is_in(path, request.path):
                 queue.put_nowait({"type": "MODIFIED" if before else "ADDED", "object": stored})
         self._changed.set()
         return stored
