@@ -10,6 +10,8 @@ from cedana_sched.adapter.contract import Adapter
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.reading import Unreadable
+from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.findings import Finding
 from cedana_sched.model.identity import SnapshotRef
@@ -68,6 +70,10 @@ class ClusterAccess:
     """The adapter's own."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The adapter's own part of the configuration; it says itself what may stand there."""
+
+    def unreadable(self, resource: Resource, one: Unreadable) -> None:
+        """For `Mirror`: have people told, on an object that cannot be read, that it is left alone."""
+        self.events.unreadable(resource, one)
 
 
 @runtime_checkable

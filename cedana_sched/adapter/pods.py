@@ -7,7 +7,7 @@ from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.identity import Identity, read_index
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
 
@@ -25,7 +25,8 @@ def identity_of(pod: Pod) -> Identity:
         UsageError: somebody else wrote on it.
     """
     annotations = pod.metadata.annotations
-    return Identity(pod.metadata.namespace, annotations[names.ID], int(annotations.get(names.INDEX, "0")))
+    index = read_index(f"metadata.annotations[{names.INDEX}]", annotations.get(names.INDEX, "0"))
+    return Identity(pod.metadata.namespace, annotations[names.ID], index)
 
 
 async def let_go(api: Api, pod: Pod) -> None:
@@ -48,5 +49,5 @@ def find_identity(pod: Pod) -> Identity | None:
     """Who a pod is; None where it is not protected, or somebody else wrote what our webhook writes."""
     try:
         return identity_of(pod)
-    except (KeyError, ValueError, UsageError):
+    except (KeyError, UsageError):
         return None

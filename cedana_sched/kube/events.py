@@ -13,10 +13,13 @@ import structlog
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.resources import EVENTS
+from cedana_sched.kube.reading import Unreadable
+from cedana_sched.kube.resources import EVENTS, Resource
 
 log = structlog.get_logger(__name__)
 
+UNREADABLE = "Unreadable"
+"""Reason of an Event on an object that is not what its kind says."""
 QUEUE_LENGTH = 1_000
 SAME_SECONDS = 600.0
 """An Event that was told within this time is counted, not told again."""
@@ -54,6 +57,12 @@ class EventRecorder:
             dropped = self._queue.get_nowait()
             log.warning("event dropped", reason=dropped.reason, message=dropped.message)
         self._queue.put_nowait(happening)
+
+    def unreadable(self, resource: Resource, one: Unreadable) -> None:
+        """Have it told on an object that it cannot be read."""
+        metadata = one.metadata
+        involved = resource.reference(metadata.name, metadata.namespace, metadata.uid)
+        self.tell(Happening(involved, UNREADABLE, f"cedana-sched leaves it alone: {one.problem}", warning=True))
 
     async def run(self) -> None:
         """Write what is told, for ever."""

@@ -24,7 +24,7 @@ def facts_of(node: Metadata) -> Compatibility | None:
 def _facts(text: str) -> Compatibility | None:
     try:
         return msgspec.json.decode(text, type=Compatibility)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -11,6 +11,8 @@ from cedana_sched.model.errors import UsageError
 CHECKPOINT_VARIABLE = "CEDANA_CHECKPOINT"
 """Environment variable whose value is a workload's checkpoint id, as in Cedana."""
 
+_SHOWN, _LONGEST = 20, 300
+"""Characters of what cannot be read that an error shows."""
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _ALPHABET_REMEDY = "use 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 
@@ -26,6 +28,31 @@ def validate_name(field: str, value: str) -> str:
     return value
 
 
+LARGEST_INDEX = 2**31 - 1
+"""As in Kubernetes, where such numbers have 32 bits."""
+_LARGEST_GENERATION = 2**63 - 1
+
+
+def read_index(field: str, text: str) -> int:
+    """The number of a replica, as somebody wrote it.
+
+    Raises:
+        UsageError: naming `field`; it is no number from 0 to `LARGEST_INDEX`.
+    """
+    if (found := _number(text, LARGEST_INDEX)) is None:
+        remedy = f"number replicas from 0 to {LARGEST_INDEX}"
+        raise UsageError(field, text[:_SHOWN], "is no number of a replica", remedy=remedy)
+    return found
+
+
+def _number(text: str, largest: int) -> int | None:
+    """None for anything but plain digits, of which there are not too many."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(largest))):
+        return None
+    number = int(text)
+    return number if number <= largest else None
+
+
 class Identity(msgspec.Struct, frozen=True, order=True):
     """The name under which a workload's snapshots are found again, by whichever process continues it."""
 
@@ -38,8 +65,9 @@ class Identity(msgspec.Struct, frozen=True, order=True):
         validate_name("namespace", self.namespace)
         validate_name("id", self.id)
         validate_name("container", self.container)
-        if self.index < 0:
-            raise UsageError("index", self.index, "is negative", remedy="number replicas from 0")
+        if not 0 <= self.index <= LARGEST_INDEX:
+            remedy = f"number replicas from 0 to {LARGEST_INDEX}"
+            raise UsageError("index", self.index, "is no number of a replica", remedy=remedy)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.id}/{self.index}/{self.container}"
@@ -52,10 +80,10 @@ class Identity(msgspec.Struct, frozen=True, order=True):
             UsageError: when the text has another form.
         """
         parts = text.split("/")
-        if not 2 <= len(parts) <= 4 or (len(parts) > 2 and not parts[2].isdecimal()):
+        index = _number(parts[2], LARGEST_INDEX) if len(parts) > 2 else 0
+        if not 2 <= len(parts) <= 4 or index is None:
             remedy = "write namespace/id, namespace/id/index or namespace/id/index/container"
-            raise UsageError("identity", text, "cannot be read", remedy=remedy)
-        index = int(parts[2]) if len(parts) > 2 else 0
+            raise UsageError("identity", text[:_LONGEST], "cannot be read", remedy=remedy)
         return cls(parts[0], parts[1], index, parts[3] if len(parts) > 3 else "main")
 
 
@@ -76,6 +104,7 @@ class SnapshotRef(msgspec.Struct, frozen=True, order=True):
             UsageError: when the text has another form.
         """
         identity, at, generation = text.rpartition("@")
-        if not at or not generation.isdecimal() or int(generation) < 1:
-            raise UsageError("snapshot", text, "cannot be read", remedy="write namespace/id@generation")
-        return cls(Identity.parse(identity), int(generation))
+        number = _number(generation, _LARGEST_GENERATION)
+        if not at or not number:
+            raise UsageError("snapshot", text[:_LONGEST], "cannot be read", remedy="write namespace/id@generation")
+        return cls(Identity.parse(identity), number)

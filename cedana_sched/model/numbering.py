@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import read_index
 from cedana_sched.model.objects import names
 
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
@@ -106,9 +106,9 @@ def place_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Place
     role = tuple(value for scheme in SCHEMES for value in _role(scheme, labels))
     only = any(scheme.only is not None and labels.get(scheme.only[0]) == scheme.only[1] for scheme in SCHEMES)
     for field, key, text in _numbers(labels, annotations):
-        return Place(role, _number(field, key, text), only)
+        return Place(role, read_index(f"metadata.{field}[{key}]", text), only)
     ordinal = labels.get(STATEFUL_NAME, "").rpartition("-")[2]
-    return Place(role, int(ordinal) if _is_number(ordinal) else None, only)
+    return Place(role, read_index(f"metadata.labels[{STATEFUL_NAME}]", ordinal) if ordinal.isdecimal() else None, only)
 
 
 def name_with_role(identifier: str, role: tuple[str, ...]) -> str:
@@ -136,13 +136,3 @@ def _numbers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Itera
                 yield "annotations", key, text
     if (text := annotations.get(names.INDEX)) is not None:
         yield "annotations", names.INDEX, text
-
-
-def _number(field: str, key: str, text: str) -> int:
-    if not _is_number(text):
-        raise UsageError(f"metadata.{field}[{key}]", text, "is no number", remedy="number replicas from 0")
-    return int(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()

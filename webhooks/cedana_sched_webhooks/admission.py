@@ -62,7 +62,8 @@ def read(body: bytes) -> Request:
     """The question in a request's body.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        ValueError: it is none.
+        RecursionError: it nests too deep.
     """
     return _reviews.decode(body).request
 

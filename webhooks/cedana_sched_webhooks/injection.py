@@ -41,6 +41,16 @@ def refusal(pod: Object, why: str) -> None:
     metadata["annotations"] = {**(metadata.get("annotations") or {}), names.REFUSED: why}
 
 
+def unmark(pod: Object) -> None:
+    """Take away what would have others take it for a pod of ours."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    for texts, key in (("labels", names.PROTECTED), ("annotations", names.RESTORES)):
+        if metadata.get(texts):
+            metadata[texts] = {name: value for name, value in metadata[texts].items() if name != key}
+    if spec.get("schedulingGates"):
+        spec["schedulingGates"] = [one for one in spec["schedulingGates"] if one.get("name") != names.RESTORE_GATE]
+
+
 def asking(pod: Object, asking: Asking) -> None:
     """Say whether its preStop waits for word of what its deletion is."""
     labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]

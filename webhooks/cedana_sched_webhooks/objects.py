@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,6 +14,13 @@ from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
     pass
+
+
+def _check_moments(*texts: str | None) -> None:
+    """Raises ValueError, so that the object is not read, where one is no moment."""
+    for text in texts:
+        if text and datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError(f"{text!r} has no time zone")
 
 
 class IdentitySpec(_Read, frozen=True):
@@ -42,6 +50,9 @@ class CheckpointStatus(_Read, frozen=True):
     step: CheckpointStep = CheckpointStep.WAITING
     snapshot: SnapshotName | None = None
     committed_at: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_moments(self.committed_at)
 
 
 class Checkpoint(_Read, frozen=True):
@@ -73,6 +84,9 @@ class HoldSpec(_Read, frozen=True):
     uid: str = ""
     created_at: str = ""
 
+    def __post_init__(self) -> None:
+        _check_moments(self.created_at)
+
 
 class VictimStatus(_Read, frozen=True):
     pod_uid: str
@@ -86,6 +100,9 @@ class HoldStatus(_Read, frozen=True):
     deadline: str | None = None
     released_at: str | None = None
     victims: tuple[VictimStatus, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_moments(self.deadline, self.released_at)
 
     def verdict_on(self, pod_uid: str) -> Verdict | None:
         return next((victim.verdict for victim in self.victims if victim.pod_uid == pod_uid), None)

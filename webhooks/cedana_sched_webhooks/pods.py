@@ -54,14 +54,36 @@ def answer(request: Request, knowledge: Knowledge, configuration: Configuration,
         told = apart or Apart()
         replica = replica_of(pod, told.by_chance, told.job)
         if replica is None:
-            return Answer("not-ours")
+            return _unmarked(pod, Answer("not-ours"))
         alone = told.by_chance is None
         return _prepare(pod, request.namespace, replica, knowledge, configuration, alone=alone)
     except UsageError as error:
-        refused = copy.deepcopy(pod)
-        injection.refusal(refused, str(error))
-        patch = tuple(difference(pod, refused))
-        return Answer("unclear", patch=patch, warnings=(f"cedana: not protected: {error}",))
+        return _refused(pod, str(error))
+
+
+def _refused(before: Object, why: str) -> Answer:
+    """Unprotected, and marked so, with the reason."""
+    unmarked = _unmarked(before, Answer("unclear", warnings=(f"cedana: not protected: {why}",)))
+    pod = copy.deepcopy(before)
+    injection.unmark(pod)
+    injection.refusal(pod, why)
+    return Answer("unclear", patch=tuple(difference(before, pod)), warnings=unmarked.warnings)
+
+
+def _unmarked(before: Object, answer: Answer) -> Answer:
+    """Without the marks that only we write: nobody would ever open that gate, nor find out who the pod is."""
+    if not _is_marked(before):
+        return answer
+    pod = copy.deepcopy(before)
+    injection.unmark(pod)
+    warning = "cedana: our label and our scheduling gate are taken away: the pod does not say clearly who it is"
+    return Answer("unmarked", patch=tuple(difference(before, pod)), warnings=(*answer.warnings, warning))
+
+
+def _is_marked(pod: Object) -> bool:
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return labels.get(names.PROTECTED) == "true" or any(gate.get("name") == names.RESTORE_GATE for gate in gates)
 
 
 def _concerns_us(pod: Object, namespace: str, configuration: Configuration) -> bool:

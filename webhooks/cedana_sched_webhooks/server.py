@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-import msgspec
 import structlog
 from aiohttp import web
 
@@ -50,7 +49,7 @@ def _endpoint(
         began = time.perf_counter()
         try:
             request = admission.read(body)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             metrics.requests.labels(path, "unreadable").inc()
             return web.Response(status=400, text=f"no AdmissionReview: {error}")
         try:

@@ -48,8 +48,8 @@ class KueueAdapter:
     def __init__(self, cluster: ClusterAccess) -> None:
         self._api = cluster.api
         self._pods = cluster.pods
-        self._jobs = Mirror(Watch(cluster.api, JOBS, Job))
-        self._workloads = Mirror(Watch(cluster.api, WORKLOADS, Workload))
+        self._jobs = Mirror(Watch(cluster.api, JOBS, Job), cluster.unreadable)
+        self._workloads = Mirror(Watch(cluster.api, WORKLOADS, Workload), cluster.unreadable)
         self._synced = asyncio.Event()
         self._readers: list[asyncio.Queue[KueueReport]] = []
         self._annotating = WorkQueue("annotation of a Job", self._annotate)

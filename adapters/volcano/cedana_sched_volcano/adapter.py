@@ -38,7 +38,7 @@ class VolcanoAdapter:
     def __init__(self, cluster: ClusterAccess) -> None:
         self._api = cluster.api
         self._pods = cluster.pods
-        self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup))
+        self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup), cluster.unreadable)
         self._nominations = Nominations(cluster.api, cluster.pods)
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 import structlog
@@ -21,8 +21,10 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError
 from cedana_sched.kube.objects import Node, Pod
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.reading import Unreadable
+from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
@@ -36,8 +38,16 @@ LONGEST_PAUSE_SECONDS = 10.0
 class Gates:
     """The gates of all protected pods. Run `run` as a task; `recorded` hears of everything that is saved."""
 
-    def __init__(self, api: Api, pods: Mirror[Pod], nodes: Mirror[Node], checkpoints: ById) -> None:
+    def __init__(
+        self,
+        api: Api,
+        pods: Mirror[Pod],
+        nodes: Mirror[Node],
+        checkpoints: ById,
+        unreadable: Callable[[Resource, Unreadable], None] = lambda resource, one: None,  # noqa: ARG005
+    ) -> None:
         self._api = api
+        self._unreadable = unreadable
         self._pods = pods
         self._nodes = nodes
         self._checkpoints = checkpoints
@@ -123,6 +133,9 @@ class Gates:
             except ApiError as error:
                 log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", problem=error.message)
                 await asyncio.sleep(pause)
+            except Exception:  # a defect that one pod shows must keep no other waiting; its change brings it here again
+                log.exception("gate not opened", pod=f"{namespace}/{name}")
+                return
             else:
                 return
 
@@ -133,7 +146,13 @@ class Gates:
             return []
         patch: list[Object] = []
         pod = msgspec.convert(body, Pod)
-        identity = identity_of(pod)
+        try:
+            identity = identity_of(pod)
+        except (KeyError, UsageError) as error:  # somebody else wrote what our webhook writes: it stays as he wants it
+            missing = f"metadata.annotations[{names.ID}] is missing"
+            problem = missing if isinstance(error, KeyError) else str(error)
+            self._unreadable(PODS, Unreadable(pod.metadata, f"its scheduling gate stays closed: {problem}"))
+            return []
         taken_on = self._node_of(identity)
         if is_to_choose(pod):
             if (offered := self._choice.of(pod)) is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+import msgspec
 import structlog
 
 from cedana_sched.cluster.coordinator.objects import RESOURCES, to_record
@@ -21,6 +22,10 @@ from cedana_sched.cluster.coordinator.redo_log import Entries, RedoLog
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.reading import Unreadable
+from cedana_sched.kube.resources import Resource
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Record
 
@@ -43,11 +48,13 @@ class ObjectJournal:
         writer: str,
         projection: Projection,
         recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not want to know
+        unreadable: Callable[[Resource, Unreadable], None] = lambda resource, one: None,  # noqa: ARG005
     ) -> None:
         self._api = api
         self._log = RedoLog(api, namespace, writer)
         self._projection = projection
         self._recorded = recorded
+        self._unreadable = unreadable
 
     async def load(self) -> tuple[Record, ...]:
         """Everything that was saved and not forgotten; from here on no other coordinator can save.
@@ -69,9 +76,8 @@ class ObjectJournal:
             query = {"labelSelector": f"!{names.SETTLED}"}
             bodies, _ = await self._api.list_all(resource, None, query, into=dict)
             for body in bodies:
-                if (record := self._read(resource.kind, body)) is not None:
+                if (record := self._read(resource, body)) is not None:
                     records[record.uid] = record
-                    self._projection.know(record, body)
         late = _without_deleted(entries, records)
         for record in late.forgotten:
             records.pop(record.uid, None)
@@ -80,13 +86,18 @@ class ObjectJournal:
         self._recorded(tuple(records.values()), ())
         return tuple(records.values())
 
-    def _read(self, kind: str, body: Object) -> Record | None:
-        resource = next(resource for resource in RESOURCES if resource.kind == kind)
+    def _read(self, resource: Resource, body: Object) -> Record | None:
         try:
-            return to_record(resource, body)
-        except (ValueError, KeyError) as error:  # written by hand, or before its status was
-            log.warning("object is none of ours", kind=kind, name=body["metadata"].get("name"), problem=str(error))
+            record = to_record(resource, body)
+            self._projection.know(record, body)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
+            # written by hand, or before its status was
+            metadata = msgspec.convert(body["metadata"], Metadata)
+            log.warning("object is none of ours", kind=resource.kind, name=metadata.name, problem=str(error))
+            if body.get("status"):
+                self._unreadable(resource, Unreadable(metadata, str(error)))
             return None
+        return record
 
     async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...]) -> None:
         """Write and drop these in one atomic step; it is durable when this returns.

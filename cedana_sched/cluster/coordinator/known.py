@@ -7,9 +7,13 @@ import msgspec
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
+
+ANY_NAMESPACE = "any"
+"""The API server sees to it that namespaces are names."""
 
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
@@ -17,9 +21,21 @@ class _Read(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _IdentitySpec(_Read, frozen=True):
+    """Raises ValueError where it is none, so that the object is not read."""
+
     id: str
     index: int = 0
     container: str = "main"
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(name: _IdentitySpec | _SnapshotName) -> None:
+    try:
+        Identity(ANY_NAMESPACE, name.id, name.index, name.container)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
 
 
 class _PodSpec(_Read, frozen=True):
@@ -34,10 +50,15 @@ class _Spec(_Read, frozen=True):
 
 
 class _SnapshotName(_Read, frozen=True):
+    """As `_IdentitySpec`."""
+
     generation: int = 0
     id: str = ""
     index: int = 0
     container: str = "main"
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class _Message(_Read, frozen=True):

@@ -66,12 +66,13 @@ class Leader:
         refused: Callable[[str, int], None] = lambda kind, status: None,  # noqa: ARG005 - most tests do not count
     ) -> None:
         namespace = configuration.namespace
-        self._nodes = Mirror(Watch(api, NODES, Node))
-        self.pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        self._events = EventRecorder(api, COMPONENT, namespace)
+        unreadable = self._events.unreadable
+        self._nodes = Mirror(Watch(api, NODES, Node), unreadable)
+        self.pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"), unreadable)
         """Every protected pod."""
         self._policies = ClusterPolicies(api)
-        self._events = EventRecorder(api, COMPONENT, namespace)
-        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
+        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
         self._projection = Projection(
@@ -90,7 +91,7 @@ class Leader:
             is_gone=self._removal.is_gone,
             events=self._events,
         )
-        self._gates = Gates(api, self.pods, self._nodes, by_id)
+        self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._storages = StorageProbe(api)
         self.pods.subscribe(ContainerRestarts(self._events, by_id).heard)
@@ -110,7 +111,7 @@ class Leader:
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._told = recorded
         self.coordinator = Coordinator(
-            journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded),
+            journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded, unreadable),
             adapters=adapters,
             agents=self._agents,
             clock=SystemClock(SERVER_TIME.seconds),

@@ -47,11 +47,10 @@ def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
         return None
     try:
         mark = msgspec.json.decode(text, type=EvictionMark)
-        datetime.fromisoformat(mark.since)
-        datetime.fromisoformat(mark.last)
-    except (msgspec.DecodeError, ValueError):
+        moments = datetime.fromisoformat(mark.since), datetime.fromisoformat(mark.last)
+    except (ValueError, RecursionError):
         return None
-    return mark if "+" in mark.last and "+" in mark.since else None
+    return mark if all(moment.tzinfo is not None for moment in moments) else None
 
 
 def asked_now(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionMark | None:

@@ -21,7 +21,7 @@ def offered(
 ) -> KnownCheckpoint:
     name = f"md-{index}-{generation}"
     spec: Any = {"identity": {"id": "md", "index": index}, "pod": {"nodeName": node}}
-    status: Any = {"step": step, "snapshot": {"generation": generation}}
+    status: Any = {"step": step, "snapshot": {"generation": generation, "id": "md", "index": index}}
     metadata: Any = {"name": name, "namespace": "bio", "resourceVersion": name}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
 
