@@ -12,18 +12,22 @@ import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.errors import AbsentError, ApiError
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import EVENTS, Resource
+from cedana_sched.kube.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
 UNREADABLE = "Unreadable"
 """Reason of an Event on an object that is not what its kind says."""
-QUEUE_LENGTH = 1_000
+KEPT = 10_000
+"""Happenings that wait to be written, of each kind: normal ones, and warnings."""
 SAME_SECONDS = 600.0
-"""An Event that was told within this time is counted, not told again."""
+"""An Event that was told within this time is counted, not told again; a warning is tried for so long."""
 REMEMBERED = 4_096
+
+_Key = tuple[str, ...]
 
 
 class Happening(msgspec.Struct, frozen=True):
@@ -35,8 +39,20 @@ class Happening(msgspec.Struct, frozen=True):
     warning: bool = False
 
 
+class _Waiting(msgspec.Struct):
+    """What is to be told, and how often it was; `others` of its kind in its namespace were joined with it."""
+
+    happening: Happening
+    since: float
+    count: int = 1
+    others: int = 0
+
+
 class EventRecorder:
-    """Writes Events in the background; when the API server is too slow, the oldest are dropped, and that is logged.
+    """Writes Events in the background, several at a time; what is told again before it is written is counted.
+
+    Of too many normal ones, the oldest are dropped, and that is logged. Warnings are never dropped: of too many, those
+    of one namespace with one reason become one Event, which says of how many it speaks.
 
     Args:
         api: with the right to create and patch Events.
@@ -48,15 +64,43 @@ class EventRecorder:
         self._api = api
         self._component = component
         self._namespace = namespace
-        self._queue: asyncio.Queue[Happening] = asyncio.Queue(QUEUE_LENGTH)
-        self._told: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
+        self._normal: OrderedDict[_Key, _Waiting] = OrderedDict()
+        self._warnings: OrderedDict[_Key, _Waiting] = OrderedDict()
+        self._writing_normal: WorkQueue[_Key] = WorkQueue("Event", self._write_normal)
+        self._writing_warnings: WorkQueue[_Key] = WorkQueue("Event of a warning", self._write_warning)
+        self._told: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
 
     def tell(self, happening: Happening) -> None:
         """Have it told; returns at once."""
-        if self._queue.full():
-            dropped = self._queue.get_nowait()
-            log.warning("event dropped", reason=dropped.reason, message=dropped.message)
-        self._queue.put_nowait(happening)
+        key = _key(happening)
+        waiting = self._warnings if happening.warning else self._normal
+        if (known := waiting.get(key)) is not None:
+            known.count += 1
+        elif len(waiting) < KEPT:
+            self._add(key, _Waiting(happening, time.monotonic()))
+        elif not happening.warning:
+            _, dropped = waiting.popitem(last=False)
+            log.warning("event dropped", reason=dropped.happening.reason, message=dropped.happening.message)
+            self._add(key, _Waiting(happening, time.monotonic()))
+        else:
+            self._join(happening)
+
+    def _join(self, happening: Happening) -> None:
+        """One warning for all of a namespace with this reason."""
+        log.warning("event joined with others", reason=happening.reason, message=happening.message)
+        key = "joined", happening.involved.get("namespace", ""), happening.reason
+        if (known := self._warnings.get(key)) is not None:
+            known.others += 1
+        else:
+            self._add(key, _Waiting(happening, time.monotonic()))
+
+    def _add(self, key: _Key, waiting: _Waiting) -> None:
+        if waiting.happening.warning:
+            self._warnings[key] = waiting
+            self._writing_warnings.add(key)
+        else:
+            self._normal[key] = waiting
+            self._writing_normal.add(key)
 
     def unreadable(self, resource: Resource, one: Unreadable) -> None:
         """Have it told on an object that it cannot be read."""
@@ -66,26 +110,50 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write what is told, for ever."""
-        while True:
-            happening = await self._queue.get()
-            try:
-                await self._write(happening)
-            except ApiError as error:
-                log.warning("event not written", reason=happening.reason, problem=error.message)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._writing_warnings.run(), name="warnings")
+            group.create_task(self._writing_normal.run(), name="events")
 
-    async def _write(self, happening: Happening) -> None:
+    async def _write_normal(self, key: _Key) -> None:
+        if (waiting := self._normal.pop(key, None)) is None:
+            return  # it was dropped
+        try:
+            await self._write(waiting)
+        except ApiError as error:
+            log.warning("event not written", reason=waiting.happening.reason, problem=error.message)
+
+    async def _write_warning(self, key: _Key) -> None:
+        """Raises ApiError to be called again; an object whose namespace is gone needs no Event."""
+        waiting = self._warnings[key]
+        told = msgspec.structs.replace(waiting)
+        try:
+            await self._write(told)
+        except ApiError as error:
+            is_over = isinstance(error, AbsentError) or time.monotonic() - waiting.since > SAME_SECONDS
+            if not is_over:
+                raise
+            log.error("event not written", reason=told.happening.reason, problem=error.message)  # noqa: TRY400
+        waiting.count -= told.count
+        waiting.others -= told.others
+        if waiting.count > 0 or waiting.others > 0:  # told again meanwhile
+            self._writing_warnings.add(key)
+        else:
+            del self._warnings[key]
+
+    async def _write(self, waiting: _Waiting) -> None:
+        happening = _with_others(waiting)
         namespace = happening.involved.get("namespace") or self._namespace
         now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.pop(_key(happening), None)
         if known is not None and time.monotonic() - known[2] < SAME_SECONDS:
             name, count, _ = known
-            patch: Object = {"count": count + 1, "lastTimestamp": now}
+            patch: Object = {"count": count + max(waiting.count, 1), "lastTimestamp": now}
             await self._api.patch(EVENTS, name, namespace, patch)
         else:
             name, count = f"{happening.involved['name'][:200]}.{uuid.uuid4().hex[:16]}", 0
-            body = self._body(happening, name, namespace, now)
+            body = self._body(happening, name, namespace, now) | {"count": max(waiting.count, 1)}
             await self._api.create(EVENTS, body, into=dict)
-        self._told[_key(happening)] = (name, count + 1, time.monotonic())
+        self._told[_key(happening)] = (name, count + max(waiting.count, 1), time.monotonic())
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
 
@@ -101,8 +169,16 @@ class EventRecorder:
             "reportingInstance": self._component,
             "firstTimestamp": now,
             "lastTimestamp": now,
-            "count": 1,
         }
+
+
+def _with_others(waiting: _Waiting) -> Happening:
+    happening = waiting.happening
+    message = happening.message
+    if waiting.others > 0:
+        message = f"{message[:900]} (and {waiting.others} more objects of this namespace: see the log)"
+    # what a program has printed may be no text that JSON can hold
+    return msgspec.structs.replace(happening, message=message.encode(errors="replace").decode())
 
 
 def _key(happening: Happening) -> tuple[str, ...]:

@@ -1,0 +1,109 @@
+"""Events in a storm: warnings are never lost, memory is bounded, and what is the same is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from cedana_sched.kube import events, work_queue
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.resources import PODS
+
+
+class Slow:
+    """Takes nothing before it is `open`; refuses as many writes as it is told to."""
+
+    def __init__(self) -> None:
+        self.open, self.changed = asyncio.Event(), asyncio.Event()
+        self.refusals: list[Exception] = []
+        self.written: list[dict[str, Any]] = []
+
+    async def create(self, _: Any, body: dict[str, Any], *, into: Any) -> Any:
+        await self.open.wait()
+        if self.refusals:
+            raise self.refusals.pop()
+        self.written.append(body)
+        self.changed.set()
+        return into()
+
+    async def patch(self, _: Any, name: str, namespace: str, patch: dict[str, Any]) -> None:
+        await self.open.wait()
+        next(one for one in self.written if one["metadata"]["name"] == name)["count"] = patch["count"]
+        self.changed.set()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while sum(one["count"] for one in self.written) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def recording(api: Slow) -> AsyncIterator[EventRecorder]:
+    recorder = EventRecorder(cast("Api", api), "test")
+    task = asyncio.create_task(recorder.run())
+    try:
+        yield recorder
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def of(pod: int, *, warning: bool = False, namespace: str = "lab") -> Happening:
+    return Happening(PODS.reference(f"p{pod}", namespace, f"u{pod}"), "Held", "it is held", warning=warning)
+
+
+async def test_six_thousand_of_a_thousand_victims_are_all_written() -> None:
+    api = Slow()
+    async with recording(api) as recorder:
+        for number in range(6_000):
+            recorder.tell(of(number))
+        api.open.set()
+        await api.until(6_000)
+    assert len(api.written) == 6_000
+
+
+async def test_of_too_many_the_normal_ones_go_and_every_warning_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEPT", 100)
+    api = Slow()
+    async with recording(api) as recorder:
+        for number in range(1_000):
+            recorder.tell(of(number))
+            recorder.tell(of(number, warning=True, namespace=f"n{number % 3}"))
+        assert len(recorder._normal) + len(recorder._warnings) <= 100 + 100 + 3
+        api.open.set()
+        await api.until(100 + 100 + 3)
+    warnings = [one for one in api.written if one["type"] == "Warning"]
+    joined = [one["message"].partition("(and ")[2].partition(" more")[0] for one in warnings]
+    assert len(warnings) + sum(int(others) for others in joined if others) == 1_000
+    assert len(warnings) == 103
+
+
+async def test_a_warning_is_tried_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.001)
+    api = Slow()
+    api.open.set()
+    api.refusals = [RefusedByServerError("no rights yet", status=403), ApiUnavailableError("starting")]
+    async with recording(api) as recorder:
+        recorder.tell(of(1, warning=True))
+        await api.until(1)
+    assert [one["type"] for one in api.written] == ["Warning"]
+
+
+async def test_the_same_told_again_is_counted() -> None:
+    api = Slow()
+    async with recording(api) as recorder:
+        for _ in range(50):
+            recorder.tell(of(1, warning=True))
+        api.open.set()
+        await api.until(50)
+        recorder.tell(of(1, warning=True))
+        await api.until(51)
+    assert [one["count"] for one in api.written] == [51]
