@@ -185,3 +185,35 @@ async def test_pod_may_only_go_where_the_snapshot_of_a_forgotten_checkpoint_can_
         await asyncio.sleep(0)
     [affinity, *_] = server.patches["md-7-new"]
     assert affinity["path"] == "/spec/affinity"
+
+
+async def test_a_pod_that_nobody_can_read_is_named_and_left_and_the_others_go_on() -> None:
+    written: dict[str, dict[str, str]] = {
+        "number": {names.ID: "md", names.INDEX: "three"},
+        "huge": {names.ID: "md", names.INDEX: "9" * 30},
+        "name": {names.ID: "../md", names.INDEX: "1"},
+        "nothing": {},
+        "any": {names.ID: "../md", names.INDEX: "1", names.RESTORES: names.any_snapshot_of("../md")},
+    }
+    pods = [_gated(7)]
+    for name, texts in written.items():
+        bad = _gated(1)
+        bad["metadata"] |= {"name": name, "uid": name, "annotations": texts}
+        pods.append(bad)
+    server, named = _Server(*pods), dict[str, str]()
+    offers = filled()
+    offers.synced.set()
+    nodes = filled()
+    gates = Gates(
+        cast("Api", server),
+        server.mirror(),
+        nodes,
+        ById(offers),
+        lambda resource, one: named.update({f"{resource.kind} {one.metadata.name}": one.problem}),
+    )
+    gates.recorded(())
+    async with _opening(gates):
+        pass
+    assert set(named) == {f"Pod {name}" for name in written}
+    assert "three" in named["Pod number"]
+    assert list(server.patches) == ["md-7-new"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -35,7 +34,8 @@ class MoodyApiServer:
         self.objects: dict[str, Object] = {}
         self.tokens: list[str] = []
         self._streams: dict[asyncio.Queue[Object], web.Request] = {}
-        self._versions = itertools.count(1)
+        self._history: list[tuple[str, Object]] = []
+        """Path and event; the version of each is its position, from 1."""
         self._changed = asyncio.Event()
 
     # -- what tests do
@@ -124,6 +124,9 @@ class MoodyApiServer:
         query = {name: request.query[name] for name in ("labelSelector", "fieldSelector") if name in request.query}
         key = f"{request.path}?{query}"
         await response.prepare(request)
+        for path, event in self._history[int(request.query["resourceVersion"]) :]:
+            if _is_in(path, request.path):
+                queue.put_nowait(event)
         self._streams[queue] = request
         self.watching[key] += 1
         self._changed.set()
@@ -143,7 +146,7 @@ class MoodyApiServer:
         stored = self.objects.get(path.removesuffix("/status"))
         if request.method == "GET" and _is_collection(path):
             items = [one for name, one in self.objects.items() if _is_in(name, path)]
-            return web.json_response({"metadata": {"resourceVersion": str(next(self._versions))}, "items": items})
+            return web.json_response({"metadata": {"resourceVersion": str(len(self._history))}, "items": items})
         if request.method == "POST":
             return web.json_response(self._store(f"{path}/{sent['metadata']['name']}", sent), status=201)
         if stored is None:
@@ -156,14 +159,16 @@ class MoodyApiServer:
         return web.json_response(stored)
 
     def _store(self, path: str, body: Object) -> Object:
-        version = str(next(self._versions))
+        version = str(len(self._history) + 1)
         before = self.objects.get(path)
         uid = body["metadata"].get("uid") or (before["metadata"]["uid"] if before else f"uid-{version}")
         stored = {**body, "metadata": {**body["metadata"], "uid": uid, "resourceVersion": version}}
         self.objects[path] = stored
+        event = {"type": "MODIFIED" if before else "ADDED", "object": stored}
+        self._history.append((path, event))
         for queue, request in self._streams.items():
             if _is_in(path, request.path):
-                queue.put_nowait({"type": "MODIFIED" if before else "ADDED", "object": stored})
+                queue.put_nowait(event)
         self._changed.set()
         return stored
 

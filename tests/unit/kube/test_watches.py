@@ -9,14 +9,17 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from aiohttp import web
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.kube.watching import Changed, Deleted, Listed, Mirror, Watch
+from tests.unit.kube.moody_api_server import Mood, MoodyApiServer
 
 
 def _pod(name: str, version: int, uid: str = "") -> dict[str, Any]:
@@ -162,3 +165,78 @@ async def test_mirror_tells_what_a_new_list_changed_and_who_was_made_anew(server
     assert found is not None
     assert found.metadata.uid == "second"
     assert len(mirror) == 3
+
+
+async def test_objects_that_cannot_be_read_cost_no_other_and_stay_what_they_were(server: _Server) -> None:
+    def spoilt(name: str, version: int) -> dict[str, Any]:
+        return {**_pod(name, version), "spec": {"nodeName": 7}}
+
+    server.lists = [([_pod("well", 1), spoilt("ill", 2), _pod("falls", 3)], "")] * 2  # the second one reads each alone
+    server.watches.put_nowait(_lines(("MODIFIED", spoilt("falls", 101)), ("MODIFIED", _pod("well", 102, "again"))))
+    named: list[tuple[str, str]] = []
+    seen = asyncio.Event()
+    async with _serving(server) as api:
+        mirror = Mirror(Watch(api, PODS, Pod), lambda _, one: named.append((one.metadata.name, one.problem)))
+        mirror.subscribe(lambda _, now: seen.set() if now is not None and now.metadata.uid == "again" else None)
+        task = asyncio.create_task(mirror.run())
+        async with asyncio.timeout(10):
+            await seen.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [name for name, _ in named] == ["ill", "falls"]
+    assert "$.spec.nodeName" in named[0][1]
+    assert sorted(pod.metadata.name for pod in mirror) == ["falls", "well"]
+
+
+async def test_a_subscriber_that_fails_costs_no_other(server: _Server) -> None:
+    server.lists = [([_pod("a", 1), _pod("b", 2)], "")]
+    told: list[str] = []
+
+    def fails(_: Pod | None, now: Pod | None) -> None:
+        raise LookupError("a defect")
+
+    async with _serving(server) as api:
+        mirror = Mirror(Watch(api, PODS, Pod))
+        mirror.subscribe(fails)
+        mirror.subscribe(lambda _, now: told.append(now.metadata.name if now else ""))
+        task = asyncio.create_task(mirror.run())
+        with structlog.testing.capture_logs() as logs:
+            async with asyncio.timeout(10):
+                await mirror.synced.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert told == ["a", "b"]
+    assert [one["event"] for one in logs if one["log_level"] == "error"] == ["subscriber failed"] * 2
+
+
+@pytest.mark.parametrize(
+    ("mood", "said"),
+    [
+        ("not-served", "batch/v1 Job is not served"),
+        (403, "lacks verbs [list, watch] on resources [jobs] of apiGroups ['batch']"),
+        (401, "its token is read anew"),
+        ("page", "it begins with '<html>"),
+    ],
+)
+async def test_why_nothing_is_listed_is_said_with_its_remedy(mood: Mood, said: str) -> None:
+    moody = MoodyApiServer()
+    moody.fall_into(mood)
+    async with moody.serving() as api:
+        mirror = Mirror(Watch(api, JOBS, Pod))
+        task = asyncio.create_task(mirror.run())
+        await moody.until(lambda: moody.bad["jobs"] >= 2)
+        assert not task.done()
+        assert said in (mirror.awaited or "")
+        moody.fall_into(None)
+        async with asyncio.timeout(10):
+            await mirror.synced.wait()
+        assert mirror.awaited is None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_kind_that_nobody_has_installed_ends_a_watch_at_once(server: _Server) -> None:
+    foreign = Resource("example.com/v1", "Queue", "queues")
+    async with _serving(server) as api:
+        with pytest.raises(AbsentError):
+            await Mirror(Watch(api, foreign, Pod)).run()

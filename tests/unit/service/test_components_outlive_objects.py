@@ -256,7 +256,7 @@ async def _has_last(mirror: Mirror[Any], server: MoodyApiServer) -> None:
 
 
 LISTS = st.lists(spoilt(), min_size=5, max_size=15)
-fuzz = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+fuzz = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @fuzz
