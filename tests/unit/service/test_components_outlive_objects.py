@@ -130,7 +130,7 @@ TEXTS = st.sampled_from(
      "[" * 3_000,
      '{"by":"","since":"2026-11-20+10:00:00","last":"2026-11-20+10:00:00"}', "{}", "null", "\u0000"]
 )  # fmt: skip
-VALUES = (
+VALUES: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | TEXTS | st.just([]) | st.just({}) | st.just([{}]) | st.just([7]) | st.just({"x": {"y": 7}})
 )  # fmt: skip
@@ -187,7 +187,13 @@ async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Mirror[
     leader = Leader(api, CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano")), "me")
     kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
     async with leader.coordinating():
-        mirrors = [leader.pods, leader._checkpoints, leader._nodes, *leader._agents._mirrors, leader._policies._mirror]
+        mirrors: list[Mirror[Any]] = [
+            leader.pods,
+            leader._checkpoints,
+            leader._nodes,
+            *leader._agents._mirrors,
+            leader._policies._mirror,
+        ]
         mirrors += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting]
         for mirror in mirrors:
             await mirror.synced.wait()
