@@ -16,7 +16,7 @@ import structlog
 
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator import adapters, journal, notes, projection, storage_probe
+from cedana_sched.cluster.coordinator import adapters, journal, notes, projection, redo_log, storage_probe
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.node.facts import NodeFacts
@@ -48,7 +48,7 @@ from tests.unit.webhooks.admission_builders import configuration
 Part = Callable[[Api, MoodyApiServer], AbstractAsyncContextManager[None]]
 
 SYSTEM = "cedana-system"
-JOURNAL = CONFIG_MAPS.path(SYSTEM, journal.LOG_NAME)
+JOURNAL = CONFIG_MAPS.path(SYSTEM, redo_log.LOG_NAME)
 
 
 @pytest.fixture(autouse=True)
