@@ -40,4 +40,7 @@ async def until_answered(
         before_sleep=say,
         reraise=True,
     )
-    return await attempts(call)
+    async for attempt in attempts:  # called, tenacity awaits only what is declared as a coroutine function
+        with attempt:
+            return await call()
+    raise AssertionError("attempts never end")
