@@ -134,6 +134,12 @@ class Stopped:
         _reap(killed)
 
     def _call(self, process: int, descriptor: int, command: int, structure: bytes) -> int:
+        """The call itself.
+
+        Raises:
+            FileNotFoundError, ProcessLookupError: the process has ended.
+            OSError: it does not let itself be changed.
+        """
         machine = self._machine
         saved = _registers(process, machine.words)
         mask = _signal_mask(process)

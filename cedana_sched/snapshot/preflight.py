@@ -96,7 +96,11 @@ def _leased_mapping(pid: int) -> str | None:
     leases = {words[5] for words in lines if words[1] == "LEASE" and words[4] == str(pid)}
     if not leases:
         return None
-    for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").splitlines():
+    try:
+        mappings = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # it has ended
+    for line in mappings.splitlines():
         _, _, _, device, inode, *path = line.split(maxsplit=5)
         if f"{device}:{inode}" in leases:
             return path[0] if path else inode

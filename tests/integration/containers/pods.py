@@ -139,7 +139,11 @@ class Pod:
         self._write_sandbox()
 
     def _write_sandbox(self) -> None:
-        """Its bundle, and runc's state of it, as far as anybody reads them."""
+        """Its bundle, and runc's state of it, as far as anybody reads them.
+
+        Raises:
+            FileNotFoundError, ProcessLookupError: the sandbox has died.
+        """
         start = int(Path(f"/proc/{self._pause.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
         notes = {"container-type": "sandbox", "sandbox-uid": self.uid, "sandbox-id": self.sandbox}
         written: dict[Path, object] = {

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from cedana_sched.model.errors import DumpError
+from tests import processes
 from tests.integration.engine.conftest import TIMEOUT_SECONDS, Engine, printed
 from tests.integration.engine.processes import first_process_of
 
@@ -32,8 +33,7 @@ async def sleeper_of(engine: Engine, uid: str) -> psutil.Process:
     """The process that the job's shell has stopped, perhaps before it became `sleep`."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
-            init = psutil.Process(first_process_of(engine, await engine.job(uid)))
-            for process in init.children(recursive=True):
+            for process in processes.below(first_process_of(engine, await engine.job(uid))):
                 with contextlib.suppress(psutil.Error):  # the shell's other sleeps end
                     if process.status() == psutil.STATUS_STOPPED:
                         return process

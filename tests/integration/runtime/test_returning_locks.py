@@ -16,6 +16,7 @@ import pytest
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.plan import read_result
 from cedana_sched.snapshot import freezer
+from tests import processes
 from tests.integration.containers.pods import Container, until
 from tests.integration.runtime.conftest import Site
 
@@ -140,7 +141,7 @@ def test_a_stopped_process_of_a_container_comes_back_stopped(site: Site) -> None
     assert site.bring_back(second, images, "main") is None
     again = second.containers["main"]
     again.await_lines(5)
-    (child,) = psutil.Process(min(freezer.members(again.freezer))).children()
+    (child,) = processes.below(min(freezer.members(again.freezer)))
     until(lambda: child.status() == psutil.STATUS_STOPPED, child.status)
     assert not [line for line in again.lines if line.startswith("child")]
     child.send_signal(signal.SIGCONT)

@@ -224,10 +224,15 @@ async def _wait_until_over(namespace: Namespace, api_version: str, name: str) ->
 
 
 def _is_complete(body: Object) -> bool:
-    phase = body.get("status", {}).get("state", {}).get("phase") if "volcano" in body["apiVersion"] else None
-    return has_condition("Complete")(body) or phase == "Completed"
+    return _state(body) in {"Complete", "Completed"}
 
 
 def _is_over(body: Object) -> bool:
-    phase = body.get("status", {}).get("state", {}).get("phase") if "volcano" in body["apiVersion"] else None
-    return _is_complete(body) or has_condition("Failed")(body) or phase in {"Failed", "Aborted", "Terminated"}
+    return _state(body) in {"Complete", "Completed", "Failed", "Aborted", "Terminated"}
+
+
+def _state(body: Object) -> str:
+    """How it ended, as its scheduler calls that; empty while it has not."""
+    if body["apiVersion"] == volcano_queues.BATCH:
+        return str(body.get("status", {}).get("state", {}).get("phase", ""))
+    return next((state for state in ("Complete", "Failed") if has_condition(state)(body)), "")
