@@ -160,7 +160,7 @@ def _twice(read: Callable[[], R]) -> R:
     try:
         return read()
     except IntegrityError as error:
-        _log.warning("manifest_read_again", why=error.message)
+        _log.info("manifest_read_again", why=error.message)
         return read()
 
 

@@ -91,7 +91,7 @@ class ChunkReader:
             except IntegrityError as error:
                 if is_fresh:
                     raise
-                _log.warning("chunk_read_again", why=error.message)
+                _log.info("chunk_read_again", why=error.message)
                 data, is_fresh = self._bytes(read), True
                 chunk = self._verified(number, data, read.offset)
             take(number, chunk)

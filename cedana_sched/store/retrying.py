@@ -45,4 +45,4 @@ def read_patiently(read: Callable[[], R]) -> R:
 
 def _tell(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
-    _log.warning("store_read_again", attempt=state.attempt_number, why=str(error))
+    _log.info("store_read_again", attempt=state.attempt_number, why=str(error))

@@ -84,7 +84,9 @@ def test_verify_finds_a_damaged_byte(cli: Cli, folder: Path) -> None:
     result = cli("snapshots", "verify", "--all", "-o", "json")
     assert result.exit_code == 1
     assert not all(report["ok"] for report in json.loads(result.stdout))
-    assert json.loads(result.stderr)["kind"] == "IntegrityError"
+    *logged, error = map(json.loads, result.stderr.splitlines())
+    assert {line["event"] for line in logged} == {"chunk_read_again"}
+    assert error["kind"] == "IntegrityError"
     assert json.loads(result.stderr)["evidence"]
 
 
