@@ -139,7 +139,7 @@ class ControlPlane:
         )
 
     async def restart(self, service: str) -> None:
-        """Restart one of its programs; returns when the API server is ready again.
+        """Have one of its programs die and begin again; returns when the API server is ready again.
 
         Raises:
             ClusterError: it is not ready within a minute.
@@ -149,12 +149,14 @@ class ControlPlane:
 
     @asynccontextmanager
     async def without(self, service: str) -> AsyncIterator[None]:
-        """Do without one of its programs inside the block; at the end the API server is ready again.
+        """Have one of its programs die, and do without it inside the block; at the end the API server is ready again.
+
+        It is killed: an API server that is asked to end waits for its watches, which is longer than anybody else does.
 
         Raises:
             ClusterError: see `restart`.
         """
-        await self.machine.stop_service(service)
+        await self.machine.kill_service(service)
         try:
             yield
         finally:
