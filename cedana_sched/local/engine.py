@@ -153,7 +153,7 @@ class _Engine:
             runtime=self._runtime,
             storage=options.store,
             toolchain=toolchain,
-            cache_directory=default_cache_dir(),
+            cache_directory=default_cache_dir() / "fingerprints",  # beside the toolchain, which stays
             state_directory=state,
         )
         self._coordinator = Coordinator(

@@ -133,16 +133,17 @@ class NodeCache:
         return sorted(found, key=lambda one: one.used)
 
     def tidy(self) -> None:
-        """Remove what dead processes left, and the copies used longest ago until the rest fits."""
+        """Remove what dead processes left, and the copies used longest ago until the rest fits.
+
+        What has no name of ours stays, and is not counted: whoever gives a folder may keep other things in it.
+        """
         if self._directory is None:
             return
         copies = self.copies()
         rest = sum(one.size for one in copies)
         for path in self._walk():
-            if path.name.startswith(_IN_THE_MAKING):
+            if path.name.startswith(_IN_THE_MAKING) and self._identity(path.parent) is not None:
                 rest += _size_in_the_making(path)
-            elif self._cached(path) is None:  # nothing of ours, as far as we know: it takes room nonetheless
-                _remove(path)
         for one in copies:
             if rest <= self._limit:
                 return
@@ -157,16 +158,25 @@ class NodeCache:
 
     def _cached(self, path: Path) -> Cached | None:
         """What a file is a copy of; None for what has another name, or has gone."""
-        assert self._directory is not None  # noqa: S101 - only called for files below it
-        parts = path.relative_to(self._directory).parts
-        if len(parts) != 5 or not parts[2].isdecimal() or not (generation := parts[4].partition("-")[0]).isdecimal():
+        identity, generation = self._identity(path.parent), path.name.partition("-")[0]
+        if identity is None or not generation.isdecimal():
             return None
         try:
-            identity = Identity(parts[0], parts[1], int(parts[2]), parts[3])
             status = path.stat()
-        except (UsageError, OSError):
+        except OSError:
             return None
         return Cached(SnapshotRef(identity, int(generation)), path, status.st_size, status.st_mtime)
+
+    def _identity(self, folder: Path) -> Identity | None:
+        """Whose copies lie in a folder below ours; None where it is no folder of ours."""
+        assert self._directory is not None  # noqa: S101 - only called for what lies below it
+        parts = folder.relative_to(self._directory).parts
+        if len(parts) != 4 or not parts[2].isdecimal():
+            return None
+        try:
+            return Identity(parts[0], parts[1], int(parts[2]), parts[3])
+        except UsageError:
+            return None
 
 
 class NewCopy:

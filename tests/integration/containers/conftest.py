@@ -18,7 +18,7 @@ from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir
+from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.node_cache import CACHE_BYTES
 from cedana_sched.store.snapshots import SnapshotStore
@@ -105,7 +105,7 @@ class Laboratory:
             workload=running,
             store=self.storage.reveal(),
             toolchain=self.toolchain,
-            cache_directory=str(default_cache_dir()),
+            cache_directory=str(self.folder / "fingerprints"),
             cache_bytes=CACHE_BYTES,
             work_directory=str(self.folder / "captures" / uid),
             compression="lz4",

@@ -104,6 +104,20 @@ def test_what_a_killed_process_was_writing_goes_and_what_one_writes_now_stays(tm
     assert not busy.exists()
 
 
+def test_what_others_keep_in_the_folder_stays(tmp_path: Path) -> None:
+    """An engine's cache holds the CRIU that it runs; a folder may be given that is not ours alone."""
+    store = store_of(tmp_path, cache_bytes=2 * INDEX_BYTES)
+    others = [tmp_path / "cache" / name for name in ("criu-4/bin/criu", "tini/tini", "a/b/0/main/notes", ".new-file")]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(10 * INDEX_BYTES))
+    for number in range(3):
+        take(store, job(number), {"pages-1.img": MEMORY})
+
+    assert all(path.exists() for path in others)
+    assert size(tmp_path / "cache" / "team-a") == 2 * INDEX_BYTES, "and takes nothing of our own limit"
+
+
 def test_a_snapshot_that_is_given_up_after_its_last_page_leaves_no_copy(tmp_path: Path) -> None:
     store = store_of(tmp_path)
     first = store.begin(job(0), checkpoint_uid="a")
