@@ -87,7 +87,7 @@ def test_verify_finds_a_damaged_byte(cli: Cli, folder: Path) -> None:
     *logged, error = map(json.loads, result.stderr.splitlines())
     assert {line["event"] for line in logged} == {"chunk_read_again"}
     assert error["kind"] == "IntegrityError"
-    assert json.loads(result.stderr)["evidence"]
+    assert error["evidence"]
 
 
 def test_rm_removes_and_gc_frees(cli: Cli, folder: Path) -> None:
