@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.same_object import patch_same
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, read_index
 from cedana_sched.model.objects import names
@@ -33,16 +33,12 @@ async def let_go(api: Api, pod: Pod) -> None:
     """Say of a pod that asks before its end (`names.ASKS`) that this is no preemption. Said twice, it does no harm.
 
     Raises:
-        RetryableError: the API server could not be told.
+        ApiError: the API server could not be told.
     """
     metadata = pod.metadata
     if metadata.annotations.get(names.RELEASED) == names.LET_GO:
         return
-    patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED: names.LET_GO}}}
-    try:
-        await api.patch(PODS, metadata.name, metadata.namespace, patch)
-    except (AbsentError, ConflictError):  # it is gone, and another one has its name
-        return
+    await patch_same(api, PODS, metadata, {"metadata": {"annotations": {names.RELEASED: names.LET_GO}}})
 
 
 def find_identity(pod: Pod) -> Identity | None:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import structlog
 
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
@@ -69,10 +69,8 @@ class PodEnds:
 
     async def _label(self, pod: Pod) -> None:
         metadata = pod.metadata
-        patch = {"metadata": {"uid": metadata.uid, "labels": {names.PROTECTED: "true"}}}
-        try:
-            await self._api.patch(PODS, metadata.name, metadata.namespace, patch)
-        except (AbsentError, ConflictError):  # it has ended meanwhile
+        patch: Object = {"metadata": {"labels": {names.PROTECTED: "true"}}}
+        if not await patch_same(self._api, PODS, metadata, patch):  # it has ended meanwhile
             self._ended(metadata.uid, "the pod was deleted")
             return
         log.warning("label was removed and is put back", namespace=metadata.namespace, pod=metadata.name)

@@ -13,11 +13,11 @@ from cedana_sched.adapter.contract import Preempted, Report, Starting
 from cedana_sched.adapter.pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
@@ -110,11 +110,7 @@ class Rivals:
         if pod is None or not _is_running(pod) or (why := self._refusal(pod)) is None:
             return
         self._tell(pod, why)
-        patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {names.REFUSED: why}}}
-        try:
-            await self._api.patch(PODS, name, namespace, patch)
-        except (AbsentError, ConflictError):  # it is gone, and another one has its name
-            return
+        await patch_same(self._api, PODS, pod.metadata, {"metadata": {"annotations": {names.REFUSED: why}}})
 
     def _tell(self, pod: Pod, why: str) -> None:
         metadata = pod.metadata

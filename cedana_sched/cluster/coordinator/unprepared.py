@@ -19,10 +19,11 @@ import structlog
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
@@ -115,7 +116,7 @@ class Unprepared:
                 return
             replica, problem, among = await self._who(body, namespace)
             await self._write(pod, replica, problem, among=among)
-        except (AbsentError, ConflictError):  # it is gone, and another one may have its name
+        except AbsentError:
             return
 
     async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
@@ -133,9 +134,9 @@ class Unprepared:
         metadata = pod.metadata
         annotations = {names.ID: replica.id, names.INDEX: str(replica.index)} if replica else {names.REFUSED: problem}
         labels = {names.PROTECTED: "true" if replica else "false"}
-        patch = {"metadata": {"uid": metadata.uid, "labels": labels, "annotations": annotations}}
-        await self._api.patch(PODS, metadata.name, metadata.namespace, patch)
-        if replica is not None:  # of the other the label tells
+        patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
+        is_there = await patch_same(self._api, PODS, metadata, patch)
+        if is_there and replica is not None:  # of the other the label tells
             self._say(pod, replica, is_one_of_several=among)
 
     def _say(self, pod: Pod, replica: Replica, *, is_one_of_several: bool) -> None:

@@ -187,6 +187,25 @@ async def test_pod_whose_label_was_taken_away_has_not_ended_and_is_labelled_agai
     assert [one.reason for one in cluster.events.told] == ["ProtectionKept"]
 
 
+async def test_conflict_with_another_writer_of_the_pod_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server answers so also where others write the same pod all the time, its uid being the same."""
+    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.001)
+    bare = _pod("a")
+    cluster = Cluster(hidden=(replace(bare, metadata=replace(bare.metadata, labels={})),), records=(_of("a"),))
+    patch, refusals, labelled = cluster.server.patch, [409, 409, 0], asyncio.Event()
+
+    async def refusing(*given: Any, **named: Any) -> None:
+        if status := refusals.pop(0):
+            raise error_of("PATCH pod", status, b"")
+        await patch(*given, **named)
+        labelled.set()
+
+    monkeypatch.setattr(cluster.server, "patch", refusing)
+    async with cluster.reporting() as queue, asyncio.timeout(5):
+        await labelled.wait()
+        await _silence(queue)
+
+
 async def test_label_that_is_taken_away_while_it_is_watched_ends_nothing() -> None:
     shown = _pod("a")
     cluster = Cluster(shown, records=(_of("a"),))

@@ -12,8 +12,9 @@ from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, _Ident
 from cedana_sched.cluster.coordinator.known import _Status as Status
 from cedana_sched.cluster.coordinator.unprepared import Unprepared
 from cedana_sched.coordinator.core import Tell
+from cedana_sched.kube import work_queue
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod
 from cedana_sched.kube.resources import JOBS, PODS, Resource
@@ -62,6 +63,7 @@ class World:
         self.body = body
         self.job = {"metadata": {"name": "md"}, "spec": {}} if job is None else job
         self.patches: list[Object] = []
+        self.conflicts = 0
         self.told: list[Tell] = []
         self.events: list[Happening] = []
         by_id = ById(filled(*snapshots))
@@ -77,8 +79,14 @@ class World:
             raise AbsentError(name)
         return msgspec.convert(self.body, into)
 
+    async def find(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
+        return await self.get(resource, name, namespace, into=into)
+
     async def patch(self, resource: Resource, name: str, namespace: str, patch: Object) -> None:
         assert resource == PODS
+        if self.conflicts:
+            self.conflicts -= 1
+            raise ConflictError(name, status=409)
         self.patches.append(patch)
 
     def tell(self, happening: Happening) -> None:
@@ -88,7 +96,7 @@ class World:
         """What is written on the pod once it is seen."""
         task = asyncio.create_task(self.unprepared._preparing.run())
         self.unprepared.unlabelled._put(msgspec.convert(self.body, Pod))
-        for _ in range(20):
+        for _ in range(50):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -166,6 +174,14 @@ async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert world.patches == []
+
+
+async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.0)
+    world = World(pod(labels={COMPLETION: "3"}))
+    world.conflicts = 2
+    assert await world.sees() is not None, "it is not protected, and nobody says so"
+    assert len(world.told) == 1
 
 
 def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> None:
