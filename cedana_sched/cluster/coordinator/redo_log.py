@@ -135,8 +135,12 @@ class RedoLog:
                 else:
                     body = self._body(found.binary_data, found.metadata.resource_version)
                     made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
-            except (ConflictError, AlreadyExistsError, AbsentError):
+            except (ConflictError, AlreadyExistsError):
                 continue  # the one before us has just written: what it wrote counts
+            except AbsentError:
+                if found is None:  # not deleted in between: it cannot be made, its namespace is gone
+                    raise
+                continue
             self._version = made.metadata.resource_version
             self._doubtful.clear()
             return await self._read(found.binary_data if found is not None else {})
@@ -291,7 +295,8 @@ class RedoLog:
                 if found is not None:
                     self._slots[slot] = found.metadata.resource_version
             except AbsentError:
-                self._slots.pop(slot, None)
+                if self._slots.pop(slot, None) is None:  # it cannot be made: its namespace is gone
+                    raise
             else:
                 self._slots[slot] = made.metadata.resource_version
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import threading
 import uuid
@@ -17,7 +18,7 @@ from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS, FencedError
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError
 from cedana_sched.kube.resources import CONFIG_MAPS, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
@@ -282,6 +283,25 @@ async def test_refusal_is_tried_again_and_ends_nobody(status: int) -> None:
     server.refusing.clear()
     await writer.journal.save(_FIRST, ())
     assert by_uid(await Writer(server, "next").journal.load()) == by_uid(_FIRST)
+
+
+async def test_log_that_cannot_be_made_is_said_not_to_be() -> None:
+    """Its namespace is gone: 404, which is no race with another writer, and is not asked for again at once."""
+    server = WatchedObjectsServer()
+    server.refusing["ConfigMap"] = 404
+    async with asyncio.timeout(5):
+        with pytest.raises(AbsentError):
+            await redo_log.RedoLog(server.api, SYSTEM, "writer").take_over()
+
+
+@pytest.mark.usefixtures("tight")
+async def test_part_that_cannot_be_made_is_said_not_to_be() -> None:
+    server = WatchedObjectsServer()
+    await (writer := Writer(server, "writer")).journal.load()
+    server.refusing["ConfigMap"] = 404
+    async with asyncio.timeout(5):
+        with pytest.raises(ApiUnavailableError):
+            await writer.journal.save(tuple(map(_different, range(8))), ())
 
 
 @pytest.mark.usefixtures("tight")
