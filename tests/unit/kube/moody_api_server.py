@@ -32,6 +32,8 @@ class MoodyApiServer:
         self.bad: Counter[str] = Counter()
         self.watching: Counter[str] = Counter()
         self.objects: dict[str, Object] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called when it falls into a mood."""
         self.tokens: list[str] = []
         self._streams: dict[asyncio.Queue[Object], web.Request] = {}
         self._history: list[tuple[str, Object]] = []
@@ -52,6 +54,7 @@ class MoodyApiServer:
         if mood is not None:
             for request in tuple(self._streams.values()):
                 _abort(request)
+            self.meanwhile()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something is so; looked at after every answer."""

@@ -30,6 +30,7 @@ from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES, CONFIG_MAPS, PODS
 from cedana_sched.model.identity import Identity
+from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
 from cedana_sched_volcano.extender import holding
@@ -63,6 +64,12 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(holding, "ABSENT_PAUSE_SECONDS", 0.01)
 
 
+_UNPREPARED = {
+    "metadata": {"name": "unprepared", "namespace": "lab"},
+    "spec": {"containers": [{"name": "main", "env": [{"name": "CEDANA_CHECKPOINT", "value": "sim"}]}]},
+}
+
+
 # -- the parts: each context runs one, and its end raises what the part ended by
 
 
@@ -77,14 +84,19 @@ async def _running(*works: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def coordinator(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
-    """With two adapters, and with a preemption to write down in the worst moment."""
+    """With two adapters, a preemption to write down in the worst moment, and then a pod that no webhook has seen."""
     told = CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano"))
     async with Leader(api, told, "me").coordinating() as coordinating:
         written = server.objects[JOURNAL]["metadata"]["resourceVersion"]
         victim = Victim(WorkloadRef("p", "lab", "p", "node-1"), Identity("lab", "sim"), CheckpointPolicy())
-        coordinating.post(Reported("kueue", Preempted(Signal("s", "kueue", (victim,), "Preempted", 1.0))))
+        preempted = Reported("kueue", Preempted(Signal("s", "kueue", (victim,), "Preempted", 1.0)))
+        server.meanwhile = lambda: coordinating.post(preempted)
         yield
+        coordinating.post(preempted)  # where it has begun in a mood, nothing is posted so far
         await server.until(lambda: server.objects[JOURNAL]["metadata"]["resourceVersion"] != written)
+        server.put(PODS, _UNPREPARED)
+        unprepared = PODS.path("lab", "unprepared")
+        await server.until(lambda: server.objects[unprepared]["metadata"].get("labels") == {names.PROTECTED: "true"})
 
 
 @asynccontextmanager
@@ -146,10 +158,12 @@ PARTS: tuple[Part, ...] = (
     coordinator, storages, events, webhooks, certificates, volcano_webhooks, extender, agent
 )  # fmt: skip
 WATCHES = {
-    "coordinator": 13, "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
+    "coordinator": 15, "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
     "extender": 6, "agent": 4,
 }  # fmt: skip
 """How many watches each keeps open."""
+WRITES = {"coordinator": "configmaps"}
+"""What each writes in the mood."""
 
 
 def _now() -> dt.datetime:
@@ -171,6 +185,8 @@ async def test_what_runs_goes_on_and_follows_again(part: Part, mood: Mood) -> No
             plurals = {key.partition("?")[0].rpartition("/")[2] for key in server.watching}
             server.fall_into(mood)
             await server.until(lambda: all(server.bad[plural] >= 3 for plural in plurals))
+            if written := WRITES.get(_name(part)):
+                await server.until(lambda: server.bad[written] >= 1)
             server.fall_into(None)
             await server.until(lambda: server.watching.total() == count)
     assert [one for one in logs if one["log_level"] == "error" and "exc_info" in one] == []
