@@ -30,6 +30,8 @@ _CAPABILITIES = ["CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_NET_B
 _MASKED = ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/scsi", "/sys/firmware"]
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 _SAFE = ["nosuid", "noexec", "nodev"]
+_WHOLE_LINES = "import sys\nsys.stdout.reconfigure(line_buffering=True)\n"
+"""`python3 -u` writes a line and its end by two calls; a freeze between them leaves the end to the next generation."""
 
 
 class Container:
@@ -165,7 +167,7 @@ class Pod:
     def run(self, name: str, program: str, *, user: int = 0, readonly: bool = False) -> Container:
         """Start a container with a Python program."""
         container = self.container(name)
-        container.make(["/usr/bin/python3", "-u", "-c", program], user=user, readonly=readonly)
+        container.make(["/usr/bin/python3", "-c", _WHOLE_LINES + program], user=user, readonly=readonly)
         container.start()
         return container
 
