@@ -58,10 +58,16 @@ class EnvVar(_Kube, frozen=True):
     value: str = ""
 
 
+class Probe(_Kube, frozen=True):
+    termination_grace_period_seconds: int | None = None
+
+
 class Container(_Kube, frozen=True):
     name: str
     env: tuple[EnvVar, ...] = ()
     restart_policy: str | None = None
+    liveness_probe: Probe | None = None
+    startup_probe: Probe | None = None
 
 
 class SchedulingGate(_Kube, frozen=True):

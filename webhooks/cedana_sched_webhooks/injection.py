@@ -66,12 +66,13 @@ def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
     token = annotations.get(names.HOLD_TOKEN, "")
     if not _TOKEN.fullmatch(token):
         token = annotations[names.HOLD_TOKEN] = secrets.token_urlsafe(24)
-    ask = {"httpGet": {"host": "127.0.0.1", "port": agent_port, "path": f"/v1/hold/{token}", "scheme": "HTTP"}}
+    ask = {"host": "127.0.0.1", "port": agent_port, "scheme": "HTTP"}
     held = False
     for container in pod["spec"]["containers"]:
         lifecycle = container.get("lifecycle") or {}
         if not lifecycle.get("preStop") or _is_ours(lifecycle["preStop"]):
-            container["lifecycle"] = {**lifecycle, "preStop": ask}
+            path = f"/v1/hold/{token}/{container['name']}"  # the kubelet may end one container and leave the others
+            container["lifecycle"] = {**lifecycle, "preStop": {"httpGet": {**ask, "path": path}}}
             held = True
     if held:
         _raise_grace(pod, math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)

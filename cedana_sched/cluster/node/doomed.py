@@ -90,6 +90,18 @@ class DoomedPods:
         if pod_uid in self._doomed:
             await self._end(pod_uid)
 
+    async def ending(self, pod_uid: str) -> None:
+        """The kubelet ends a container of the pod; returns as `deleted` does.
+
+        It is no proof of a deletion: a probe that fails, or a sandbox that has died, ends containers of a pod that
+        goes on.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        if pod_uid in self._doomed:
+            await self._end(pod_uid)
+
     def gone(self, pod_uid: str) -> None:
         """The pod is no more: forget it."""
         self._deleted.discard(pod_uid)

@@ -5,13 +5,15 @@ program that ignores SIGTERM would have all of that time, also when nothing is h
 own. It counts from the moment at which nothing is held any more; SIGTERM comes no earlier than that.
 
 The kubelet ends a pod in two cases: when it is deleted, and, with the same patience, when its containers have done
-their work and only sidecars are left.
+their work and only sidecars are left. It ends single containers of a pod that goes on where a probe fails, where the
+sandbox has died or the node was rebooted: it tells each by its preStop call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
@@ -37,6 +39,21 @@ def own_grace_seconds(pod: Pod) -> float | None:
     return float(asked)
 
 
+def longest_grace_seconds(pod: Pod, container: str) -> float | None:
+    """The same for one container of a pod that goes on: a probe that ends it may have a patience of its own."""
+    own = own_grace_seconds(pod)
+    if own is None:
+        return None
+    probes = (
+        probe.termination_grace_period_seconds or 0
+        for one in pod.spec.containers
+        if one.name == container
+        for probe in (one.liveness_probe, one.startup_probe)
+        if probe is not None
+    )
+    return max(own, *probes, 0.0)
+
+
 def only_sidecars_are_left(pod: Pod) -> bool:
     """Whether its containers have ended for good, so that the kubelet is ending what else there is."""
     never, rarely = (pod.spec.restart_policy == policy for policy in ("Never", "OnFailure"))
@@ -46,17 +63,32 @@ def only_sidecars_are_left(pod: Pod) -> bool:
     return all(end is not None and (never or (rarely and end.get("exitCode") == 0)) for end in ends)
 
 
+class Containers(Protocol):
+    """The running containers of a pod; see `PodRuntime`."""
+
+    async def kill(self, pod_uid: str) -> None: ...
+    async def container(self, pod_uid: str, name: str) -> str | None: ...
+    async def kill_container(self, pod_uid: str, identifier: str) -> None: ...
+
+
 class OwnGrace:
-    """Ends the pods of one node in time.
+    """Ends the pods of one node, and their containers, in time.
 
     Args:
         released: returns when nothing is held for a pod of this uid.
-        kill: ends every process of a pod; returns when they have gone.
+        is_deleted: whether a pod is being deleted, as far as anybody knows.
+        containers: what runs of a pod.
     """
 
-    def __init__(self, released: Callable[[str], Awaitable[None]], kill: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        released: Callable[[str], Awaitable[None]],
+        is_deleted: Callable[[Pod], Awaitable[bool]],
+        containers: Containers,
+    ) -> None:
         self._released = released
-        self._kill = kill
+        self._is_deleted = is_deleted
+        self._containers = containers
         self._ends: dict[str, asyncio.Task[None]] = {}
 
     def begins(self, pod: Pod, group: asyncio.TaskGroup) -> None:
@@ -67,6 +99,28 @@ class OwnGrace:
             self._ends[pod.metadata.uid] = group.create_task(
                 self._end(pod, seconds), name=f"end of {pod.metadata.name}"
             )
+
+    def container_ends(self, pod: Pod, name: str, group: asyncio.TaskGroup) -> None:
+        """The kubelet is ending one container: this call counts from now. Of a deleted pod `begins` says it."""
+        seconds = longest_grace_seconds(pod, name)
+        if seconds is not None and pod.metadata.deletion_timestamp is None:
+            group.create_task(self._end_container(pod, name, seconds), name=f"end of {pod.metadata.name}/{name}")
+
+    async def _end_container(self, pod: Pod, container: str, seconds: float) -> None:
+        uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        identifier = await self._containers.container(uid, container)  # another may have the name by then
+        if identifier is None:
+            return
+        await asyncio.sleep(seconds)
+        await self._released(uid)
+        if await self._is_deleted(pod):
+            return
+        try:
+            if await self._containers.container(uid, container) == identifier:
+                log.info("container has had its own grace: killed", pod=name, container=container, seconds=seconds)
+                await self._containers.kill_container(uid, identifier)
+        except CedanaSchedError as error:  # the kubelet insists when its longer patience ends
+            log.warning("container does not end", pod=name, container=container, why=str(error))
 
     def gone(self, uid: str) -> None:
         """The pod is no more."""
@@ -80,6 +134,6 @@ class OwnGrace:
         await self._released(uid)  # a checkpoint may have begun meanwhile
         log.info("pod has had its own grace: killed", pod=name, seconds=seconds)
         try:
-            await self._kill(uid)
+            await self._containers.kill(uid)
         except CedanaSchedError as error:  # the kubelet insists when its longer patience ends
             log.warning("pod does not end", pod=name, why=str(error))

@@ -108,8 +108,10 @@ class _Agent:
             reserve=configuration.staging_reserve,
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
         )
-        self._pre_stop = PreStopServer(self._pods.with_token, self._runtime.deleted, self._pods.released)
-        self._own_grace = OwnGrace(self._pods.released, self._runtime.kill)
+        self._pre_stop = PreStopServer(
+            self._pods.with_token, self._runtime.ending, self._pods.released, answered=self._container_ends
+        )
+        self._own_grace = OwnGrace(self._pods.released, self._pods.is_deleted, self._runtime)
         self.busy: tuple[Busy, ...] = (self._feed, self._pre_stop)
         self._hold_port = configuration.hold_port
         self._deletions: asyncio.TaskGroup | None = None
@@ -152,6 +154,10 @@ class _Agent:
             self._own_grace.begins(now, self._deletions)
         elif _has_other_grace(before, now) or _has_ended_but_its_sidecars(before, now):
             self._own_grace.begins(now, self._deletions)
+
+    def _container_ends(self, pod: Pod, container: str) -> None:
+        assert self._deletions is not None  # noqa: S101  # set before anything is served
+        self._own_grace.container_ends(pod, container, self._deletions)
 
     async def _forget(self) -> None:
         await self._feed.synced()  # who has not listed what is under way removes nothing

@@ -96,14 +96,17 @@ class NodePods:
     async def released(self, uid: str) -> None:
         """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""
         await self._feed.synced()
-        if (pod := self.pod(uid)) is not None and _may_be_preempted(pod) and await self._is_deleted(pod):
+        if (pod := self.pod(uid)) is not None and _may_be_preempted(pod) and await self.is_deleted(pod):
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
                     await self._answered(uid)
         await _until(self._feed.checkpoints, lambda: not self._is_held(uid))
 
-    async def _is_deleted(self, pod: Pod) -> bool:
-        """A container that its probe ends has a preStop as well: nobody will say a word of that."""
+    async def is_deleted(self, pod: Pod) -> bool:
+        """A container that its probe ends has a preStop as well: nobody will say a word of that.
+
+        True also where the API server does not say.
+        """
         if pod.metadata.deletion_timestamp is not None:
             return True
         try:  # the kubelet may have heard of a deletion before us

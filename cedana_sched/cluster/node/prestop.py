@@ -1,8 +1,8 @@
 """Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is safe.
 
-The call is `GET /v1/hold/TOKEN` on the node's loopback address. The token is the pod's own, written by the webhook, so
-that nobody on the node who does not know it can ask for another pod. The kubelet waits for the answer as long as the
-pod's grace period lasts, and ends its containers when it has come.
+The call is `GET /v1/hold/TOKEN/CONTAINER` on the node's loopback address. The token is the pod's own, written by
+the webhook, so that nobody on the node who does not know it can ask for another pod. The kubelet waits for the answer
+as long as the pod's grace period lasts, and ends its containers when it has come.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ class PreStopServer:
 
     Args:
         find: the pod with a token; None when no pod of this node has it.
-        deleted: is told that a pod is being deleted; returns when it has been ended, if it was to be.
+        ending: is told that the kubelet ends a container of a pod; returns when it has been ended, if it was to be.
         released: returns when nothing is held for a pod (any more), or its containers are dead.
         longest_seconds: after which a call is answered, whatever holds.
+        answered: hears of each container that the kubelet goes on to end, by its name.
     """
 
     def __init__(
         self,
         find: Callable[[str], Pod | None],
-        deleted: Callable[[str], Awaitable[None]],
+        ending: Callable[[str], Awaitable[None]],
         released: Callable[[str], Awaitable[None]],
         longest_seconds: float = LONGEST_SECONDS,
+        answered: Callable[[Pod, str], None] = lambda *_: None,
     ) -> None:
         self._find = find
-        self._deleted = deleted
+        self._ending = ending
+        self._answered = answered
         self._released = released
         self._longest_seconds = longest_seconds
         self._held: list[str] = []
@@ -64,7 +67,8 @@ class PreStopServer:
             OSError: the port is taken.
         """
         application = web.Application()
-        application.router.add_get("/v1/hold/{token}", self._hold)
+        application.router.add_get("/v1/hold/{token}", self._hold)  # of pods that an older release has made ready
+        application.router.add_get("/v1/hold/{token}/{container}", self._hold)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -79,11 +83,14 @@ class PreStopServer:
         if pod is None:
             return web.Response(status=404, text="no pod of this node has this token\n")
         uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
-        log.info("pod is being deleted", pod=name)
+        container = request.match_info.get("container", "")
+        log.info("kubelet ends a container", pod=name, container=container)
         self._held.append(name)
         try:
             return await self._released_answer(uid, name)
         finally:
+            if container:
+                self._answered(pod, container)
             self._held.remove(name)
             asyncio.get_running_loop().call_soon(self._tell_changed)  # the answer goes out first
 
@@ -94,7 +101,7 @@ class PreStopServer:
     async def _released_answer(self, uid: str, name: str) -> web.Response:
         try:
             async with asyncio.timeout(self._longest_seconds):
-                await self._deleted(uid)
+                await self._ending(uid)
                 await self._released(uid)
         except TimeoutError:
             log.warning("pod held too long: let go", pod=name, seconds=self._longest_seconds)

@@ -7,7 +7,7 @@ where its containers are found, and how they end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -62,7 +62,7 @@ class PodRuntime:
     """The pods of one node. An async context manager; leaving it leaves the pods as they are.
 
     Whoever watches this node's pods tells `deleted` of each that has a deletion timestamp, also after a restart, and
-    `gone` of each that is no more; the server of the preStop calls tells `deleted` too, and answers when it returns.
+    `gone` of each that is no more; the server of the preStop calls tells `ending`, and answers when it returns.
     """
 
     def __init__(self, returns: PodReturns, places: Places, doomed: Path, known: KnownPods) -> None:
@@ -80,6 +80,7 @@ class PodRuntime:
         self._bundles = Bundles(places)
         self._doomed = DoomedPods(doomed, self.kill)
         self.deleted = self._doomed.deleted
+        self.ending = self._doomed.ending
         self.gone = self._doomed.gone
         self._progress = StagingProgress(places)
 
@@ -159,8 +160,24 @@ class PodRuntime:
         Raises:
             FreezerError: some process did not go in time.
         """
+        await self._kill(await asyncio.to_thread(self._bundles.of_pod, pod_uid))
+
+    async def container(self, pod_uid: str, name: str) -> str | None:
+        """Which container of this name runs, by containerd's id; None when none does."""
         found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
-        places = [self._places.here(freezer_of(container.state)) for container in found]
+        return next((one.bundle.name for one in found if one.name == name), None)
+
+    async def kill_container(self, pod_uid: str, identifier: str) -> None:
+        """End every process of this container, and none of the one that follows it under its name.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
+        await self._kill([one for one in found if one.bundle.name == identifier])
+
+    async def _kill(self, containers: Iterable[Container]) -> None:
+        places = [self._places.here(freezer_of(container.state)) for container in containers]
         ends = [asyncio.to_thread(freezer.kill, place) for place in places]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):

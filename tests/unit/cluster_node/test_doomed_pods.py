@@ -50,6 +50,15 @@ async def test_it_is_killed_by_its_deletion(pods: DoomedPods, killer: Killer) ->
     assert "p1" not in pods
 
 
+async def test_a_container_that_the_kubelet_ends_is_no_deletion(pods: DoomedPods, killer: Killer) -> None:
+    """A probe has failed long ago: the Job would count what is killed before its deletion."""
+    await pods.ending("p1")
+    await pods.doom("p1", "c1")
+    assert killer.killed == []
+    await pods.ending("p1")
+    assert killer.killed == ["p1"], "what the kubelet ends cannot end by itself: it is frozen"
+
+
 async def test_a_pod_that_is_deleted_already_is_killed_at_once(pods: DoomedPods, killer: Killer) -> None:
     await pods.deleted("p1")
     assert killer.killed == []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left, own_grace_seconds
-from cedana_sched.kube.objects import Container, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.cluster.node.grace import OwnGrace, longest_grace_seconds, only_sidecars_are_left, own_grace_seconds
+from cedana_sched.kube.objects import Container, ContainerStatus, Metadata, Pod, PodSpec, PodStatus, Probe
 from cedana_sched.model.objects import names
 
 
@@ -73,12 +73,24 @@ class _Node:
         self.let_go = asyncio.Event()
         self.killed: list[str] = []
         self.kill_seen = asyncio.Event()
-        self.grace = OwnGrace(self._released, self._kill)
+        self.is_deleted = False
+        self.main = "c-1"
+        """Which container runs as `main`."""
+        self.grace = OwnGrace(self._released, self._is_deleted, self)
 
     async def _released(self, uid: str) -> None:
         await self.let_go.wait()
 
-    async def _kill(self, uid: str) -> None:
+    async def _is_deleted(self, pod: Pod) -> bool:
+        return self.is_deleted
+
+    async def container(self, pod_uid: str, name: str) -> str | None:
+        return self.main if name == "main" else None
+
+    async def kill_container(self, pod_uid: str, identifier: str) -> None:
+        await self.kill(identifier)
+
+    async def kill(self, uid: str) -> None:
         self.killed.append(uid)
         self.kill_seen.set()
 
@@ -97,6 +109,55 @@ async def test_held_pod_is_not_killed_before_its_release() -> None:
         node.let_go.set()
         await node.kill_seen.wait()
     assert node.killed == ["uid-1"]
+
+
+def _living(own: str = "0", liveness: Probe | None = None, startup: Probe | None = None) -> Pod:
+    metadata = Metadata("md-0", "bio", "uid-1", annotations={names.GRACE: own})
+    main = Container("main", liveness_probe=liveness, startup_probe=startup)
+    return Pod(metadata, PodSpec(termination_grace_period_seconds=630, containers=(main,)))
+
+
+async def test_container_of_a_pod_that_goes_on_has_its_owners_grace_as_well() -> None:
+    node = _Node()
+    async with asyncio.TaskGroup() as group:
+        node.grace.container_ends(_living(), "main", group)
+        await _turns()
+        assert node.killed == [], "something is held"
+        node.let_go.set()
+    assert node.killed == ["c-1"], "the pod itself goes on"
+
+
+async def test_container_that_has_followed_another_is_not_killed() -> None:
+    node = _Node()
+    async with asyncio.TaskGroup() as group:
+        node.grace.container_ends(_living(), "main", group)
+        await _turns()
+        node.main = "c-2"
+        node.let_go.set()
+    assert node.killed == []
+
+
+async def test_container_of_a_pod_that_was_deleted_meanwhile_has_the_grace_of_the_deletion() -> None:
+    node = _Node()
+    node.is_deleted = True
+    node.let_go.set()
+    async with asyncio.TaskGroup() as group:
+        node.grace.container_ends(_living(), "main", group)
+        node.grace.container_ends(_pod(), "main", group)
+    assert node.killed == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds"),
+    [
+        (_living("5"), 5.0),
+        (_living("5", liveness=Probe(60)), 60.0),
+        (_living("5", liveness=Probe(), startup=Probe(2)), 5.0),
+        (_pod("", asked=None), None),
+    ],
+)
+def test_a_probe_may_have_more_patience_than_its_pod(pod: Pod, seconds: float | None) -> None:
+    assert longest_grace_seconds(pod, "main") == seconds
 
 
 async def test_pod_that_is_gone_is_forgotten() -> None:

@@ -86,3 +86,18 @@ async def test_a_kubelet_that_hangs_up_is_not_waited_for() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
     assert "released" not in held.told
+
+
+async def test_each_container_that_the_kubelet_goes_on_to_end_is_named() -> None:
+    held = Held()
+    held.release.set()
+    ended: list[tuple[str, str]] = []
+
+    def answered(pod: Pod, container: str) -> None:
+        ended.append((pod.metadata.uid, container))
+
+    server = PreStopServer(held.find, held.deleted, held.released, answered=answered)
+    async with server.serve(0) as port, aiohttp.ClientSession() as session:
+        for path in (f"{POD_TOKEN}/main", POD_TOKEN, "guessed/main"):
+            await (await session.get(f"http://127.0.0.1:{port}/v1/hold/{path}")).text()
+    assert ended == [("u-1", "main")], "an older release gave its pods no name to say"

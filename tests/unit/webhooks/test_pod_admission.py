@@ -54,7 +54,7 @@ def test_a_first_start_gets_identity_and_pre_stop_and_nothing_else() -> None:
     assert annotations == {names.ID: "sim", names.INDEX: "0", names.HOLD_TOKEN: token, names.GRACE: "30"}
     assert after["metadata"]["labels"] == {names.PROTECTED: "true"}
     assert len(token) >= 32
-    asked = {"host": "127.0.0.1", "port": 10352, "path": f"/v1/hold/{token}", "scheme": "HTTP"}
+    asked = {"host": "127.0.0.1", "port": 10352, "path": f"/v1/hold/{token}/main", "scheme": "HTTP"}
     assert pre_stop(after) == {"httpGet": asked}
     assert after["spec"]["terminationGracePeriodSeconds"] == 630
     assert after["spec"].keys() == before["spec"].keys()
@@ -117,7 +117,8 @@ def test_every_app_container_without_a_pre_stop_gets_one() -> None:
     body = pod(initContainers=[{"name": "sidecar", "restartPolicy": "Always"}])
     body["spec"]["containers"].append({"name": "second", "lifecycle": {"postStart": {"exec": {"command": ["x"]}}}})
     after = mutated(body)
-    assert pre_stop(after, 0) == pre_stop(after, 1)
+    first, second = (pre_stop(after, number)["httpGet"]["path"] for number in (0, 1))
+    assert second == first.removesuffix("main") + "second", "the agent sees which of them the kubelet ends"
     assert after["spec"]["containers"][1]["lifecycle"]["postStart"] == {"exec": {"command": ["x"]}}
     assert after["spec"]["initContainers"] == body["spec"]["initContainers"]
 
