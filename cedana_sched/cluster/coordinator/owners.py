@@ -1,9 +1,10 @@
-"""Whose Checkpoints are: those of an id that is a Job's own are garbage once that Job is gone."""
+"""Who controls a pod: owns its Checkpoints where their id is a Job's own, and shows what its people should read."""
 
 from __future__ import annotations
 
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
@@ -26,3 +27,12 @@ class Owners:
         if (owner := pod.metadata.owner) is None:
             return []
         return [{"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}]
+
+
+def pod_and_owner(metadata: Metadata) -> list[dict[str, str]]:
+    """References to a pod and to who controls it, for an Event that both are to show."""
+    found = [PODS.reference(metadata.name, metadata.namespace, metadata.uid)]
+    if (owner := metadata.owner) is not None:
+        reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+        found.append(reference | {"namespace": metadata.namespace})
+    return found

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from cedana_sched.adapter.pods import find_identity
 from cedana_sched.cluster.coordinator.known import ById
+from cedana_sched.cluster.coordinator.owners import pod_and_owner
 from cedana_sched.cluster.coordinator.pods import beginning_of
 from cedana_sched.coordinator.core.words import short
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.resources import PODS
 from cedana_sched.model.identity import SnapshotRef
 
 
@@ -62,16 +62,5 @@ class ContainerRestarts:
             f"Container {container} of {metadata.name} was started from its beginning by the kubelet (restart {count}),"
             f" not from {short(newest)}: delete the pod to have its successor continue from there"
         )
-        involved = [PODS.reference(metadata.name, metadata.namespace, metadata.uid)]
-        if (owner := metadata.owner) is not None:
-            involved.append(
-                {
-                    "apiVersion": owner.api_version,
-                    "kind": owner.kind,
-                    "namespace": metadata.namespace,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                }
-            )
-        for one in involved:
+        for one in pod_and_owner(metadata):
             self._events.tell(Happening(one, "ColdStart", text, warning=True))

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from cedana_sched.adapter.contract import Preempted, Report, Starting
 from cedana_sched.adapter.pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.cluster.coordinator.owners import pod_and_owner
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.index import Index
@@ -114,11 +115,7 @@ class Rivals:
 
     def _tell(self, pod: Pod, why: str) -> None:
         metadata = pod.metadata
-        involved = [PODS.reference(metadata.name, metadata.namespace, metadata.uid)]
-        if (owner := metadata.owner) is not None:
-            reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
-            involved.append(reference | {"namespace": metadata.namespace})
-        for one in involved:
+        for one in pod_and_owner(metadata):
             self._events.tell(Happening(one, REASON, f"{metadata.name} is not protected: {why}", warning=True))
 
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from cedana_sched.cluster.coordinator.owners import pod_and_owner
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.client import Api, Object
@@ -97,11 +98,7 @@ class Unprepared:
             self._say_refused(now.metadata, why)
 
     def _say_refused(self, metadata: Metadata, why: str) -> None:
-        involved = [PODS.reference(metadata.name, metadata.namespace, metadata.uid)]
-        if (owner := metadata.owner) is not None:
-            reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
-            involved.append(reference | {"namespace": metadata.namespace})
-        for one in involved:
+        for one in pod_and_owner(metadata):
             message = f"{metadata.name} is not protected: {why}"
             self._events.tell(Happening(one, "NotProtected", message, warning=True))
 
