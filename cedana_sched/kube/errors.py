@@ -3,6 +3,7 @@
 ApiError
 ├── ApiUnavailableError   not reachable, overloaded, too many requests: the same call may work later
 ├── AbsentError           404
+│   ├── NamespaceGoneError 403 or 404 of a create: its namespace is being deleted, or is not there
 │   └── NotServedError    404 that no API server's object is behind: its kind is not served
 ├── AlreadyExistsError    409 of a create
 ├── ConflictError         409 of a write whose precondition does not hold any more
@@ -24,12 +25,30 @@ from cedana_sched.model.errors import CedanaSchedError, RetryableError
 T = TypeVar("T")
 
 
+class _Cause(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    kind: str = ""
+    causes: tuple[_Cause, ...] = ()
+
+
 class Status(msgspec.Struct, frozen=True):
     """The API server's `Status` object, as far as we read it."""
 
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: _Details | None = None
+
+    @property
+    def is_of_a_gone_namespace(self) -> bool:
+        """As the admission plugin NamespaceLifecycle answers a create."""
+        if self.details is None:
+            return False
+        is_absent = self.reason == "NotFound" and self.details.kind == "namespaces"
+        return is_absent or any(cause.reason == "NamespaceTerminating" for cause in self.details.causes)
 
 
 class ApiError(CedanaSchedError):
@@ -47,6 +66,10 @@ class ApiUnavailableError(ApiError, RetryableError):
 
 class AbsentError(ApiError):
     """There is no such object, or the kind is not served."""
+
+
+class NamespaceGoneError(AbsentError):
+    """Its namespace is being deleted, or is not there: nothing can be created in it."""
 
 
 class NotServedError(AbsentError):
@@ -100,6 +123,8 @@ def error_of(call: str, status: int, body: bytes) -> ApiError:
     remedy = "see the message; rights are in the chart's RBAC"
     if status == 429 or status >= 500:
         kind, remedy = ApiUnavailableError, "it is tried again"
+    elif said.is_of_a_gone_namespace:
+        kind, remedy = NamespaceGoneError, ""
     elif status == 409 and said.reason == "AlreadyExists":
         kind, remedy = AlreadyExistsError, ""
     elif status == 404 and said.reason != "NotFound":

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from cedana_sched.cluster.coordinator.objects import key_of, resource_of, to_object
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError
+from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, NamespaceGoneError
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.objects import names
@@ -167,9 +167,11 @@ class Projection:
             return
         if labels is None:
             target.exists = False
+            log.info("object was deleted, creating it again", kind=target.resource.kind, name=target.name)
         elif target.labels.items() <= labels.items():
             return
-        log.warning("object was changed by somebody else", kind=target.resource.kind, name=target.name)
+        else:
+            log.warning("object was changed by somebody else", kind=target.resource.kind, name=target.name)
         target.is_labelled = False
         self._enqueue(target)
 
@@ -225,6 +227,8 @@ class Projection:
                 version = target.wanted
                 try:
                     await self._write_one(target)
+                except NamespaceGoneError as error:  # with everything in it; no object can show the record any more
+                    log.info("object not written", kind=target.resource.kind, name=target.name, problem=error.message)
                 except ApiError as error:
                     self._pause(target, error)
                     break

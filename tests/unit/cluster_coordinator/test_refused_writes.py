@@ -168,6 +168,32 @@ async def _until_answered(cluster: Cluster, order: Order, given: dict[str, Order
     return None
 
 
+_TERMINATING = b"""{"kind": "Status", "reason": "Forbidden", "message": "unable to create new content in namespace bio",
+ "details": {"name": "c", "group": "sched.cedana.ai", "kind": "checkpoints", "causes": [
+ {"reason": "NamespaceTerminating", "message": "namespace bio is being terminated", "field": "metadata.namespace"}]}}"""
+_ABSENT = b"""{"kind": "Status", "reason": "NotFound", "message": "namespaces \\"bio\\" not found",
+ "details": {"name": "bio", "kind": "namespaces"}}"""
+
+
+@pytest.mark.parametrize("answer", [(403, _TERMINATING), (404, _ABSENT)])
+async def test_records_of_a_deleted_namespace_are_not_written_again(answer: tuple[int, bytes]) -> None:
+    """As a real API server answers: NamespaceLifecycle refuses what is created where nothing can be any more."""
+    cluster = Cluster(WatchedObjectsServer())
+    known, new = checkpoint(1), checkpoint(2)
+    async with cluster.running():
+        cluster.projection.write((known,), ())
+        await cluster.projection.flushed()
+        cluster.server.gone["bio"] = answer
+        cluster.server.remove(CHECKPOINTS, key_of(known, SYSTEM)[1], "bio")
+        cluster.projection.write((known, new, HOLD), ())
+        await cluster.projection.flushed()
+        before = cluster.server.writes.total()
+        cluster.projection.write((), (known, new, HOLD))
+        await cluster.projection.flushed()
+        assert cluster.server.writes.total() - before <= 5, "they are written again and again"
+    assert cluster.server.objects == {}
+
+
 async def test_order_that_never_reached_the_server_is_written_again_when_the_core_repeats_it() -> None:
     """What the evidence of the lost `Freeze` did, over the real core, errands, projection and agents."""
     cluster = Cluster(WatchedObjectsServer())

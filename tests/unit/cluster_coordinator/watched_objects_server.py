@@ -46,6 +46,8 @@ class WatchedObjectsServer:
         """Of each write that was done its verb, the object's name, and what was sent."""
         self.refusing: dict[str, int] = {}
         """By kind: the status with which every write of it is refused."""
+        self.gone: dict[str, tuple[int, bytes]] = {}
+        """By namespace: how each create in it is answered."""
         self._dice, self.fault_rate = dice or Random(0), fault_rate
         self._watches: list[tuple[str, str | None, Mapping[str, str], asyncio.Queue[Object]]] = []
 
@@ -82,6 +84,8 @@ class WatchedObjectsServer:
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         lost = await self._arrive("create", resource)
         key = _key(resource, body["metadata"]["name"], body["metadata"].get("namespace"))
+        if (answer := self.gone.get(key[1])) is not None:
+            raise error_of(f"create {resource.plural}", *answer)
         if key in self.objects:
             raise AlreadyExistsError(f"{key} exists", status=409, reason="AlreadyExists")
         _check_size(resource, body)
