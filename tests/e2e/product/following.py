@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
 
-_KUBELETS_OWN = "rpc error: code = Unknown desc = server is not initialized yet"
-"""The kubelet writes it among a pod's lines, without an end of line, while containerd restarts."""
+_KUBELETS_OWN = re.compile(r"rpc error: code = (Unknown desc = server is not initialized yet|\w+ desc = [^\n]*\Z)")
+"""The kubelet writes it after a pod's lines, without an end of line, when it can follow them no longer."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 TASK_INDEX = "volcano.sh/task-index"
 
@@ -49,11 +50,11 @@ class Following:
 
     def lines(self, index: int) -> list[str]:
         """All that the pods of an index have said."""
-        return b"".join(self._output[index]).decode().replace(_KUBELETS_OWN, "").splitlines()
+        return "".join(map(_said, self._output[index])).splitlines()
 
     def by_pod(self, index: int) -> list[list[str]]:
         """The same, of each pod on its own."""
-        return [bytes(output).decode().replace(_KUBELETS_OWN, "").splitlines() for output in self._output[index]]
+        return [_said(output).splitlines() for output in self._output[index]]
 
     async def said(self, index: int, count: int) -> None:
         """Wait until an index has said so many lines in all."""
@@ -105,6 +106,10 @@ class Following:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+
+def _said(output: bytearray) -> str:
+    return _KUBELETS_OWN.sub("", bytes(output).decode())
 
 
 def _index_of(pod: Object) -> int:
