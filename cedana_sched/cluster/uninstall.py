@@ -10,7 +10,6 @@ deleted. Snapshots stay, and so do the objects that describe them; who deletes o
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -26,6 +25,7 @@ from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
 from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
 from cedana_sched.cluster.leaving_nodes import leave_nodes
 from cedana_sched.cluster.returning_pods import until_started
+from cedana_sched.cluster.under_way import UnderWay
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
@@ -39,14 +39,12 @@ from cedana_sched.kube.resources import (
     VALIDATING_WEBHOOKS,
 )
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.records import Checkpoint, HoldStep, PreemptionHold, Record, RestoreStep
 from cedana_sched.service.process import run, start
 
 log = structlog.get_logger(__name__)
 
 SPARE_SECONDS = 15.0
-"""What is left of the hook's time when it waits for agents no longer."""
-_RESTING = {RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED}
+"""What is left of the hook's time when it waits no longer."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,10 @@ async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None
 
     Raises:
         ApiError: the API server refused, perhaps in a group; the release must not be removed yet.
+        UnderWayError: something did not end in time, nor must the release be removed.
     """
     began, namespace, full_name = time.monotonic(), configuration.namespace, told.full_name
+    until = began + told.deadline_seconds - SPARE_SECONDS
     async with Api.open() as api:
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             await api.delete(resource, full_name)
@@ -89,24 +89,25 @@ async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None
         identity = own_identity()
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
-        await election.lead(lambda: _let_go(api, configuration, identity, told.deadline_seconds / 3))
+        await election.lead(lambda: _let_go(api, configuration, identity, told.deadline_seconds / 3, until))
         await release_checkpoints(api)
         agents = f"app.kubernetes.io/instance={told.release_name},app.kubernetes.io/component=agent"
-        left = told.deadline_seconds - (time.monotonic() - began) - SPARE_SECONDS
-        await leave_nodes(api, namespace, agents, max(left, 0.0))
+        await leave_nodes(api, namespace, agents, max(until - time.monotonic(), 0.0))
         await _delete_settings(api, told.release_name)
 
 
-async def _let_go(api: Api, configuration: CoordinatorConfiguration, identity: str, patience: float) -> None:
+async def _let_go(
+    api: Api, configuration: CoordinatorConfiguration, identity: str, patience: float, until: float
+) -> None:
     under_way = UnderWay()
     leader = Leader(api, configuration, identity, recorded=under_way.recorded)
     async with leader.coordinating() as coordinator:
         for hold in under_way.holds():
             why = "the suite is being uninstalled"
             coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
-        await under_way.ended.wait()
+        await under_way.wait_ended(until)
         await until_started(leader.pods, patience)
-        await under_way.ended.wait()
+        await under_way.wait_ended(until)
         log.info("nothing is held any more")
         await leader.withdraw()
 
@@ -118,39 +119,6 @@ async def _delete_settings(api: Api, release: str) -> None:
         found, _ = await api.list_all(resource, None, ours, into=PartialObject)
         for one in found:
             await api.delete(resource, one.metadata.name)
-
-
-class UnderWay:
-    """What the coordinator has not finished; `ended` is set while that is nothing."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
-        self.ended = asyncio.Event()
-
-    def holds(self) -> list[PreemptionHold]:
-        return [record for record in self._records.values() if isinstance(record, PreemptionHold)]
-
-    def recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
-        """See `Recorded`."""
-        for record in (*records, *forgotten):
-            self._records.pop(record.uid, None)
-            if not is_at_rest(record):
-                self._records[record.uid] = record
-        if self._records:
-            self.ended.clear()
-        else:
-            self.ended.set()
-
-
-def is_at_rest(record: Record) -> bool:
-    """Whether nothing needs to be done for it; a workload that runs needs nothing."""
-    match record:
-        case Checkpoint():
-            return record.settled
-        case PreemptionHold():
-            return record.step is HoldStep.RELEASED
-        case _:
-            return record.step in _RESTING
 
 
 def main() -> int:

@@ -1,0 +1,86 @@
+"""What the coordinator has not finished: whoever removes the suite waits for its end, and says what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.records import Checkpoint, HoldStep, PreemptionHold, Record, RestoreStep
+
+log = structlog.get_logger(__name__)
+
+NAMED = 20
+"""So many records are named; the others are counted."""
+_RESTING = {RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED}
+
+
+class UnderWayError(CedanaSchedError):
+    """Something did not end in time; the release must not be removed yet."""
+
+
+class UnderWay:
+    """Records that are not at rest. `recorded` hears of every change of a record."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+        self._changed = asyncio.Event()
+
+    def holds(self) -> list[PreemptionHold]:
+        """Evictions that are held."""
+        return [record for record in self._records.values() if isinstance(record, PreemptionHold)]
+
+    def recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
+        """See `Recorded`."""
+        for record in (*records, *forgotten):
+            self._records.pop(record.uid, None)
+            if not is_at_rest(record):
+                self._records[record.uid] = record
+        self._changed.set()
+
+    async def wait_ended(self, until: float) -> None:
+        """Wait until nothing is under way, and log what is whenever that changes.
+
+        Args:
+            until: the latest moment, by the event loop's clock, in seconds.
+
+        Raises:
+            UnderWayError: something is under way still; the message names it.
+        """
+        said: list[str] = []
+        try:
+            async with asyncio.timeout_at(until):
+                while self._records:
+                    if (now := self._named()) != said:
+                        said = now
+                        log.info("waiting until nothing is under way", left=said)
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            message = f"under way still: {', '.join(self._named())}"
+            remedy = "see the messages of these objects; uninstall again when they have ended, or delete their pods"
+            raise UnderWayError(message, remedy=remedy) from None
+
+    def _named(self) -> list[str]:
+        names = sorted(map(_name, self._records.values()))
+        return names if len(names) <= NAMED else [*names[:NAMED], f"and {len(names) - NAMED} more"]
+
+
+def is_at_rest(record: Record) -> bool:
+    """Whether nothing needs to be done for it; a workload that runs needs nothing."""
+    match record:
+        case Checkpoint():
+            return record.settled
+        case PreemptionHold():
+            return record.step is HoldStep.RELEASED
+        case _:
+            return record.step in _RESTING
+
+
+def _name(record: Record) -> str:
+    kind, step = type(record).__name__, record.step.value
+    if isinstance(record, PreemptionHold):
+        held = record.held
+        return f"{kind} of {held.kind} {held.namespace}/{held.name}: {step}" if held else f"{kind} {record.uid}: {step}"
+    return f"{kind} of pod {record.workload.namespace}/{record.workload.name}: {step}"
