@@ -16,6 +16,8 @@ from tests.cluster.api.waiting import has_condition, wait_for
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cache import digest
 from tests.cluster.cluster import Cluster
+from tests.cluster.commands import run
+from tests.cluster.errors import ClusterError
 from tests.cluster.images.buildah import ensure_image
 from tests.cluster.images.catalog import find_images
 from tests.cluster.steps import Steps
@@ -71,7 +73,19 @@ class Product:
             ClusterError: Helm refused, or the hook failed.
         """
         self._changes = None
-        await self._release({}).uninstall(self.cluster, self.api, self.binaries)
+        try:
+            await self._release({}).uninstall(self.cluster, self.api, self.binaries)
+        except ClusterError as error:
+            error.add_note(await self._said_by_hook())
+            raise
+
+    async def _said_by_hook(self) -> str:
+        selector = "--selector=app.kubernetes.io/component=uninstall"
+        return await run(
+            self.cluster.binaries.program("kubectl"), f"--kubeconfig={self.cluster.kubeconfig}", "logs",
+            f"--namespace={self.namespace}", selector, "--tail=40", "--prefix",
+            what="the hook's log cannot be read", remedy="see the error before it",
+        )  # fmt: skip
 
     def _release(self, changes: Mapping[str, Any]) -> Release:
         return Release(RELEASE, self.namespace, CHART, overlaid(self.values, changes))
