@@ -33,12 +33,14 @@ DIGEST_DIGITS: Final = 8
 class Scheme(msgspec.Struct, frozen=True):
     """The labels of one controller.
 
-    `role`: alternatives, the first of which the pod has all labels of counts. `index`: the first label that is there.
-    `only`: a label and its value, which no other pod of the role has at a time. `source`: where it is documented.
+    `pods`: a label of all its pods; empty where they have that of another one. `role`: alternatives, the first of which
+    the pod has all labels of counts. `index`: the first label that is there. `only`: a label and its value, which no
+    other pod of the role has at a time. `source`: where it is documented.
     """
 
     controller: str
     source: str
+    pods: str = ""
     role: tuple[tuple[str, ...], ...] = ()
     index: tuple[str, ...] = ()
     only: tuple[str, str] | None = None
@@ -46,8 +48,9 @@ class Scheme(msgspec.Struct, frozen=True):
 
 SCHEMES: Final[tuple[Scheme, ...]] = (
     Scheme(
-        "Job, indexed",
+        "Job; an indexed one numbers its pods",
         "Kubernetes, Well-Known Labels, Annotations and Taints",
+        pods="batch.kubernetes.io/job-name",
         index=(COMPLETION_INDEX,),
     ),
     Scheme(
@@ -58,18 +61,21 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
     Scheme(
         "LeaderWorkerSet",
         "kubernetes-sigs/lws v0.9.0, api/leaderworkerset/v1/leaderworkerset_types.go",
+        pods=f"{LEADER_WORKER_SET}/name",
         role=((f"{LEADER_WORKER_SET}/group-index",),),
         index=(f"{LEADER_WORKER_SET}/worker-index",),
     ),
     Scheme(
         "Kubeflow's PyTorchJob, TFJob, MPIJob and their like",
         "kubeflow/training-operator v1.9.3, pkg/apis/kubeflow.org/v1/common_types.go",
+        pods=f"{KUBEFLOW}/job-name",
         role=((f"{KUBEFLOW}/replica-type",), (f"{KUBEFLOW}/job-role",)),
         index=(f"{KUBEFLOW}/replica-index",),
     ),
     Scheme(
         "RayCluster, several hosts for a worker",
         "ray-project/kuberay, ray-operator/controllers/ray/utils/constant.go (RayMultihostIndexing)",
+        pods=f"{RAY}/cluster",
         role=((f"{RAY}/group", f"{RAY}/worker-group-replica-index"), (f"{RAY}/group",)),
         index=(f"{RAY}/replica-host-index",),
         only=(f"{RAY}/node-type", "head"),
@@ -77,13 +83,20 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
     Scheme(
         "StatefulSet",
         "Kubernetes, StatefulSets, Pod index label",
+        pods=POD_INDEX,
         index=(POD_INDEX,),
     ),
     Scheme(
         "Volcano's Job",
         "volcano-sh/apis v1.14.1, pkg/apis/batch/v1alpha1/labels.go",
+        pods="volcano.sh/job-name",
         role=((TASK,),),
         index=(TASK_INDEX,),
+    ),
+    Scheme(
+        "Armada; nothing numbers the pod of a job",
+        "armadaproject/armada v0.22.7, internal/server/submit/conversion",
+        pods="armada_job_id",
     ),
 )
 

@@ -1,9 +1,12 @@
 """Pods whose protection was asked for, and that no webhook has prepared: said, and protected as far as they can be.
 
-The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). Whose Job is opted in shows
-on such a pod: its template has the id. It is given its identity here, and is then frozen and saved like any other one
-when it is preempted. What only a webhook can give, because a pod's spec does not change any more: the preStop by which
-its end is waited for, the longer grace period, the gate and the init container of a return. So it started cold.
+The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). That protection was asked for
+shows on such a pod: its controller's template has the id. Pods of controllers that `numbering` has no label for are not
+watched: a cluster may have any number of them.
+
+The pod is given its identity here, and is then frozen and saved like any other one when it is preempted. What only a
+webhook can give, because a pod's spec does not change any more: the preStop by which its end is waited for, the longer
+grace period, the gate and the init container of a return. So it started cold.
 
 It is not deleted to be created anew: a Job counts a deleted pod as a failure, also one that has never run.
 """
@@ -29,6 +32,7 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity, SnapshotRef
+from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched_webhooks.identity import Replica, replica_of
@@ -36,8 +40,6 @@ from cedana_sched_webhooks.siblings import Siblings
 
 log = structlog.get_logger(__name__)
 
-JOB_PODS: Final = "batch.kubernetes.io/job-name"
-"""Label of the pods of Jobs: others are not watched, since a cluster may have any number of them."""
 UNFINISHED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 NEVER: Final = frozenset({"kube-system", "kueue-system"})
 
@@ -73,17 +75,23 @@ class Unprepared:
         self._tell = tell
         self._excluded = excluded | NEVER
         self._siblings = Siblings(api)
-        selector = f"{JOB_PODS},!{names.PROTECTED}"
-        self.unlabelled = Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED))
+        self.unlabelled = {
+            scheme.pods: Mirror(Watch(api, PODS, Pod, labels=f"{scheme.pods},!{names.PROTECTED}", fields=UNFINISHED))
+            for scheme in SCHEMES
+            if scheme.pods
+        }
+        """By the label that a controller's pods have."""
         self.refused = Mirror(Watch(api, PODS, PartialObject, labels=f"{names.PROTECTED}=false", fields=UNFINISHED))
         self._preparing = WorkQueue("protection of a pod that no webhook has seen", self._prepare)
-        self.unlabelled.subscribe(self._heard)
+        for mirror in self.unlabelled.values():
+            mirror.subscribe(self._heard)
         self.refused.subscribe(self._was_refused)
 
     async def run(self) -> None:
         """Look for them, for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.unlabelled.run(), name="pods without a label")
+            for label, mirror in self.unlabelled.items():
+                group.create_task(mirror.run(), name=f"pods with {label} that no webhook has seen")
             group.create_task(self.refused.run(), name="pods that are not protected")
             group.create_task(self._preparing.run(), name="pods that no webhook has seen")
 
@@ -104,7 +112,8 @@ class Unprepared:
 
     async def _prepare(self, key: str) -> None:
         namespace, _, name = key.partition("/")
-        pod = self.unlabelled.get(name, namespace)
+        seen = (mirror.get(name, namespace) for mirror in self.unlabelled.values())
+        pod = next((one for one in seen if one is not None), None)
         if pod is None or pod.metadata.deletion_timestamp is not None:
             return
         try:

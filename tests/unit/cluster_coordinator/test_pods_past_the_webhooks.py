@@ -24,6 +24,23 @@ from cedana_sched.model.records import CheckpointStep
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
+JOB_NAME = "batch.kubernetes.io/job-name"
+FOREIGN = [
+    ("leaderworkerset.sigs.k8s.io/v1", "LeaderWorkerSet", {
+        "leaderworkerset.sigs.k8s.io/name": "md", "leaderworkerset.sigs.k8s.io/group-index": "1",
+        "leaderworkerset.sigs.k8s.io/worker-index": "3",
+    }),
+    ("kubeflow.org/v1", "PyTorchJob", {
+        "training.kubeflow.org/job-name": "md", "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": "3",
+    }),
+    ("ray.io/v1", "RayCluster", {"ray.io/cluster": "md", "ray.io/group": "g", "ray.io/replica-host-index": "3"}),
+    ("apps/v1", "StatefulSet", {"apps.kubernetes.io/pod-index": "3"}),
+    ("batch.volcano.sh/v1alpha1", "Job", {
+        "volcano.sh/job-name": "md", "volcano.sh/task-spec": "main", "volcano.sh/task-index": "3",
+    }),
+]  # fmt: skip
+"""Pods as other controllers label them."""
 
 
 def pod(
@@ -41,7 +58,7 @@ def pod(
             "namespace": namespace,
             "uid": "pod-uid",
             "resourceVersion": "1",
-            "labels": {"batch.kubernetes.io/job-name": "md", **(labels or {})},
+            "labels": {JOB_NAME: "md"} if labels is None else labels,
             "annotations": annotations or {},
             "ownerReferences": [owner],
         },
@@ -95,7 +112,9 @@ class World:
     async def sees(self) -> Object | None:
         """What is written on the pod once it is seen."""
         task = asyncio.create_task(self.unprepared._preparing.run())
-        self.unprepared.unlabelled._put(msgspec.convert(self.body, Pod))
+        for label, mirror in self.unprepared.unlabelled.items():
+            if label in self.body["metadata"]["labels"]:  # as the API server selects them
+                mirror._put(msgspec.convert(self.body, Pod))
         for _ in range(50):
             await asyncio.sleep(0)
         task.cancel()
@@ -104,7 +123,7 @@ class World:
 
 
 async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -> None:
-    world = World(pod(labels={COMPLETION: "3"}))
+    world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
     written = await world.sees()
     assert written == {
         "uid": "pod-uid",
@@ -117,8 +136,28 @@ async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -
     assert "created while no webhook answered; it is saved when it is preempted" in told.text
 
 
+@pytest.mark.parametrize(("version", "kind", "labels"), FOREIGN)
+async def test_pod_of_any_controller_is_given_its_identity(version: str, kind: str, labels: dict[str, str]) -> None:
+    body = pod(labels=labels)
+    body["metadata"]["ownerReferences"][0] |= {"apiVersion": version, "kind": kind}
+    world = World(body)
+    written = await world.sees()
+    assert written is not None, "nobody watches it"
+    assert (written["labels"], written["annotations"][names.INDEX]) == ({names.PROTECTED: "true"}, "3")
+    (told,) = world.told
+    assert told.kind == "NotPrepared"
+    assert told.held is not None
+    assert told.held.kind == kind
+
+
+async def test_armada_pod_is_given_its_identity() -> None:
+    written = await World(pod(labels={"armada_job_id": "01h"})).sees()
+    assert written is not None
+    assert written["annotations"] == {names.ID: "md", names.INDEX: "0"}
+
+
 async def test_pod_that_should_have_continued_says_so_with_its_snapshot() -> None:
-    world = World(pod(labels={COMPLETION: "3"}), snapshot(3, 7), snapshot(4, 9))
+    world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}), snapshot(3, 7), snapshot(4, 9))
     await world.sees()
     (told,) = world.told
     assert told.kind == "ColdStart"
@@ -168,7 +207,7 @@ async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
     seen = msgspec.convert(world.body, Pod)
     world.body["metadata"]["uid"] = "another"
     task = asyncio.create_task(world.unprepared._preparing.run())
-    world.unprepared.unlabelled._put(seen)
+    world.unprepared.unlabelled[JOB_NAME]._put(seen)
     for _ in range(20):
         await asyncio.sleep(0)
     task.cancel()
@@ -178,14 +217,14 @@ async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
 
 async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.0)
-    world = World(pod(labels={COMPLETION: "3"}))
+    world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
     world.conflicts = 2
     assert await world.sees() is not None, "it is not protected, and nobody says so"
     assert len(world.told) == 1
 
 
 def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> None:
-    body = pod(labels={names.PROTECTED: "false"}, annotations={names.REFUSED: "it has no number"})
+    body = pod(labels={JOB_NAME: "md", names.PROTECTED: "false"}, annotations={names.REFUSED: "it has no number"})
     world = World(body)
     world.unprepared.refused._put(msgspec.convert(body, PartialObject))
     assert [one.involved["kind"] for one in world.events] == ["Pod", "Job"]
