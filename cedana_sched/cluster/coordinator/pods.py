@@ -104,6 +104,7 @@ class PodReports:
             identity_of(pod),
             self._cluster.policies.named(annotations.get(names.POLICY)),
             _wanted(pod),
+            continues=annotations.get(names.CONTINUES) == "true",
             beginning=beginning_of(pod),
         )
 

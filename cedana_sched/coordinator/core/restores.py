@@ -27,7 +27,7 @@ from cedana_sched.model.orders import (
     StartedCold,
 )
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.model.preemption import After, Verdict, WorkloadRef
+from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
 RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
@@ -63,7 +63,7 @@ class Restores:
         earlier = self._book.restore_of(report.workload.uid)
         if earlier is not None:
             if report.beginning <= earlier.beginning:
-                self._refuse_beside(earlier, report.rival)
+                self._refuse_beside(earlier, report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
                 self._book.update(replace(earlier, beginning=report.beginning))
@@ -83,11 +83,14 @@ class Restores:
         )
         restore = replace(restore, deaths=deaths.known(self._book, restore))
         self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
-        self._refuse_beside(restore, report.rival)
+        self._refuse_beside(restore, report)
 
-    def _refuse_beside(self, restore: Restore, rival: WorkloadRef | None) -> None:
+    def _refuse_beside(self, restore: Restore, report: Starting) -> None:
         """Nothing is continued beside one that runs under its identity; one that is being saved will make room."""
+        rival = report.rival
         if rival is None or restore.step is not RestoreStep.WAITING:
+            return
+        if report.continues and (theirs := self._book.restore_of(rival.uid)) and holds_identity(theirs):
             return
         if all(one.step is CheckpointStep.FAILED for one in self._book.of_workload(rival.uid)):
             self._refuse(restore, obstacles.rivalry(restore.identity, rival.name))

@@ -70,6 +70,14 @@ async def test_pod_that_returns_is_told_when_it_has_its_node() -> None:
     )
 
 
+async def test_who_takes_a_preempted_ones_place_is_told_of_as_such() -> None:
+    pod = _pod("a", "node-1")
+    pod.metadata.annotations[names.CONTINUES] = "true"
+    starting = await _Cluster(pod).next()
+    assert isinstance(starting, Starting)
+    assert starting.continues
+
+
 def _renewed(pod: Pod) -> Metadata:
     return replace(pod.metadata, resource_version="2")
 

@@ -97,6 +97,20 @@ def test_who_is_refused_while_it_waits_waits_no_more() -> None:
     assert told.orders() == []
 
 
+def test_who_takes_a_preempted_ones_place_waits_until_another_one_in_that_place_has_ended() -> None:
+    """A scheduler that was asked twice has started two; it takes one of them back."""
+    told = Told().running("w1")
+    told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1"), continues=True))
+    assert restore(told, "w2").step is RestoreStep.WAITING
+    assert told.ended("w1").orders() == ["Find restore.w2"]
+
+
+def test_who_takes_a_preempted_ones_place_is_refused_beside_one_that_nothing_is_known_of() -> None:
+    told = Told()
+    told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1"), continues=True))
+    assert "StartCold restore.w2" in told.orders()
+
+
 def test_who_comes_beside_one_that_is_being_saved_waits_for_its_snapshot() -> None:
     told = Told().running("w1").preempt().frozen().committed()
     told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1")))
