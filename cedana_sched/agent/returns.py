@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 
-from cedana_sched.agent.runtime import ShowsStaging, WorkloadRuntime
+from cedana_sched.agent.runtime import KnowsBeginnings, ShowsStaging, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
@@ -108,6 +108,7 @@ class Returns:
                 if facts is None:
                     await self._threads.staging.run(self._staging.stage, self._store, uid, order.snapshot)
                     facts = await asyncio.to_thread(self._staging.restore_facts, uid)
+                self._returns_as(order.workload, uid)
                 await self._runtime.continue_from(order.workload, self._staging.images(uid), facts or {})
             except RetryableError:
                 raise
@@ -119,6 +120,7 @@ class Returns:
         return orders.Continued(uid)
 
     async def start_cold(self, order: orders.StartCold) -> orders.Outcome:
+        self._returns_as(order.workload, order.restore_uid)
         await self._runtime.start_cold(order.workload, order.why)
         await asyncio.to_thread(self._staging.remove, order.restore_uid)
         if await self._was_restored(order.workload):
@@ -126,11 +128,16 @@ class Returns:
         return orders.StartedCold(order.restore_uid)
 
     async def give_up(self, order: orders.GiveUp) -> orders.Outcome:
+        self._returns_as(order.workload, order.restore_uid)
         await self._runtime.give_up(order.workload, order.why)
         await asyncio.to_thread(self._staging.remove, order.restore_uid)
         if await self._was_restored(order.workload):
             return orders.Continued(order.restore_uid)
         return orders.GaveUp(order.restore_uid)
+
+    def _returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
+        if isinstance(self._runtime, KnowsBeginnings):
+            self._runtime.returns_as(workload, restore_uid)
 
     async def _was_restored(self, workload: WorkloadRef) -> bool:
         running = await self._runtime.running(workload)

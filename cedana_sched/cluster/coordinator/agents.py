@@ -53,14 +53,22 @@ class _Transfer(msgspec.Struct, frozen=True, rename="camel"):
     stored_bytes: int = 0
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
     order: _Given | None = None
     answer: _Answer | None = None
     transfer: _Transfer = _Transfer()
+    beginning: int = 0
+    begins_again: str | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    name: str = ""
+    uid: str = ""
 
 
 class _Spec(msgspec.Struct, frozen=True):
     uid: str
+    pod: _Pod = _Pod()
 
 
 class OrderObject(msgspec.Struct, frozen=True):
@@ -102,9 +110,8 @@ class ObjectAgents:
         self._projection = projection
         self._removed = removed
         pending = f"!{names.SETTLED}"
-        self._mirrors = [
-            Mirror(Watch(api, resource, OrderObject, labels=pending)) for resource in (CHECKPOINTS, RESTORES)
-        ]
+        self.restores = Mirror(Watch(api, RESTORES, OrderObject, labels=pending))
+        self._mirrors = [Mirror(Watch(api, CHECKPOINTS, OrderObject, labels=pending)), self.restores]
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}
         self._shown: dict[str, int] = {}

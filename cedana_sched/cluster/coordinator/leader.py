@@ -16,6 +16,7 @@ from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.cluster.coordinator.beginnings import Beginnings
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
@@ -94,7 +95,8 @@ class Leader:
         self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._storages = StorageProbe(api)
-        self.pods.subscribe(ContainerRestarts(self._events, by_id).heard)
+        beginnings = Beginnings(self._agents.restores)
+        self.pods.subscribe(ContainerRestarts(self._events, by_id, beginnings).heard)
 
         def access(adapter: str) -> ClusterAccess:
             notes = ConfigMapNotes(api, namespace, adapter, identity)
@@ -102,7 +104,7 @@ class Leader:
             return ClusterAccess(api, self._events, self.pods, self._policies, by_id, namespace, notes, settings)
 
         self._adapters = {name: _connected(name, access(name)) for name in configuration.adapters}
-        self._pod_reports = PodReports(access(PodReports.name), self._alive)
+        self._pod_reports = PodReports(access(PodReports.name), self._alive, beginnings)
         adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
         listener = Listeners(TellEvents(self._events, self.pods), *listeners)
         excluded = configuration.excluded_namespaces | {namespace}

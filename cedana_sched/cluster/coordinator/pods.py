@@ -13,6 +13,7 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.cluster.coordinator.beginnings import Beginnings
 from cedana_sched.cluster.coordinator.ends import PodEnds
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import UsageError
@@ -28,9 +29,16 @@ class PodReports:
 
     name: ClassVar[str] = "pods"
 
-    def __init__(self, cluster: ClusterAccess, alive: Alive) -> None:
-        """Reports what happens to the protected pods; `alive` says which of them the records count on."""
+    def __init__(self, cluster: ClusterAccess, alive: Alive, beginnings: Beginnings) -> None:
+        """Reports what happens to the protected pods.
+
+        Args:
+            cluster: where they are.
+            alive: which of them the records count on.
+            beginnings: of those that return.
+        """
         self._cluster = cluster
+        self._beginnings = beginnings
         self._alive = alive
         self._ends = PodEnds(cluster.api, alive, cluster.events, self._ended)
         self._readers: list[asyncio.Queue[Report]] = []
@@ -40,7 +48,7 @@ class PodReports:
         await self._ends.run()
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What is pending, then what happens: a pod that shall continue got its node; a protected pod is gone.
+        """What is pending, then what happens: a pod that shall continue got its node, or begins again; one is gone.
 
         Pending is also the end of pods that some record counts on, and that are not there any more.
         """
@@ -50,9 +58,14 @@ class PodReports:
             for report in self._of_change(before, now):
                 queue.put_nowait(report)
 
+        def begins_again(namespace: str, name: str) -> None:
+            heard(None, self._cluster.pods.get(name, namespace))
+
         await self._cluster.pods.synced.wait()
+        await self._beginnings.synced.wait()
         self._readers.append(queue)
         self._cluster.pods.subscribe(heard)
+        self._beginnings.subscribe(begins_again)
         self._alive.subscribe(self._compare)
         try:
             for pod in self._cluster.pods:
@@ -64,6 +77,7 @@ class PodReports:
         finally:
             self._readers.remove(queue)
             self._cluster.pods.unsubscribe(heard)
+            self._beginnings.unsubscribe(begins_again)
             self._alive.unsubscribe(self._compare)
 
     async def release(self, release: Release) -> None:
@@ -88,8 +102,7 @@ class PodReports:
             was_running = before is None or not before.finished
             return [_ended(now)] if was_running else []
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
-        begins_again = before is not None and beginning_of(now) > beginning_of(before)
-        if not (is_bound or begins_again) or names.RESTORES not in now.metadata.annotations:
+        if not is_bound or names.RESTORES not in now.metadata.annotations:
             return []
         try:
             return [self._starting(now)]
@@ -105,7 +118,7 @@ class PodReports:
             self._cluster.policies.named(annotations.get(names.POLICY)),
             _wanted(pod),
             continues=annotations.get(names.CONTINUES) == "true",
-            beginning=beginning_of(pod),
+            beginning=self._beginnings.of(pod.metadata.uid),
         )
 
 
@@ -125,12 +138,6 @@ def _ran_seconds(pod: Pod) -> float | None:
     except (KeyError, ValueError, TypeError):  # containers that never ran have no times
         return None
     return max((ended - began).total_seconds(), 0.0)
-
-
-def beginning_of(pod: Pod) -> int:
-    """How often its restore container was made anew: with it begins all that follows it in the pod."""
-    counts = (one.restart_count for one in pod.status.init_container_statuses if one.name == names.RESTORE_CONTAINER)
-    return max(counts, default=0)
 
 
 def _wanted(pod: Pod) -> SnapshotRef | None:

@@ -8,9 +8,9 @@ made anew, is another return of the pod (`PodReports`), and not told here, if th
 from __future__ import annotations
 
 from cedana_sched.adapter.pods import find_identity
+from cedana_sched.cluster.coordinator.beginnings import Beginnings
 from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.cluster.coordinator.owners import pod_and_owner
-from cedana_sched.cluster.coordinator.pods import beginning_of
 from cedana_sched.coordinator.core.words import short
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Pod
@@ -23,10 +23,12 @@ class ContainerRestarts:
     Args:
         events: writes them.
         snapshots: what there is to continue from.
+        beginnings: of returning pods.
     """
 
-    def __init__(self, events: EventRecorder, snapshots: ById) -> None:
+    def __init__(self, events: EventRecorder, snapshots: ById, beginnings: Beginnings) -> None:
         self._events = events
+        self._beginnings = beginnings
         self._snapshots = snapshots
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
         """By uid of a pod and name of a container: the pod's beginning, and the container's restarts."""
@@ -39,7 +41,7 @@ class ContainerRestarts:
                 self._seen.pop(one.metadata.uid, None)
             return
         seen = self._seen.setdefault(now.metadata.uid, {})
-        beginning = beginning_of(now)
+        beginning = self._beginnings.of(now.metadata.uid)
         for status in now.status.container_statuses:
             known, seen[status.name] = seen.get(status.name), (beginning, status.restart_count)
             if known is None or status.restart_count <= known[1]:

@@ -26,6 +26,7 @@ from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
+from cedana_sched.cluster.node.returning.beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.life import show_life
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
@@ -96,6 +97,7 @@ class _Agent:
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
         self._returns = ReturningPods(places, state, data, installed.toolchain, self._pods)
+        self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._returns.served)
         self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
         self._agent = NodeAgent(
             runtime=self._runtime,
@@ -129,7 +131,8 @@ class _Agent:
             group.create_task(self._feed.run(), name="orders")
             await self._feed.synced()
             await self._forget()
-            group.create_task(show_life(self._pods.mirror, self._places), name="signs of life")
+            group.create_task(show_life(self._places), name="signs of life")
+            group.create_task(self._beginnings.run(), name="new beginnings")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_port))
             log.info("agent serves", pods=len(self._pods.mirror))
             ready()

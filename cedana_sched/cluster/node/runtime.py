@@ -30,18 +30,20 @@ class PodReturns(Protocol):
         """Whether the containers that run now were continued from a snapshot."""
         ...
 
-    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def continue_from(
+        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+    ) -> None:
         """See `WorkloadRuntime.continue_from`; returns when every container of the snapshot runs.
 
         `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`.
         """
         ...
 
-    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+    async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:
         """See `WorkloadRuntime.start_cold`."""
         ...
 
-    async def give_up(self, workload: WorkloadRef, why: str) -> None:
+    async def give_up(self, restore_uid: str, workload: WorkloadRef, why: str) -> None:
         """See `WorkloadRuntime.give_up`."""
         ...
 
@@ -81,8 +83,9 @@ class PodRuntime:
         self._doomed = DoomedPods(doomed, self.kill)
         self.deleted = self._doomed.deleted
         self.ending = self._doomed.ending
-        self.gone = self._doomed.gone
         self._progress = StagingProgress(places)
+        self._restores: dict[str, str] = {}
+        """By uid of a pod: the return that it is told something for."""
 
     async def __aenter__(self) -> Self:
         await self._doomed.__aenter__()
@@ -123,21 +126,30 @@ class PodRuntime:
         """See `KnowsPeers`."""
         return await self._known.peer(workload, addresses)
 
+    def gone(self, pod_uid: str) -> None:
+        """The pod is no more: forget it."""
+        self._doomed.gone(pod_uid)
+        self._restores.pop(pod_uid, None)
+
+    def returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
+        """See `KnowsBeginnings`."""
+        self._restores[workload.uid] = restore_uid
+
     def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
         """See `ShowsStaging`."""
         self._progress.show(workload.uid, done_bytes, total_bytes)
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         """See `PodReturns`."""
-        await self._returns.continue_from(workload, images, restore_facts)
+        await self._returns.continue_from(self._restores[workload.uid], workload, images, restore_facts)
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """See `PodReturns`."""
-        await self._returns.start_cold(workload, why)
+        await self._returns.start_cold(self._restores[workload.uid], workload, why)
 
     async def give_up(self, workload: WorkloadRef, why: str) -> None:
         """See `PodReturns`."""
-        await self._returns.give_up(workload, why)
+        await self._returns.give_up(self._restores[workload.uid], workload, why)
 
     def _look(self, pod_uid: str, *, restored: bool) -> RunningWorkload | None:
         found = self._bundles.of_pod(pod_uid)

@@ -100,7 +100,7 @@ async def test_it_answers_orders_of_its_own_node_only(namespace: Namespace, acco
     assert "the agent of node gpu-3 has nothing to write about node gpu-4" in said
     for wrong in ({"step": "Ready"}, {"message": "me"}, {"phase": None}):
         said = await agent.is_refused("cckpt/ours", "--subresource=status", status=wrong)
-        assert "status.answer and status.transfer only" in said
+        assert "status.answer, status.transfer and status.beginsAgain only" in said
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", spec={"adapter": "me"})
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", metadata={"labels": {"a": "b"}})
 

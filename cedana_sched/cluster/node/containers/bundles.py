@@ -3,6 +3,7 @@
     io.kubernetes.cri.container-type    `container`, or `sandbox` for the pod's own, which is left out
     io.kubernetes.cri.sandbox-uid       the pod's uid
     io.kubernetes.cri.container-name    its name in the pod
+    io.kubernetes.cri.sandbox-id        which of the pod's sandboxes it is in
 
 A container runs while runc has a `state.json` of it whose first process is still the same process.
 """
@@ -10,14 +11,16 @@ A container runs while runc has a `state.json` of it whose first process is stil
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 
-_TYPE, _POD, _NAME = (f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name"))
+_TYPE, _POD, _NAME, _SANDBOX = (
+    f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name", "sandbox-id")
+)
 
 T = TypeVar("T")
 
@@ -73,6 +76,15 @@ class Container(msgspec.Struct, frozen=True):
         return self.state.init_process_pid
 
 
+class Beginning(NamedTuple):
+    """A restore container that runs: with it begin all other containers of its pod. Nobody but root can pretend one."""
+
+    container: str
+    """By containerd's id; never the same twice."""
+    sandbox: str
+    """Likewise. The kubelet may make several restore containers in one sandbox, if the first ones fail."""
+
+
 class Bundles:
     """Reads them; what does not change is read once."""
 
@@ -92,6 +104,22 @@ class Bundles:
                 bundle = self._places.bundles / identifier
                 found.append(Container(name, bundle, specification, state))
         return tuple(sorted(found, key=lambda container: container.name))
+
+    def beginnings(self) -> dict[str, Beginning]:
+        """The restore containers of this node that run, in sandboxes that run, by the uids of their pods."""
+        known = self._all()
+        found = {}
+        for identifier, specification in known.items():
+            notes = specification.annotations
+            sandbox = notes.get(_SANDBOX, "")
+            is_one = notes.get(_TYPE) == "container" and notes.get(_NAME) == RESTORE_CONTAINER
+            if is_one and sandbox in known and self._state(identifier) and self._state(sandbox):
+                found[notes.get(_POD, "")] = Beginning(identifier, sandbox)
+        return found
+
+    def beginning(self, pod_uid: str) -> Beginning | None:
+        """The restore container of a pod that runs; None when none does."""
+        return self.beginnings().get(pod_uid)
 
     def sandbox(self, pod_uid: str) -> int | None:
         """The process that holds a pod's namespaces; None when it does not run."""

@@ -8,6 +8,8 @@ as they were, and a plan lies in the pod's folder below the state on the host's 
     plan                it stands; the restore container is told again, which changes nothing
     plan and results    so many of its containers have had their turn
     another sandbox     than the plan's: the pod begins again, and nothing has been decided
+
+Which return has decided is known too (`served`): what is there of an earlier one says nothing to the next.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Collection, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +29,7 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.images import ready_images
 from cedana_sched.cluster.node.returning.network import PodConnections
+from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
 from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.cluster.node.returning.volumes import lay_volume
 from cedana_sched.kube.objects import Pod
@@ -44,6 +48,7 @@ log = structlog.get_logger(__name__)
 LAYER = "rootfs.tar"
 RESTORE_SECONDS = 110.0
 _LOGS = "logs"
+_SERVED = "served"
 
 
 class OvertakenError(RestoreError, RetryableError):
@@ -72,7 +77,7 @@ class ReturningPods:
     Args:
         places: of the host.
         state: our folder on the host's /run, as the agent and the host see it.
-        data: our folder on the host's disk, likewise; logs lie below it.
+        data: our folder on the host's disk, likewise; logs lie below it, and which beginnings were served.
         toolchain: decodes images.
         pods: what the agent's watches know.
         restore_seconds: how long one container may take; less than the kubelet's `runtimeRequestTimeout`.
@@ -95,6 +100,7 @@ class ReturningPods:
         self._restore_seconds = restore_seconds
         self._connections = PodConnections(places, toolchain)
         self._bundles = Bundles(places)
+        self.served = ServedBeginnings(data / _SERVED)
         self._doing: dict[str, asyncio.Task[None]] = {}
         """By uid of a pod: what its last order is doing with it."""
 
@@ -111,21 +117,32 @@ class ReturningPods:
             await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         return restored
 
-    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def continue_from(
+        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+    ) -> None:
         """Continue a pod; returns when every container of the snapshot runs.
 
         Raises:
+            BegunAgainError: this return has served a beginning of the pod that is over.
             RestoreError: one of them did not come back, or the pod ended before; `evidence` has CRIU's own words.
         """
-        await self._unless_ended(workload, self._continue(workload, images, restore_facts))
+        await self._unless_ended(workload, self._continue(restore_uid, workload, images, restore_facts))
 
-    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
-        """Let a pod begin anew; `why` is in its restore container's log."""
-        await self._end_waiting(workload, COLD, why or "there is no snapshot of it")
+    async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:
+        """Let a pod begin anew; `why` is in its restore container's log.
 
-    async def give_up(self, workload: WorkloadRef, why: str) -> None:
-        """Fail a pod that waits."""
-        await self._end_waiting(workload, FAIL, why)
+        Raises:
+            BegunAgainError: this return has served a beginning of the pod that is over.
+        """
+        await self._end_waiting(restore_uid, workload, COLD, why or "there is no snapshot of it")
+
+    async def give_up(self, restore_uid: str, workload: WorkloadRef, why: str) -> None:
+        """Fail a pod that waits.
+
+        Raises:
+            BegunAgainError: this return has served a beginning of the pod that is over.
+        """
+        await self._end_waiting(restore_uid, workload, FAIL, why)
 
     # --- beside it
 
@@ -140,6 +157,7 @@ class ReturningPods:
         for folder in (self._state / "pods").glob("*"):
             if folder.name not in pod_uids:
                 self._forget(folder)
+        self.served.forget_all_but(pod_uids)
 
     def _forget(self, folder: Path) -> None:
         plan = plans.read_plan(str(folder))
@@ -151,10 +169,12 @@ class ReturningPods:
 
     # --- how
 
-    async def _continue(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def _continue(
+        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+    ) -> None:
         folder = self._folder(workload.uid)
         container = RestoreContainer(workload.uid, self._places)
-        await container.waits()
+        await self._serve(restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._plan, workload.uid)
         if plan is None or (plan.decision == FAIL and not any(_results(folder, plan).values())):
             await asyncio.to_thread(self._clear, workload.uid)
@@ -164,7 +184,7 @@ class ReturningPods:
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
-        await container.decide(RESTORE, plan.why)
+        await container.decide(RESTORE, plan.why, partial(self._serve_next, restore_uid, workload.uid))
         results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
@@ -213,29 +233,74 @@ class ReturningPods:
             sandbox=await asyncio.to_thread(self._sandbox, workload.uid),
         )
 
-    async def _end_waiting(self, workload: WorkloadRef, decision: str, why: str) -> None:
+    async def _serve(self, restore_uid: str, pod_uid: str) -> None:
+        """Give the pod's beginning to this return, once there is one. What is there of an earlier one is removed.
+
+        Raises:
+            BegunAgainError: this return has served a beginning that is over.
+        """
+        is_mine = await asyncio.to_thread(self._is_mine, restore_uid, pod_uid)
+        if is_mine and await asyncio.to_thread(self._is_decided, pod_uid):
+            return
+        container = RestoreContainer(pod_uid, self._places)
+        beginning = await container.runs(partial(self._bundles.beginning, pod_uid))
+        if not is_mine:
+            await asyncio.to_thread(self._clear, pod_uid)
+        await asyncio.to_thread(self.served.serve, restore_uid, pod_uid, beginning)
+
+    def _is_mine(self, restore_uid: str, pod_uid: str) -> bool:
+        """Whether what was decided for the pod, if anything was, is this return's.
+
+        Raises:
+            BegunAgainError: it is, for a sandbox that is gone.
+        """
+        served = self.served.of(pod_uid)
+        if served is None:  # or that of an agent that did not write it down
+            return True
+        if served.restore != restore_uid:
+            return False
+        if self._bundles.sandbox_id(pod_uid) != served.sandbox:
+            raise BegunAgainError("the pod's sandbox, for which this was ordered, is gone")
+        return True
+
+    def _is_decided(self, pod_uid: str) -> bool:
+        return self.served.of(pod_uid) is not None or self._plan(pod_uid) is not None
+
+    def _serve_next(self, restore_uid: str, pod_uid: str) -> None:
+        """Serve the restore container that runs, if it is another one, in the same sandbox.
+
+        Raises:
+            BegunAgainError: it is in another one.
+        """
+        if (beginning := self._bundles.beginning(pod_uid)) is not None:
+            self.served.serve(restore_uid, pod_uid, beginning)
+
+    async def _end_waiting(self, restore_uid: str, workload: WorkloadRef, decision: str, why: str) -> None:
         """Decide for a pod that is not to continue. One that continued, or began anew, is left alone."""
         pod = self._pods.pod(workload.uid)
         if pod is None or RESTORES not in pod.metadata.annotations:
             return  # it has nothing that waits
         folder = self._folder(workload.uid)
-        plan = await asyncio.to_thread(self._plan, workload.uid)
-        if plan is None:
-            await asyncio.to_thread(self._clear, workload.uid)
-        elif plan.decision == RESTORE and _complete(folder, plan) is not None:
+        is_mine = await asyncio.to_thread(self._is_mine, restore_uid, workload.uid)
+        plan = await asyncio.to_thread(self._plan, workload.uid) if is_mine else None
+        if plan is not None and plan.decision == RESTORE and _complete(folder, plan) is not None:
             await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
             return
         planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
         decided = Plan(decision, why, containers=planned, sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
-        await asyncio.to_thread(plans.write_plan, folder, decided)  # its restore container may have ended before
-        await self._unless_ended(workload, self._decide(workload, decided))
+        if plan is not None:
+            await asyncio.to_thread(plans.write_plan, folder, decided)  # its restore container may have ended before
+        await self._unless_ended(workload, self._decide(restore_uid, workload, decided))
 
-    async def _decide(self, workload: WorkloadRef, plan: Plan) -> None:
+    async def _decide(self, restore_uid: str, workload: WorkloadRef, plan: Plan) -> None:
         container = RestoreContainer(workload.uid, self._places)
-        await container.waits()
+        await self._serve(restore_uid, workload.uid)
+        if await asyncio.to_thread(self._plan, workload.uid) is None:
+            await asyncio.to_thread(self._clear, workload.uid)
+            await container.waits()
         decided = plan._replace(sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
         await asyncio.to_thread(plans.write_plan, self._folder(workload.uid), decided)
-        await container.decide(plan.decision, plan.why)
+        await container.decide(plan.decision, plan.why, partial(self._serve_next, restore_uid, workload.uid))
 
     async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
         """Do what needs the pod.
@@ -274,7 +339,9 @@ class ReturningPods:
         return plan if plan.sandbox == sandbox else None
 
     def _sandbox(self, pod_uid: str) -> str:
-        return self._bundles.sandbox_id(pod_uid) or ""
+        """The one that is served, else the one that runs; empty when there is none."""
+        served = self.served.of(pod_uid)
+        return served.sandbox if served is not None else self._bundles.sandbox_id(pod_uid) or ""
 
     def _clear(self, pod_uid: str) -> None:
         """Nothing that was found out about the pod in an earlier sandbox counts in this one."""

@@ -8,11 +8,13 @@ pod's own processes may reach the volume, too, if its author mounts it: no link 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
 import stat
-from typing import Self
+from collections.abc import Callable
+from typing import Self, TypeVar
 
 from asyncinotify import Inotify, Mask
 
@@ -21,6 +23,8 @@ from cedana_sched.cluster.node.returning.files import appears
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 from cedana_sched.runtime.wait import ALIVE, DECISION, PROGRESS, TAKEN, WAITING
+
+T = TypeVar("T")
 
 _VOLUMES = "volumes/kubernetes.io~empty-dir"
 _READY = "plugins/kubernetes.io~empty-dir/{volume}/ready"
@@ -40,25 +44,45 @@ class RestoreContainer:
         await appears(self._mounted)
         await appears(self._volume / WAITING)
 
-    async def decide(self, decision: str, why: str) -> None:
+    async def runs(self, look: Callable[[], T | None]) -> T:
+        """Return what `look` finds, once it finds something; it is asked again for each run of the container."""
+        await self.waits()
+        with Inotify() as inotify:
+            self._watch(inotify)
+            while (found := await asyncio.to_thread(look)) is None:
+                await inotify.get()
+            return found
+
+    async def decide(self, decision: str, why: str, before: Callable[[], None] = lambda: None) -> None:
         """End it: `restore` and `cold` let the pod go on. Returns when the container that runs has taken it.
+
+        Args:
+            decision: one of those that `runtime.wait` knows.
+            why: for people.
+            before: called, in a thread, before a run of the container is told; what it raises is raised.
 
         Raises:
             RestoreError: the volume is gone, and so is the pod.
         """
         with Inotify() as inotify:
-            try:
-                inotify.add_watch(self._volume, Mask.CREATE | Mask.MOVED_TO | Mask.ONLYDIR | Mask.DONT_FOLLOW)
-            except OSError as error:
-                raise self._gone(error) from error
+            self._watch(inotify)
             told = None
             while not self._has_taken(number := self._number()):
                 if number != told:  # the first one, or another run, which knows nothing of it
+                    await asyncio.to_thread(before)
                     self._write_decision(number, decision, why)
                     told = number
                 if not number:
                     return
                 await inotify.get()
+
+    def has_taken(self) -> bool:
+        """Whether the latest run of the container has a decision, and ends.
+
+        Raises:
+            RestoreError: the volume is gone, or not there yet.
+        """
+        return self._has_taken(self._number())
 
     def forget_run(self) -> None:
         """A run that has ended, before the pod's sandbox was made anew, does not wait any more.
@@ -72,6 +96,12 @@ class RestoreContainer:
             for name in stale:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=volume.number)
+
+    def _watch(self, inotify: Inotify) -> None:
+        try:
+            inotify.add_watch(self._volume, Mask.CREATE | Mask.MOVED_TO | Mask.ONLYDIR | Mask.DONT_FOLLOW)
+        except OSError as error:
+            raise self._gone(error) from error
 
     def _number(self) -> str:
         """Of the container's run; empty for one of an earlier version, which does not say that it has taken one."""

@@ -1,0 +1,52 @@
+"""How often each returning pod has begun, as its Restores say: the one source for everybody who asks.
+
+A pod whose sandbox is made anew, or whose restore container has failed, begins again under its own uid. The node's agent
+says so in the status of the pod's latest Restore, for good; the next beginning is numbered by that one's. So a
+coordinator that was away meanwhile finds it, and whoever reads it twice gets the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cedana_sched.cluster.coordinator.agents import OrderObject
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.watching import Mirror
+
+Sink = Callable[[str, str], None]
+
+
+class Beginnings:
+    """The beginnings of all pods.
+
+    Args:
+        restores: those that are records.
+    """
+
+    def __init__(self, restores: Mirror[OrderObject]) -> None:
+        self.synced = restores.synced
+        self._of_pod = Index(lambda one: one.spec.pod.uid, restores)
+        self._sinks: list[Sink] = []
+        restores.subscribe(self._heard)
+
+    def of(self, pod_uid: str) -> int:
+        """The latest beginning of a pod that is known; the first one is 0."""
+        return max(map(_known, self._of_pod.of(pod_uid)), default=0)
+
+    def subscribe(self, sink: Sink) -> None:
+        """`sink` hears the namespace and name of each pod of which another beginning is known. Must not block."""
+        self._sinks.append(sink)
+
+    def unsubscribe(self, sink: Sink) -> None:
+        self._sinks.remove(sink)
+
+    def _heard(self, before: OrderObject | None, now: OrderObject | None) -> None:
+        if now is None or now.status.begins_again is None:
+            return
+        if before is None or before.status.begins_again is None:
+            for sink in tuple(self._sinks):
+                sink(now.metadata.namespace, now.spec.pod.name)
+
+
+def _known(restore: OrderObject) -> int:
+    return restore.status.beginning + (restore.status.begins_again is not None)

@@ -1,0 +1,168 @@
+"""Tells the coordinator of pods that begin again: their restore containers wait, and no return is for them.
+
+A kubelet does not publish that a Job's pod begins again (`checkContainerStateTransition` of its status manager refuses
+the whole status while an init container runs that had ended well), so it is found where it shows: on the node. The
+report stands in the status of the pod's latest Restore, and is true for good: that return's beginning is over. The
+coordinator makes another Restore of it, whenever it reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from asyncinotify import Inotify, Mask
+
+from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.orders import OrderObject
+from cedana_sched.cluster.node.returning.files import appears
+from cedana_sched.cluster.node.returning.served import Served, ServedBeginnings
+from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import RESTORES
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.records import RestoreStep
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 15.0
+_MADE = Mask.CREATE | Mask.MOVED_TO
+_STATE = "state.json"
+_DECIDED = {str(RestoreStep.RUNNING), str(RestoreStep.FAILED)}
+
+
+class NewBeginnings:
+    """Run `run` as a task.
+
+    Args:
+        api: may patch the status of Restores.
+        restores: those of this node.
+        pod: a pod of this node by its uid; None when it is not known.
+        places: of the host.
+        served: what returns were decided for.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        restores: Mirror[OrderObject],
+        pod: Callable[[str], Pod | None],
+        places: Places,
+        served: ServedBeginnings,
+    ) -> None:
+        self._api = api
+        self._pod = pod
+        self._places = places
+        self._served = served
+        self._bundles = Bundles(places)
+        self._restores = restores
+        self._of_pod = Index(lambda one: one.spec.pod.uid, restores)
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Tell of all that there are, and of each that comes, for ever."""
+        self._restores.subscribe(lambda before, now: self._changed.set())  # noqa: ARG005
+        await self._restores.synced.wait()
+        pause = FIRST_PAUSE_SECONDS
+        async with asyncio.TaskGroup() as group:
+            made = containers_made(self._places.here(self._places.states), self._changed.set)
+            group.create_task(made, name="containers of this node")
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if await self.report():
+                    pause = FIRST_PAUSE_SECONDS
+                else:
+                    asyncio.get_running_loop().call_later(pause, self._changed.set)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def report(self) -> bool:
+        """Tell of those that there are now; False: of some, it must be looked again."""
+        done = True
+        for pod_uid, beginning in (await asyncio.to_thread(self._bundles.beginnings)).items():
+            restore = await asyncio.to_thread(self._over, pod_uid, beginning)
+            if restore is None or restore.status.begins_again is not None:
+                continue
+            is_clear = not await asyncio.to_thread(self._is_unclear, pod_uid, restore.spec.uid)
+            done &= is_clear and await self._tell(restore, beginning)
+        return done
+
+    def _over(self, pod_uid: str, beginning: Beginning) -> OrderObject | None:
+        """The latest return of a pod, if none is for this beginning."""
+        restores = self._of_pod.of(pod_uid)
+        served = self._served.of(pod_uid)
+        if not restores or not all(_is_over(restore, beginning, served) for restore in restores):
+            return None
+        return max(restores, key=lambda restore: restore.status.beginning)
+
+    def _is_unclear(self, pod_uid: str, restore_uid: str) -> bool:
+        """Whether something of the pod still runs, or the restore container is just ending with what was decided."""
+        if (pod := self._pod(pod_uid)) is None:
+            return True
+        own = {one.name for one in (*pod.spec.containers, *pod.spec.init_containers)}
+        if any(container.name in own for container in self._bundles.of_pod(pod_uid)):
+            return True
+        if (served := self._served.of(pod_uid)) is not None and served.restore == restore_uid:
+            return False  # it is known which restore container that was
+        try:
+            return RestoreContainer(pod_uid, self._places).has_taken()
+        except RestoreError:  # its volume is not there yet
+            return False
+
+    async def _tell(self, restore: OrderObject, beginning: Beginning) -> bool:
+        patch: Object = {"status": {"beginsAgain": beginning.container}}
+        metadata = restore.metadata
+        try:
+            await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")
+        except ApiError as error:
+            log.warning("new beginning not told, trying again", object=metadata.name, problem=error.message)
+            return False
+        log.info("pod begins again", pod=restore.spec.pod.uid, after=restore.spec.uid, sandbox=beginning.sandbox)
+        return True
+
+
+def _is_over(restore: OrderObject, beginning: Beginning, served: Served | None) -> bool:
+    """Whether a return has nothing to do with this beginning any more."""
+    status = restore.status
+    if status.step == RestoreStep.ENDED:
+        return True
+    given, answered = status.order, status.answer
+    is_answered = given is None or (answered is not None and answered.number >= given.number)
+    if served is not None and served.restore == restore.spec.uid:
+        if served.sandbox != beginning.sandbox:
+            return True  # whatever was, or is to be, done there is over with that sandbox
+        return is_answered and status.step in _DECIDED and served.container != beginning.container
+    return is_answered and status.step in _DECIDED  # for a beginning before the one that is served, or not written down
+
+
+async def containers_made(states: Path, made: Callable[[], None]) -> None:
+    """Call `made` for every container that runc has made, for ever, and once at first; `states` is runc's folder."""
+    await appears(states)
+    with Inotify() as inotify:
+        inotify.add_watch(states, _MADE)
+        made()
+        while True:
+            event = await inotify.get()
+            if event.watch is None:  # too many events: some were dropped
+                made()
+            elif event.name is None:
+                continue
+            elif event.watch.path == states:
+                with contextlib.suppress(OSError):  # it is gone again
+                    watch = inotify.add_watch(states / event.name, _MADE)
+                    if (states / event.name / _STATE).exists():
+                        inotify.rm_watch(watch)
+                        made()
+            elif str(event.name) == _STATE:
+                with contextlib.suppress(OSError, ValueError):
+                    inotify.rm_watch(event.watch)
+                made()
