@@ -59,10 +59,10 @@ class _Answered(msgspec.Struct, frozen=True):
 
 class _Status(msgspec.Struct, frozen=True, rename="camel"):
     step: str = ""
-    beginning: int = 0
-    begins_again: str | None = None
     order: _Given | None = None
     answer: _Answered | None = None
+    beginning: int = 0
+    begins_again: str | None = None
 
 
 class _Pod(msgspec.Struct, frozen=True):

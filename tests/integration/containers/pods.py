@@ -48,8 +48,11 @@ class Container:
         self.errors: list[str] = []
         self._readers: list[threading.Thread] = []
 
-    def make(self, command: Iterable[str], *, user: int = 0, readonly: bool = False) -> None:
-        """Lay out its bundle, and mount its root as containerd's shim does before it calls runc."""
+    def make(self, command: Iterable[str], *, user: int = 0, readonly: bool = False, name: str | None = None) -> None:
+        """Lay out its bundle, and mount its root as containerd's shim does before it calls runc.
+
+        `name`: as which the kubelet made it, if that is not its own.
+        """
         root, work = self.bundle / "rootfs", self.upper.parent / "work"
         for folder in (root, self.upper, work):
             folder.mkdir(parents=True)
@@ -57,6 +60,7 @@ class Container:
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, root], check=True)
         self.node.mounted.append(root)
         specification = _specification(self, list(command), user=user, readonly=readonly)
+        specification["annotations"]["io.kubernetes.cri.container-name"] = name or self.name
         (self.bundle / "config.json").write_text(json.dumps(specification))
 
     def start(self) -> None:
@@ -146,19 +150,11 @@ class Pod:
         Raises:
             FileNotFoundError, ProcessLookupError: the sandbox has died.
         """
-        start = int(Path(f"/proc/{self._pause.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
         notes = {"container-type": "sandbox", "sandbox-uid": self.uid, "sandbox-id": self.sandbox}
-        written: dict[Path, object] = {
-            self.node.places.bundles / self.sandbox / "config.json": {
-                "annotations": {f"io.kubernetes.cri.{name}": value for name, value in notes.items()}
-            },
-            self.node.places.states / self.sandbox / "state.json": {
-                "init_process_pid": self._pause.pid, "init_process_start": start, "cgroup_paths": {},
-            },
-        }  # fmt: skip
-        for path, content in written.items():
-            path.parent.mkdir(parents=True)
-            path.write_text(json.dumps(content))
+        annotations = {f"io.kubernetes.cri.{name}": value for name, value in notes.items()}
+        (bundle := self.node.places.bundles / self.sandbox).mkdir(parents=True)
+        (bundle / "config.json").write_text(json.dumps({"annotations": annotations}))
+        write_state(self.node.places.states / self.sandbox, self._pause.pid)
 
     def container(self, name: str) -> Container:
         self.containers[name] = Container(self.node, self, name)
@@ -184,6 +180,19 @@ class Pod:
         self._pause.wait()
         assert self._pause.stdout is not None
         self._pause.stdout.close()
+
+
+def write_state(folder: Path, pid: int) -> None:
+    """Write into `folder` what runc keeps of a container, as far as anybody reads it.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: its first process has ended.
+    """
+    start = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    folder.mkdir(parents=True)
+    hidden = folder / "state-new"
+    hidden.write_text(json.dumps({"init_process_pid": pid, "init_process_start": start, "cgroup_paths": {}}))
+    hidden.rename(folder / "state.json")
 
 
 class Node:

@@ -16,7 +16,8 @@ import pytest
 
 from cedana_sched.cluster.node.installation.programs import Programs
 from cedana_sched.cluster.node.returning.pods import ReturningPods
-from cedana_sched.kube.objects import Container, Metadata, PodSpec
+from cedana_sched.kube.objects import Container as KubeContainer
+from cedana_sched.kube.objects import Metadata, PodSpec
 from cedana_sched.kube.objects import Pod as KubePod
 from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
@@ -26,7 +27,7 @@ from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.archive import write_archive
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.containers.conftest import Laboratory
-from tests.integration.containers.pods import Pod
+from tests.integration.containers.pods import Container, Pod, write_state
 
 
 @dataclass
@@ -96,24 +97,41 @@ class Site(Laboratory):
         self.watched.pods[uid] = KubePod(
             metadata=Metadata(name=uid, namespace="team-a", uid=uid, annotations={RESTORES: "sim/0@1"}),
             spec=PodSpec(
-                containers=tuple(Container(name) for name in containers),
-                init_containers=tuple(Container(name) for name in (RESTORE_CONTAINER, *inits)),
+                containers=tuple(KubeContainer(name) for name in containers),
+                init_containers=tuple(KubeContainer(name) for name in (RESTORE_CONTAINER, *inits)),
             ),
         )
         return pod
 
-    def wait_in(self, pod: Pod) -> subprocess.Popen[str]:
-        """Start the restore container's program, which no runc is needed for; its bundle is there."""
-        pod.container(RESTORE_CONTAINER).make([])
+    def return_of(self, pod: Pod) -> str:
+        """A return of its own for each sandbox."""
+        return f"restore.{pod.uid}{pod.suffix}"
+
+    def wait_in(self, pod: Pod, attempt: int = 0) -> subprocess.Popen[str]:
+        """Start the restore container's program, which no runc is needed for; its bundle and its state are there.
+
+        `attempt`: the kubelet has started it before in the same sandbox.
+        """
+        container = Container(self.node, pod, f"{RESTORE_CONTAINER}{attempt or ''}")
+        container.make([], name=RESTORE_CONTAINER)
         volume = self.node.places.pods / pod.uid / "volumes/kubernetes.io~empty-dir/cedana-restore"
-        return subprocess.Popen(
-            [sys.executable, "-I", "-m", "cedana_sched.runtime.wait", str(volume)], stdout=subprocess.PIPE, text=True
-        )
+        program = [sys.executable, "-I", "-m", "cedana_sched.runtime.wait", str(volume)]
+        process = subprocess.Popen(
+            ["sh", "-c", 'read -r _ && exec "$@"', "sh", *program],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        write_state(self.node.places.states / container.id, process.pid)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return process
 
     def bring_back(self, pod: Pod, images: Path, *start: str) -> BaseException | None:
         """The agent continues a pod while the kubelet starts its containers; returns what the agent was told."""
         with ThreadPoolExecutor() as pool:
-            agent = pool.submit(asyncio.run, self.returns.continue_from(self.ref(pod), images, self.facts))
+            agent = pool.submit(
+                asyncio.run, self.returns.continue_from(self.return_of(pod), self.ref(pod), images, self.facts)
+            )
             try:
                 said = self.let_start(pod, *start)
             finally:

@@ -104,7 +104,9 @@ def test_a_container_whose_lock_is_taken_does_not_run(site: Site) -> None:
 
     async def prepared() -> None:
         """Volumes are laid, the plan is made, and the restore container lets the others go on."""
-        task = asyncio.create_task(site.returns.continue_from(site.ref(second), images, site.facts))
+        task = asyncio.create_task(
+            site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts)
+        )
         await asyncio.to_thread(site.let_start, second)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -122,7 +124,7 @@ def test_a_container_whose_lock_is_taken_does_not_run(site: Site) -> None:
             holder.kill()
     expected = "held a read lock on /data/database-shm, which has been locked by process"
     with pytest.raises(RestoreError, match=expected):
-        asyncio.run(site.returns.continue_from(site.ref(second), images, site.facts))
+        asyncio.run(site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts))
     again = second.containers["main"]
     again.await_lines(1)
     assert again.lines == ["cold"]

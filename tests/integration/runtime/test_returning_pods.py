@@ -126,7 +126,9 @@ def test_an_agent_that_is_started_anew_goes_on(site: Site) -> None:
 
     async def interrupted() -> None:
         """The agent has made its plan and told the restore container, and dies."""
-        task = asyncio.create_task(site.returns.continue_from(site.ref(second), images, site.facts))
+        task = asyncio.create_task(
+            site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts)
+        )
         await asyncio.to_thread(site.let_start, second)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -138,7 +140,7 @@ def test_an_agent_that_is_started_anew_goes_on(site: Site) -> None:
     main.start()
     (images / "volumes/data.tar").write_bytes(b"")  # it would be seen if anything were laid again
 
-    asyncio.run(site.returns.continue_from(site.ref(second), images, site.facts))
+    asyncio.run(site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts))
 
     assert asyncio.run(site.returns.was_restored(site.ref(second)))
     main.await_lines(1)
@@ -297,7 +299,9 @@ def test_a_pod_that_begins_again_and_cannot_continue_begins_cold_in_its_new_sand
     second.end()
     third = site.node.pod("pod-2", 1)
     with ThreadPoolExecutor() as pool:
-        agent = pool.submit(asyncio.run, site.returns.start_cold(site.ref(third), "the snapshot is gone"))
+        agent = pool.submit(
+            asyncio.run, site.returns.start_cold(site.return_of(third), site.ref(third), "the snapshot is gone")
+        )
         said = site.let_start(third, "main")
         agent.result(30)
     assert "starting from the beginning: the snapshot is gone" in said
@@ -311,9 +315,11 @@ def test_an_order_is_overtaken_by_the_next_one_for_the_same_pod(site: Site) -> N
 
     async def both() -> None:
         nothing = site.state / "nothing"
-        first = asyncio.create_task(site.returns.continue_from(site.ref(pod), nothing, {"containers": ["main"]}))
+        first = asyncio.create_task(
+            site.returns.continue_from(site.return_of(pod), site.ref(pod), nothing, {"containers": ["main"]})
+        )
         await asyncio.sleep(0)
-        second = asyncio.create_task(site.returns.start_cold(site.ref(pod), "it took too long"))
+        second = asyncio.create_task(site.returns.start_cold(site.return_of(pod), site.ref(pod), "it took too long"))
         with pytest.raises(OvertakenError):
             await first
         assert "it took too long" in await asyncio.to_thread(site.let_start, pod)

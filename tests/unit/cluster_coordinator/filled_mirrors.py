@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from cedana_sched.cluster.coordinator.agents import OrderObject, _Pod, _Spec, _Status
+from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.watching import Mirror
 
 
@@ -15,3 +18,17 @@ def filled(*objects: Any) -> Mirror[Any]:
     mirror: Mirror[Any] = Mirror(cast("Any", _Silent()))
     mirror._replace(objects)
     return mirror
+
+
+def shown_restore(pod: str, uid: str, beginning: int = 0, begins_again: str | None = None) -> OrderObject:
+    """The Restore of a pod's beginning, as the coordinator sees it."""
+    metadata = Metadata(f"restore-{pod}-{beginning}", "bio", f"{uid}.{beginning}", resource_version=begins_again or "1")
+    status = _Status(beginning=beginning, begins_again=begins_again)
+    return OrderObject(metadata, _Spec(f"restore.{uid}.{beginning}", _Pod(pod, uid)), status)
+
+
+def known_beginnings(*restores: OrderObject) -> Beginnings:
+    """What these Restores tell of beginnings; no others come."""
+    mirror = filled(*restores)
+    mirror.synced.set()
+    return Beginnings(mirror)

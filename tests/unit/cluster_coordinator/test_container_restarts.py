@@ -6,20 +6,23 @@ from typing import Any, cast
 
 import pytest
 
+from cedana_sched.cluster.coordinator.agents import OrderObject
+from cedana_sched.cluster.coordinator.beginnings import Beginnings
 from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import ContainerStatus, Metadata, OwnerReference, Pod, PodStatus
+from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
+from tests.unit.cluster_coordinator.filled_mirrors import filled, shown_restore
 
 OWNER = OwnerReference("batch/v1", "Job", "md", "uid-of-md", controller=True)
 
 
-def pod(restarts: int, beginning: int | None = None, phase: str = "Running") -> Pod:
+def pod(restarts: int, phase: str = "Running") -> Pod:
     metadata = Metadata("md-0", "bio", "u1", annotations={names.ID: "md", names.INDEX: "3"}, owner_references=(OWNER,))
-    init = () if beginning is None else (ContainerStatus(names.RESTORE_CONTAINER, {}, beginning),)
     main = ContainerStatus("main", {}, restarts)
-    return Pod(metadata, status=PodStatus(phase=phase, container_statuses=(main,), init_container_statuses=init))
+    return Pod(metadata, status=PodStatus(phase=phase, container_statuses=(main,)))
 
 
 class Field:
@@ -28,7 +31,8 @@ class Field:
     def __init__(self, *generations: int, index: int = 3) -> None:
         self.said: list[Happening] = []
         self.known = tuple(SnapshotRef(Identity("bio", "md", index), one) for one in generations)
-        self.restarts = ContainerRestarts(cast("Any", self), cast("Any", self))
+        self.restores: Mirror[OrderObject] = filled(shown_restore("md-0", "u1"))
+        self.restarts = ContainerRestarts(cast("Any", self), cast("Any", self), Beginnings(self.restores))
         self._last: Pod | None = None
 
     def tell(self, happening: Happening) -> None:
@@ -66,8 +70,10 @@ def test_without_a_snapshot_there_is_nothing_to_tell(field: Field) -> None:
 
 def test_pod_that_begins_again_as_a_whole_is_told_of_by_its_return() -> None:
     field = Field(5)
-    assert field.shows(pod(0, 0), pod(0, 1), pod(1, 1)) == []
-    assert field.shows(pod(2, 1)) == ["Pod", "Job"]
+    assert field.shows(pod(0)) == []
+    field.restores._put(shown_restore("md-0", "u1", begins_again="c2"))
+    assert field.shows(pod(0), pod(1)) == []
+    assert field.shows(pod(2)) == ["Pod", "Job"]
 
 
 def test_what_was_restarted_before_anybody_looked_is_not_told() -> None:

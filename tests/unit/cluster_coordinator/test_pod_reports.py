@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.cluster.coordinator.agents import OrderObject
 from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.cluster.coordinator.beginnings import Beginnings
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
@@ -19,6 +21,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
+from tests.unit.cluster_coordinator.filled_mirrors import filled, shown_restore
 
 
 class _Policies:
@@ -37,13 +40,14 @@ def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) 
 class _Cluster:
     """A mirror that the test fills, and what was reported of it."""
 
-    def __init__(self, *pods: Pod) -> None:
-        self.mirror: Mirror[Pod] = Mirror(cast("Any", None))
-        self.mirror._replace(pods)
+    def __init__(self, *pods: Pod, restores: tuple[OrderObject, ...] = ()) -> None:
+        self.mirror: Mirror[Pod] = filled(*pods)
         self.mirror.synced.set()
+        self.restores: Mirror[OrderObject] = filled(*restores)
+        self.restores.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), nothing, "cedana-system", nothing)
-        self._reports = PodReports(access, Alive()).reports()
+        self._reports = PodReports(access, Alive(), Beginnings(self.restores)).reports()
 
     async def next(self) -> Report:
         async with asyncio.timeout(5):
@@ -141,24 +145,61 @@ async def test_a_pod_that_never_ran_has_no_time() -> None:
     assert await _Cluster(pod).next() == Ended("uid-of-a", "the pod has failed", failed=True)
 
 
-def _begun(pod: Pod, count: int) -> Pod:
-    status = replace(pod.status, init_container_statuses=(ContainerStatus(names.RESTORE_CONTAINER, {}, count),))
-    return replace(pod, status=status, metadata=replace(pod.metadata, resource_version=f"{pod.metadata.name}{count}"))
+RUNNING = _pod("a", "node-1", "Running")
 
 
-async def test_pod_whose_restore_container_runs_anew_begins_again() -> None:
-    pod = _pod("a", "node-1", "Running")
-    cluster = _Cluster(_begun(pod, 0))
+def _restore(beginning: int = 0, begins_again: str | None = None) -> OrderObject:
+    return shown_restore("a", "uid-of-a", beginning, begins_again)
+
+
+async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None:
+    """Whatever its kubelet says: of a Job's pod it says nothing."""
+    cluster = _Cluster(RUNNING, restores=(_restore(),))
     assert isinstance(first := await cluster.next(), Starting)
     assert first.beginning == 0
-    asyncio.get_running_loop().call_soon(cluster.mirror._put, _begun(pod, 1))
-    again = await cluster.next()
-    assert again == replace(first, beginning=1)
-    asyncio.get_running_loop().call_soon(cluster.mirror._put, _begun(pod, 1))
+    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(begins_again="c2"))
+    assert await cluster.next() == replace(first, beginning=1)
+    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(1))
+    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(begins_again="c2"))
     assert await cluster.silence()
 
 
-async def test_coordinator_that_was_away_meanwhile_is_told_of_the_beginning() -> None:
-    cluster = _Cluster(_begun(_pod("a", "node-1", "Running"), 2))
+async def test_restarts_that_the_kubelet_counts_are_no_beginnings() -> None:
+    """It may make several restore containers of which none was decided for, and publishes them late, or never."""
+    cluster = _Cluster(RUNNING, restores=(_restore(1),))
+    await cluster.next()
+    counted = (ContainerStatus(names.RESTORE_CONTAINER, {}, 7),)
+    status = replace(RUNNING.status, init_container_statuses=counted)
+    asyncio.get_running_loop().call_soon(
+        cluster.mirror._put, replace(RUNNING, status=status, metadata=_renewed(RUNNING))
+    )
+    assert await cluster.silence()
+
+
+@pytest.mark.parametrize(
+    ("restores", "beginning"),
+    [
+        ((_restore(),), 0),
+        ((_restore(begins_again="c2"),), 1),
+        ((_restore(begins_again="c2"), _restore(1)), 1),
+        ((_restore(begins_again="c2"), _restore(1, "c3")), 2),
+        ((_restore(1, "c3"),), 2),
+    ],
+    ids=["not yet", "begins again", "is recorded", "begins again twice", "the first is forgotten"],
+)
+async def test_coordinator_that_was_away_meanwhile_is_told_of_the_latest_beginning(
+    restores: tuple[OrderObject, ...], beginning: int
+) -> None:
+    other = shown_restore("b", "uid-of-b", 8)
+    assert isinstance(first := await _Cluster(RUNNING, restores=(*restores, other)).next(), Starting)
+    assert first.beginning == beginning
+
+
+async def test_beginning_of_a_pod_that_is_not_shown_waits_for_it() -> None:
+    cluster = _Cluster(restores=(_restore(begins_again="c2"),))
+    asyncio.get_running_loop().call_soon(cluster.mirror._put, RUNNING)
     assert isinstance(first := await cluster.next(), Starting)
-    assert first.beginning == 2
+    assert first.beginning == 1
+    gone = shown_restore("gone", "uid-of-gone", 0, "c2")
+    asyncio.get_running_loop().call_soon(cluster.restores._put, gone)
+    assert await cluster.silence()

@@ -30,6 +30,7 @@ class Host:
             "io.kubernetes.cri.container-type": changes.get("kind", "container"),
             "io.kubernetes.cri.container-name": name,
             "io.kubernetes.cri.sandbox-uid": pod,
+            "io.kubernetes.cri.sandbox-id": changes.get("sandbox", "s1"),
         }
         self.write(
             self.places.bundles / identifier / "config.json",

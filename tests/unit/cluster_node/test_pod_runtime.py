@@ -101,7 +101,9 @@ async def test_a_doomed_pod_ends_when_the_coordinator_insists(runtime: PodRuntim
 
 
 async def test_the_way_back_is_asked_of_others(runtime: PodRuntime, returns: Returns) -> None:
+    runtime.returns_as(POD, "r1")
     await runtime.continue_from(POD, Path("/staged"), {"volumes": []})
+    runtime.returns_as(POD, "r2")
     await runtime.start_cold(POD, "why")
     await runtime.give_up(POD, "no")
-    assert returns.asked == [(POD, Path("/staged"), {"volumes": []}), (POD, "why"), (POD, "no")]
+    assert returns.asked == [("r1", POD, Path("/staged"), {"volumes": []}), ("r2", POD, "why"), ("r2", POD, "no")]
