@@ -171,7 +171,9 @@ class Book:
         elif isinstance(record, Restore):
             _add(self._restores_by_identity, record.identity, record.uid)
             _add(self._restores_by_node, record.workload.node, record.uid)
-            self._restore_of[record.workload.uid] = record.uid
+            latest = self.restore_of(record.workload.uid)
+            if latest is None or latest.beginning <= record.beginning:  # clocks may have gone back since
+                self._restore_of[record.workload.uid] = record.uid
             self._put_restore(record)
         else:
             self._companions.put_hold(None, record, self.checkpoints)

@@ -52,6 +52,10 @@ class BrokenInvariantError(AssertionError):
 MOST_CRASHES = CheckpointPolicy().quick_deaths
 
 
+def _is_return_of(restore_uid: str, workload_uid: str) -> bool:
+    return f"{restore_uid}.".startswith(f"restore.{workload_uid}.")
+
+
 @dataclass(slots=True)
 class Process:
     workload: WorkloadRef
@@ -104,6 +108,12 @@ class World:
     """Of those that their runtime has told of while the core knew them to be continued."""
     restarts: int = 0
     """Times that a workload came back from a snapshot."""
+    beginnings: Counter[str] = field(default_factory=Counter)
+    """How often the sandbox of a workload was made anew after something had been decided for the one before."""
+    served: dict[str, int] = field(default_factory=dict)
+    """By uid of a return: the beginning that its node has given to it. A node's disk keeps that."""
+    returns: Counter[int] = field(default_factory=Counter)
+    """Of beginnings, by their number, those that were continued."""
 
     def run(self) -> None:
         """Every process that can executes one instruction."""
@@ -124,6 +134,29 @@ class World:
         process.frozen_by = None
         self.over.add(process.workload.uid)
         self.deaths.append((process.workload.uid, why))
+
+    def begin_again(self, workload_uid: str) -> bool:
+        """Its sandbox dies and is made anew; False: nothing was decided for it, and what is ordered is for the new one.
+
+        Whoever runs in it is gone, and its runtime reports no end.
+        """
+        beginning = self.beginnings[workload_uid]
+        if not any(of == beginning and _is_return_of(uid, workload_uid) for uid, of in self.served.items()):
+            return False
+        self.beginnings[workload_uid] += 1
+        if (process := self.processes.pop(workload_uid, None)) is not None:
+            process.alive, process.doomed, process.frozen_by = False, False, None
+            self.processes[f"{workload_uid} in its sandbox {beginning}"] = process
+        return True
+
+    def serves(self, restore_uid: str, workload_uid: str) -> bool:
+        """Whether a return is for the beginning that there is now; the first order of it decides."""
+        beginning = self.beginnings[workload_uid]
+        if restore_uid not in self.served:
+            taken = [uid for uid, of in self.served.items() if of == beginning and _is_return_of(uid, workload_uid)]
+            if taken:
+                raise BrokenInvariantError(f"1: {restore_uid} and {taken} are for one beginning of {workload_uid}")
+        return self.served.setdefault(restore_uid, beginning) == beginning
 
     def commit(self, dump: Dump, process: Process, counter: int) -> Snapshot:
         generations = self.snapshots.setdefault(dump.identity, [])
@@ -179,8 +212,9 @@ class World:
         self.restarts += 1
         lineage = snapshot.lineage
         if self.lineages[lineage] != snapshot.counter:  # work was lost, and its scheduler was told: a new branch
-            lineage = workload.uid
+            lineage = f"{workload.uid} {self.restarts}"
             self.lineages[lineage] = snapshot.counter
+        self.returns[self.beginnings[workload.uid]] += 1
         self.processes[workload.uid] = Process(workload, identity, lineage, snapshot.counter, ref)
 
     def start_cold(self, order: StartCold, identity: Identity) -> None:
@@ -188,7 +222,7 @@ class World:
             raise BrokenInvariantError(
                 f"2: {identity} starts cold without a word, generation {self.saved[identity]} was safe"
             )
-        lineage = order.workload.uid
+        lineage = f"{order.workload.uid} cold {self.beginnings[order.workload.uid]}"
         self.lineages[lineage] = 0
         self.processes[order.workload.uid] = Process(order.workload, identity, lineage)
 
@@ -243,6 +277,13 @@ class SimulatedAgent:
         if uid not in self.dumps:
             self.dumps[uid] = (now + self.world.rng.expovariate(0.5), order, process.counter)
         return None
+
+    def sandbox_died(self, workload_uid: str) -> list[Outcome]:
+        """What becomes of the dumps of what ran in it."""
+        lost = [uid for uid, (_, order, _) in self.dumps.items() if order.workload.uid == workload_uid]
+        for uid in lost:
+            del self.dumps[uid]
+        return [CheckpointFailed(uid, "its sandbox has died", retryable=True) for uid in lost]
 
     def due(self, now: float) -> list[Outcome]:
         """What became of the dumps whose time has come."""
@@ -335,8 +376,10 @@ class SimulatedAgent:
         self.staged.add(order.restore_uid)
         return Staged(order.restore_uid)
 
-    def continue_(self, order: Continue, now: float) -> Outcome:
+    def continue_(self, order: Continue, now: float) -> Outcome | None:
         uid = order.workload.uid
+        if not self.world.serves(order.restore_uid, uid):
+            return None
         process = self.world.processes.get(uid)
         if process is not None and process.alive:
             return Continued(order.restore_uid)
@@ -350,15 +393,19 @@ class SimulatedAgent:
         self.world.continue_from(snapshot, order.workload, self.identities[uid])
         return Continued(order.restore_uid)
 
-    def start_cold(self, order: StartCold, now: float) -> Outcome:
+    def start_cold(self, order: StartCold, now: float) -> Outcome | None:
         uid = order.workload.uid
+        if not self.world.serves(order.restore_uid, uid):
+            return None
         self.refused.add(order.restore_uid)
         if uid not in self.world.processes and uid not in self.world.over:
             self.world.start_cold(order, self.identities[uid])
         return StartedCold(order.restore_uid)
 
-    def give_up(self, order: GiveUp, now: float) -> Outcome:
+    def give_up(self, order: GiveUp, now: float) -> Outcome | None:
         uid = order.workload.uid
+        if not self.world.serves(order.restore_uid, uid):
+            return None
         process = self.world.processes.get(uid)
         if process is not None and process.alive:
             return Continued(order.restore_uid)

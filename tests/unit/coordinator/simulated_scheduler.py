@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
+
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report, Starting
 from cedana_sched.coordinator.core import Core, Event, HoldPlaced, ReleaseDone, ReleaseFailed
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -103,6 +105,12 @@ class SimulatedScheduler:
         starting = Starting(workload, identity, policy, wanted)
         self.jobs[workload.uid] = Job(workload, identity, policy, starting)
         self.reports.append(starting)
+
+    def begin_again(self, job: Job) -> None:
+        """Its pod stays; what runs in it is made anew, and its node tells of that."""
+        if self.world.begin_again(job.workload.uid):
+            job.starting = msgspec.structs.replace(job.starting, beginning=job.starting.beginning + 1)
+            self.reports.append(job.starting)
 
     def _some_snapshot(self, identity: Identity) -> SnapshotRef | None:
         refs = [s.ref for snapshots in self.world.snapshots.values() for s in snapshots]

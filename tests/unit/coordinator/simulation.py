@@ -268,7 +268,9 @@ class Simulation:
 
     def fault(self) -> None:
         chance = self.rng.random()
-        if chance < 0.4:
+        if self.rng.random() < 0.4:
+            self.kill_sandbox()
+        elif chance < 0.4:
             self.restart_agent(self.rng.choice(self.nodes))
         elif chance < 0.7:
             self.restart_coordinator()
@@ -276,6 +278,21 @@ class Simulation:
             self.world.store_is_down = not self.world.store_is_down
         else:
             self.lose_node(self.rng.choice(self.nodes))
+
+    def kill_sandbox(self) -> None:
+        """That of any workload that is there, or of all on a node, which reboots."""
+        there = [job for job in self.scheduler.jobs.values() if not job.over and job.workload.node in self.nodes]
+        if not there:
+            return
+        hit = self.rng.choice(there)
+        reboots = self.rng.random() < 0.3
+        for job in there if reboots else [hit]:
+            if job.workload.node == hit.workload.node:
+                self.note("fault", f"sandbox of {job.workload.uid} dies")
+                self.answers.extend(self.agents[job.workload.node].sandbox_died(job.workload.uid))
+                self.scheduler.begin_again(job)
+        if reboots:
+            self.restart_agent(hit.workload.node)
 
     def restart_agent(self, node: str) -> None:
         self.note("fault", f"agent of {node} restarts")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
+from cedana_sched.coordinator.core import Core, Reported
 from cedana_sched.model.orders import (
     Continued,
     ContinueFailed,
@@ -130,3 +132,21 @@ def test_forgotten_first_attempt_leaves_the_second_known() -> None:
     assert found is not None
     assert found.uid == "restore.w1.1"
     assert told.ended("w1").step("restore.w1.1") == "Ended"
+
+
+@pytest.mark.parametrize("behind", [0.0, 40.0])
+def test_latest_beginning_is_known_after_a_restart_whatever_the_clocks_say(behind: float) -> None:
+    """Another coordinator made the second record, and its clock was behind."""
+    told = start(restored(), 1)
+    told.tell(Found("restore.w1.1", ref(5)), Staged("restore.w1.1"), Continued("restore.w1.1"))
+    records = {one.uid: one for one in told.core.records()}
+    first, second = records.pop("restore.w1"), records.pop("restore.w1.1")
+    assert isinstance(first, Restore)
+    assert isinstance(second, Restore)
+    second = replace(second, created_at=first.created_at - behind)
+    core, _ = Core.recover([second, first, *records.values()], told.core.now)
+    latest = core.book.restore_of("w1")
+    assert latest is not None
+    assert latest.uid == "restore.w1.1"
+    core.handle(Reported("kueue", Starting(workload("w1"), MD, POLICY, beginning=1)), core.now)
+    assert core.book.restores["restore.w1.1"].step == "Running", "it is not restored twice"
