@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cedana_sched.coordinator.core.book import Book, claims, holds_identity
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
@@ -80,6 +80,25 @@ def _was_beside(checkpoint: Checkpoint, other: Checkpoint) -> bool:
 def rivalry(identity: Identity, name: str) -> str:
     """What is said of two workloads with one identity."""
     return f"{identity.id}/{identity.index} is already run by {name}; give each of them an id of its own"
+
+
+def ready(book: Book, restore: Restore) -> list[SnapshotRef]:
+    """The snapshots of its identity that the book knows, but those that are set aside."""
+    found = (c.snapshot for c in book.of_identity(restore.identity) if c.step is CheckpointStep.READY)
+    return [ref for ref in found if ref is not None and ref not in restore.set_aside]
+
+
+def why_nothing(book: Book, restore: Restore) -> str | None:
+    """Why nothing was found, if something should have been there; None for a plain first start."""
+    if known := ready(book, restore):
+        return f"{max(known)} is not in the store any more"
+    mine = (one for one in book.restores_of(restore.identity) if one.workload.uid == restore.workload.uid)
+    if continued := [one.snapshot for one in mine if one.snapshot is not None]:
+        return f"{max(continued)}, from which it was continued before, is not in the store any more"
+    for checkpoint in reversed(book.of_identity(restore.identity)):
+        if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
+            return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
+    return None
 
 
 def claimed_by_other(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:

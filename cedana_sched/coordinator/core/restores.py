@@ -27,7 +27,6 @@ from cedana_sched.model.orders import (
     StartedCold,
 )
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
 RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
@@ -51,6 +50,8 @@ class Restores:
         self._finding: set[str] = set()
         self._wants = Wants()
         self._stale: dict[str, int] = {}
+        self._rivals: dict[str, str] = {}
+        """Why a restore is refused, once its workload's own checkpoint is over."""
         self._staged: dict[str, int] = {}
         """Bytes that have come, at most."""
         self._trouble: dict[str, str] = {}
@@ -93,7 +94,8 @@ class Restores:
         if report.continues and (theirs := self._book.restore_of(rival.uid)) and holds_identity(theirs):
             return
         if all(one.step is CheckpointStep.FAILED for one in self._book.of_workload(rival.uid)):
-            self._refuse(restore, obstacles.rivalry(restore.identity, rival.name))
+            self._rivals[restore.uid] = obstacles.rivalry(restore.identity, rival.name)
+            self.look(restore)
 
     def _begin_again(self, earlier: Restore, report: Starting) -> None:
         self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._desk.now)
@@ -200,7 +202,8 @@ class Restores:
         """Ask the store, unless something is in the way or it was asked already."""
         if restore.step is not RestoreStep.WAITING:
             return
-        if problem := obstacles.forbidden(restore):
+        problem = obstacles.forbidden(restore) or self._rivals.get(restore.uid)
+        if problem and not obstacles.own(self._book, restore):
             self._refuse(restore, problem)
         elif self._blocked_by(restore) is not None:
             if restore.wanted is not None:
@@ -256,6 +259,7 @@ class Restores:
         self._stale.pop(moved.uid, None)
         self._trouble.pop(moved.uid, None)
         self._staged.pop(moved.uid, None)
+        self._rivals.pop(moved.uid, None)
         order = orders.of_restore(moved)
         if order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
@@ -296,7 +300,7 @@ class Restores:
         elif restore.set_aside and (snapshot is None or snapshot in restore.set_aside):
             self._refuse(restore, f"{words.set_aside(restore)}, and there is no older one")
         elif snapshot is None:
-            why = self._why_nothing(restore)
+            why = obstacles.why_nothing(self._book, restore)
             self._move(restore, Cause.START_COLD, cold=True, failure=why)
         elif snapshot.identity != (restore.wanted or snapshot).identity or (
             restore.wanted is None and snapshot.identity != restore.identity
@@ -316,28 +320,11 @@ class Restores:
         """Whether the answer is older than a commit that we know of: then it was on its way for long."""
         if restore.wanted is not None:
             return False
-        newest = max((ref.generation for ref in self._ready(restore)), default=0)
+        newest = max((ref.generation for ref in obstacles.ready(self._book, restore)), default=0)
         if snapshot.generation >= newest:
             return False
         self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
         return self._stale[restore.uid] < STALE_ANSWERS
-
-    def _ready(self, restore: Restore) -> list[SnapshotRef]:
-        checkpoints = self._book.of_identity(restore.identity)
-        ready = (c.snapshot for c in checkpoints if c.step is CheckpointStep.READY and c.snapshot is not None)
-        return [ref for ref in ready if ref not in restore.set_aside]
-
-    def _why_nothing(self, restore: Restore) -> str | None:
-        """Why nothing was found, if something should have been there; None for a plain first start."""
-        if ready := self._ready(restore):
-            return f"{max(ready)} is not in the store any more"
-        mine = (one for one in self._book.restores_of(restore.identity) if one.workload.uid == restore.workload.uid)
-        if continued := [one.snapshot for one in mine if one.snapshot is not None]:
-            return f"{max(continued)}, from which it was continued before, is not in the store any more"
-        for checkpoint in reversed(self._book.of_identity(restore.identity)):
-            if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
-                return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
-        return None
 
     def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
         if restore.step is RestoreStep.WAITING:
@@ -372,8 +359,10 @@ class Restores:
 
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
-        in_flight = obstacles.in_flight(self._book, restore) if restore.step is RestoreStep.WAITING else []
-        in_flight += obstacles.own(self._book, restore) if restore.step is RestoreStep.WAITING else []
+        is_waiting = restore.step is RestoreStep.WAITING
+        in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
+        mine = obstacles.own(self._book, restore) if is_waiting else []
+        in_flight += [one for one in mine if not one.settled or one.doomed or one.unconfirmed]
         if in_flight:
             settled = max(c.deadline for c in in_flight) + self._desk.timing.confirm
             deadline = max(settled, self._desk.now) + restore.policy.restore_deadline_seconds
@@ -383,7 +372,11 @@ class Restores:
             return
         seconds = restore.deadline - restore.created_at
         why = f"not restored within {words.seconds(seconds)}"
-        if restore.step is RestoreStep.WAITING and (blocker := self._blocked_by(restore)) is not None:
+        if mine:  # its scheduler has evicted it, and nobody deletes it
+            why += f": its eviction was released with {mine[0].snapshot}, and it is still there"
+            self._move(restore, Cause.GIVE_UP, failure=why)
+            return
+        if is_waiting and (blocker := self._blocked_by(restore)) is not None:
             why += f", because {blocker}"
         elif restore.uid in self._trouble:
             why += f": {self._trouble[restore.uid]}"

@@ -109,8 +109,12 @@ class SimulatedScheduler:
     def begin_again(self, job: Job) -> None:
         """Its pod stays; what runs in it is made anew, and its node tells of that."""
         if self.world.begin_again(job.workload.uid):
-            job.starting = msgspec.structs.replace(job.starting, beginning=job.starting.beginning + 1)
-            self.reports.append(job.starting)
+            self.tell_beginning(job)
+
+    def tell_beginning(self, job: Job) -> None:
+        """Its node's agent does, and the adapter reports it."""
+        job.starting = msgspec.structs.replace(job.starting, beginning=job.starting.beginning + 1)
+        self.reports.append(job.starting)
 
     def _some_snapshot(self, identity: Identity) -> SnapshotRef | None:
         refs = [s.ref for snapshots in self.world.snapshots.values() for s in snapshots]
@@ -174,7 +178,7 @@ class SimulatedScheduler:
         for job in self.jobs.values():
             if job.over:
                 reports.append(self.end_of(job.workload.uid, "it ended"))
-            elif job.workload.uid not in self.world.processes:
+            else:  # it looks at what there is, and does not know what the one before was told
                 reports.append(job.starting)
         return reports
 

@@ -87,6 +87,8 @@ class Simulation:
         self.events: list[Event] = []
         self.calm = False
         self.cold: set[str] = set()
+        self.crashed: set[str] = set()
+        """Workloads of which it is counted."""
 
     # -- the schedule
 
@@ -120,6 +122,7 @@ class Simulation:
             while self.has_messages():
                 self.deliver()
             self.deliver_releases()
+            self.look_for_beginnings()
             if self.has_messages():
                 continue
             if self.is_at_rest():
@@ -163,6 +166,16 @@ class Simulation:
             self.answers.extend(agent.due(end))
         self.scheduler.now = end
         self.scheduler.check_deadlines()
+        self.look_for_beginnings()
+
+    def look_for_beginnings(self) -> None:
+        """An agent sees a pod that waits, and that all its returns are over, and tells of it."""
+        for job in self.scheduler.jobs.values():
+            latest = self.core.book.restore_of(job.workload.uid)
+            is_over = latest is not None and latest.step is RestoreStep.ENDED
+            waits = not job.over and job.workload.uid not in self.world.processes
+            if is_over and waits and latest is not None and latest.beginning == job.starting.beginning:
+                self.scheduler.tell_beginning(job)
 
     def deliver(self) -> None:
         """Deliver, lose or repeat one message; reports of the adapter come in order and are never lost."""
@@ -224,12 +237,15 @@ class Simulation:
         self.check()
 
     def count_crash(self, event: Event) -> None:
-        """What the core cannot know (an answer was lost, it had given up) it need not count."""
+        """What the core cannot know (an answer was lost, it had given up) it need not count. Ends are told twice."""
         if isinstance(event, Reported) and isinstance(event.report, Ended) and event.report.failed:
+            if event.report.workload_uid in self.crashed:
+                return
             restore = self.core.book.restore_of(event.report.workload_uid)
             known = {RestoreStep.RESTORING, RestoreStep.RUNNING}
             if restore is not None and restore.step in known and restore.snapshot is not None and not restore.cold:
                 self.world.crashes[restore.snapshot] += 1
+                self.crashed.add(event.report.workload_uid)
 
     def carry_out(self, instructions: Iterable[Instruction]) -> None:
         crash = not self.calm and self.rng.random() < 0.02
@@ -284,7 +300,8 @@ class Simulation:
         there = [job for job in self.scheduler.jobs.values() if not job.over and job.workload.node in self.nodes]
         if not there:
             return
-        hit = self.rng.choice(there)
+        saved = [job for job in there if self.world.newest(job.identity) is not None]
+        hit = self.rng.choice(saved if saved and self.rng.random() < 0.7 else there)
         reboots = self.rng.random() < 0.3
         for job in there if reboots else [hit]:
             if job.workload.node == hit.workload.node:

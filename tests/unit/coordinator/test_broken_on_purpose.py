@@ -201,6 +201,28 @@ def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSteps, "ends_at", lambda self, checkpoint: None)
 
 
+def waits_for_an_earlier_beginning(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes the report of another beginning for a repeated one."""
+    original = Restores.starting
+
+    def starting(self: Restores, adapter: str, report: Any) -> None:
+        original(self, adapter, msgspec.structs.replace(report, beginning=0))
+
+    patch.setattr(Restores, "starting", starting)
+
+
+def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes every repeated report for another beginning."""
+    original = Restores.starting
+
+    def starting(self: Restores, adapter: str, report: Any) -> None:
+        earlier = self._book.restore_of(report.workload.uid)
+        known = earlier.beginning + 1 if earlier is not None else 0
+        original(self, adapter, msgspec.structs.replace(report, beginning=known))
+
+    patch.setattr(Restores, "starting", starting)
+
+
 CASES = [
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
@@ -223,6 +245,8 @@ CASES = [
     pytest.param("9", forgets_checkpoint_deadlines, id="9 a checkpoint never ends"),
     pytest.param("9", forgets_restore_deadlines, id="9 a restore never ends"),
     pytest.param("6", never_orders_an_abort, id="6 an abort is decided and never ordered"),
+    pytest.param("9", waits_for_an_earlier_beginning, id="9 a pod that begins again waits for ever"),
+    pytest.param("1", counts_beginnings_itself, id="1 two returns are for one beginning"),
 ]
 
 

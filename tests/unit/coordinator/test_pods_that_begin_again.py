@@ -7,16 +7,19 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import Core, Reported
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Continued,
     ContinueFailed,
     Found,
+    GiveUp,
     Stage,
     Staged,
     StartCold,
     StartedCold,
 )
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
+from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Restore
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, workload
 
@@ -150,3 +153,43 @@ def test_latest_beginning_is_known_after_a_restart_whatever_the_clocks_say(behin
     assert latest.uid == "restore.w1.1"
     core.handle(Reported("kueue", Starting(workload("w1"), MD, POLICY, beginning=1)), core.now)
     assert core.book.restores["restore.w1.1"].step == "Running", "it is not restored twice"
+
+
+def test_pod_that_was_evicted_and_that_nobody_deletes_does_not_wait_for_ever() -> None:
+    """All its returns are over, and its node says that it still waits."""
+    told = restored().preempt().frozen().committed(generation=6)
+    start(told, 1)
+    told.killed()
+    assert told.step("restore.w1.1") == "Ended"
+    assert start(told, 2).orders() == []
+    told.after(89)
+    assert told.step("restore.w1.2") == "Waiting"
+    told.after(2)
+    assert told.order(GiveUp).why == (
+        "not restored within 90 s: its eviction was released with bio/md/0/main@6, and it is still there"
+    )
+    assert told.tells() == ["RestoreFailed"]
+
+
+WANTED = ref(1, Identity("bio", "md", 1))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rival", "why"),
+    [
+        (WANTED, None, "bio/md/1/main@1 belongs to replica 1, this is replica 0"),
+        (None, workload("w2"), "md/0 is already run by name-of-w2; give each of them an id of its own"),
+    ],
+    ids=["forbidden", "a rival"],
+)
+def test_refused_attempt_does_not_begin_beside_its_own_checkpoint(
+    wanted: SnapshotRef | None, rival: WorkloadRef | None, why: str
+) -> None:
+    """What was frozen before may be committed still, and then the pod is killed with all that it has done since."""
+    told = Told().report(Starting(workload("w1"), MD, POLICY, wanted))
+    told.tell(Found("restore.w1"), StartedCold("restore.w1")).preempt().frozen()
+    told.report(Starting(workload("w1"), MD, POLICY, wanted, rival, beginning=1))
+    assert told.orders() == []
+    assert told.step("restore.w1.1") == "Waiting"
+    told.failed().aborted()
+    assert told.order(StartCold).why == why

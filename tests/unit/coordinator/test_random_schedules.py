@@ -18,10 +18,13 @@ PARTS = 10
 @pytest.mark.parametrize("part", range(PARTS))
 def test_invariants_hold_in_every_random_schedule(part: int) -> None:
     """A failure names its seed and tells its story; `play(seed)` repeats it."""
-    restored = 0
+    restored = again = 0
     for seed in range(part, SCHEDULES, PARTS):
-        restored += play(seed).world.restarts
+        world = play(seed).world
+        restored += world.restarts
+        again += world.restarts - world.returns[0]
     assert restored > SCHEDULES // PARTS // 10, "the schedules hardly ever come to a restore: they prove little"
+    assert again > SCHEDULES // PARTS // 100, "hardly any pod begins again and is restored"
 
 
 def test_the_same_seed_plays_the_same_story() -> None:
@@ -84,6 +87,10 @@ class Schedules(RuleBasedStateMachine):
     @rule()
     def agent_restarts(self) -> None:
         self.simulation.restart_agent(self.simulation.nodes[0])
+
+    @rule()
+    def sandbox_dies(self) -> None:
+        self.simulation.kill_sandbox()
 
     @rule()
     def store_changes(self) -> None:
