@@ -14,8 +14,8 @@ import argparse
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -24,13 +24,14 @@ from tests.bench.cluster_report import Measured, report
 from tests.bench.page import replace_measured
 from tests.bench.preemption import ENDS_AT_ONCE, IGNORES_SIGTERM, Stage, timeline
 from tests.bench.report import machine
+from tests.bench.running import running_cluster
 from tests.bench.schedulers.armada import Armada
 from tests.bench.schedulers.kueue import Kueue
 from tests.bench.schedulers.scheduler import Scheduler
 from tests.bench.schedulers.volcano import Volcano, VolcanoWithExtender
-from tests.cluster import lifetime, settings
+from tests.cluster import settings
 from tests.cluster.api.client import Api
-from tests.cluster.bring_up import bring_up, lay_images
+from tests.cluster.bring_up import lay_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
@@ -58,7 +59,7 @@ async def measure(
         keep: takes what was measured.
     """
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(_cluster(steps))
+        cluster = await stack.enter_async_context(running_cluster(settings.addons(), steps))
         api = await stack.enter_async_context(cluster.api())
         await lay_images(cluster, steps)
         s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
@@ -70,19 +71,6 @@ async def measure(
                     what = f"{name} {1 + number // len(cases)}: {victim}, {'with' if protected else 'without'} us"
                     with steps.step(what):
                         keep(await _one(cluster, api, scheduler, places, victim, protected=protected))
-
-
-@asynccontextmanager
-async def _cluster(steps: Steps) -> AsyncIterator[Cluster]:
-    name = settings.cluster_name()
-    if lifetime.is_up(name):
-        yield await Cluster.attach(name, steps)
-        return
-    try:
-        yield await bring_up(settings.kind_config(), name, settings.addons(), steps)
-    finally:
-        if not settings.is_kept():
-            await lifetime.take_down(name)
 
 
 async def _one(

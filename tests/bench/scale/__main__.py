@@ -1,6 +1,6 @@
 """Measure how the product behaves at scale: `make bench-scale`.
 
-    python -m tests.bench.scale [--nodes 1000] [--sizes 100:50 1000:200 5000:1000] [--write docs/scale.md]
+    python -m tests.bench.scale [--nodes 1000] [--sizes 100:20 1000:200 5000:1000] [--repeat 3] [--write docs/scale.md]
 
 A real API server, scheduler, Kueue, coordinator and webhooks; fake nodes (kwok), and on each the product's own order
 feed, which answers at once. Everything shares this machine's processors: what is to be kept are the numbers of writes,
@@ -12,26 +12,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import HoldStep
 from tests.bench.page import replace_measured
-from tests.bench.report import machine
-from tests.bench.scale import field
+from tests.bench.running import running_cluster
+from tests.bench.scale import field, usage, watchers
 from tests.bench.scale.agents import Agents
-from tests.bench.scale.coordinator import usage
 from tests.bench.scale.field import Size
-from tests.bench.scale.figures import HEADS, Figures, figures_of, row
-from tests.bench.scale.webhook_load import Load, answer_times
-from tests.cluster import lifetime, settings
+from tests.bench.scale.figures import Figures, Used, figures_of, row
+from tests.bench.scale.report import Found, Load, report
+from tests.bench.scale.watchers import WatchCost
+from tests.bench.scale.webhook_load import answer_times
 from tests.cluster.addons import kwok
 from tests.cluster.addons.catalog import install
+from tests.cluster.addons.charts import TOOL
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import wait_for_all
-from tests.cluster.bring_up import bring_up
+from tests.cluster.binaries.build import ensure
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
@@ -41,42 +45,51 @@ from tests.e2e.product.rendering import NAMESPACE
 
 _RELEASED_WITHIN = 600.0
 _RUN_WITHIN = 1200.0
+_GONE_WITHIN = 900.0
+_LARGE = 5000
+"""Pods: so many take their time, and are had once."""
 
 
-async def measure(nodes: int, sizes: Sequence[Size], steps: Steps) -> tuple[list[Figures], Load]:
-    """One preemption of each size on one cluster; at the largest one, what the webhooks do under a steady load."""
+async def measure(found: Found, sizes: Sequence[Size], repeat: int, steps: Steps, keep: Callable[[], None]) -> None:
+    """What watches cost; then preemptions of each size on one cluster, and before each, the webhooks under a load."""
     async with AsyncExitStack() as stack:
-        name = settings.cluster_name()
-        cluster = await bring_up(settings.kind_config(), name, ["kwok", "kueue"], steps)
-        if not settings.is_kept():
-            stack.push_async_callback(lifetime.take_down, name)
+        cluster = await stack.enter_async_context(running_cluster(["kwok", "kueue"], steps))
         api = await stack.enter_async_context(cluster.api())
+        with steps.step("cost of watches"):
+            found.watches = await _watches(cluster, api, steps)
+            keep()
         s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
         product = await stack.enter_async_context(installation.installed(cluster, api, s3, steps))
-        await install(cluster, ["kueue"], steps)
-        await product.ensure(kueue={"enabled": True}, log={"level": "info"})
-        with steps.step(f"{nodes} fake nodes"):
-            names = await kwok.add_nodes(cluster, nodes, within=600)
-        with steps.step(f"{nodes} agents"):
+        await install(cluster, ["kwok", "kueue"], steps)
+        await product.ensure(kueue={"enabled": True}, log={"level": "info"}, agent={"nodeSelector": field.REAL})
+        with steps.step(f"{found.nodes} fake nodes"):
+            names = await kwok.add_nodes(cluster, found.nodes, within=600)
+        with steps.step(f"{found.nodes} agents"):
             await stack.enter_async_context(Agents().on(cluster.kubeconfig, names))
-        found = []
-        load = Load((), 0)
-        for size in sizes:
+        for size in (one for one in sizes for _ in range(repeat if one.pods < _LARGE else 1)):
             with steps.step(f"{size.pods} pods, {size.victims} victims"):
                 figures, load = await _one(cluster, api, size)
-                found.append(figures)
-                steps.say(" | ".join(row(figures)))
-    return found, load
+            found.sizes.setdefault(f"{size.pods}:{size.victims}", []).append(figures)
+            found.webhooks.append(load)
+            steps.say(" | ".join(row([figures])))
+            steps.say(load.in_words())
+            keep()
+
+
+async def _watches(cluster: Cluster, api: Api, steps: Steps) -> list[WatchCost]:
+    await installation.define_kinds(api, await ensure(TOOL, steps=steps))
+    async with Namespace.created(cluster, api, f"scale-{uuid.uuid4().hex[:6]}") as namespace:
+        return await watchers.measured(cluster, namespace.name, steps)
 
 
 async def _one(cluster: Cluster, api: Api, size: Size) -> tuple[Figures, Load]:
     async with (
-        Namespace.created(cluster, api, f"scale-{uuid.uuid4().hex[:6]}") as namespace,
+        Namespace.created(cluster, api, f"scale-{uuid.uuid4().hex[:6]}", gone_within=_GONE_WITHIN) as namespace,
         field.running(namespace, size, within=_RUN_WITHIN),
     ):
-        load = await answer_times(cluster.place.namespace, *await _webhook(api), namespace.name)
+        load = await _load(cluster, api, namespace)
         audit = Audit(cluster.control_plane.audit_log)
-        before = await usage(cluster, api)
+        before = Used.now(cluster)
         await field.reclaim(namespace, size)
         jobs = size.victims // field.PODS_OF_A_JOB
         await wait_for_all(
@@ -84,7 +97,13 @@ async def _one(cluster: Cluster, api: Api, size: Size) -> tuple[Figures, Load]:
             lambda holds: sum(one.get("status", {}).get("step") == HoldStep.RELEASED for one in holds) >= jobs,
             namespace=namespace.name, within=_RELEASED_WITHIN,
         )  # fmt: skip
-        return figures_of(audit, namespace.name, size.pods, size.victims, before, await usage(cluster, api)), load
+        return figures_of(audit, namespace.name, size.pods, size.victims, before, Used.now(cluster)), load
+
+
+async def _load(cluster: Cluster, api: Api, namespace: Namespace) -> Load:
+    before = usage.webhooks(cluster)
+    times = await answer_times(cluster.place.namespace, *await _webhook(api), namespace.name)
+    return Load(times, usage.webhooks(cluster).since(before))
 
 
 async def _webhook(api: Api) -> tuple[str, int]:
@@ -95,11 +114,6 @@ async def _webhook(api: Api) -> tuple[str, int]:
     return pod["status"]["podIP"], ports["https"]
 
 
-def _table(found: Sequence[Figures]) -> str:
-    lines = [f"| {' | '.join(HEADS)} |", "|---|" + "---:|" * (len(HEADS) - 1)]
-    return "\n".join([*lines, *(f"| {' | '.join(row(one))} |" for one in found)])
-
-
 def _size(text: str) -> Size:
     pods, _, victims = text.partition(":")
     return Size(int(pods), int(victims))
@@ -108,16 +122,24 @@ def _size(text: str) -> Size:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument(
-        "--sizes", nargs="+", type=_size, default=[_size("100:50"), _size("1000:200"), _size("5000:1000")]
-    )
+    parser.add_argument("--sizes", nargs="+", type=_size, default=[Size(100, 20), Size(1000, 200), Size(5000, 1000)])
+    parser.add_argument("--repeat", type=int, default=3, help=f"of sizes below {_LARGE:,} pods")
+    parser.add_argument("--kept", type=Path, default=Path("build/bench-scale.json"), help="all that was measured")
     parser.add_argument("--write", type=Path, help="a page whose marked part is to be replaced")
     arguments = parser.parse_args()
-    found, load = asyncio.run(measure(arguments.nodes, arguments.sizes, Steps()))
-    text = f"{machine()}, {arguments.nodes:,} nodes\n\n{_table(found)}\n\n{load}\n"
+    found = Found(arguments.nodes)
+    arguments.kept.parent.mkdir(parents=True, exist_ok=True)
+    keep = partial(_keep, arguments.kept, found)
+    asyncio.run(measure(found, arguments.sizes, arguments.repeat, Steps(), keep))
+    text = report(found)
     print(text)
     if arguments.write:
         replace_measured(arguments.write, text)
+
+
+def _keep(path: Path, found: Found) -> None:
+    """After each measurement: a run of an hour may end early."""
+    path.write_bytes(msgspec.json.encode(found))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ the coordinator, the webhooks and the API server.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from cedana_sched.cluster.node.orders import OrderFeed
@@ -46,8 +47,7 @@ from cedana_sched.model.orders import (
 )
 from cedana_sched.model.records import Transfer
 
-CLIENTS = 16
-"""Connections pools that the agents share: each node's own would be a thousand TLS handshakes at once."""
+_CLIENTS = 16
 _PROGRESSES = 5
 _STATE = Transfer(8 << 30, 2 << 30, 5 << 30, 1 << 30)
 """What each victim is said to have saved (bytes)."""
@@ -77,23 +77,26 @@ class Agents:
     @asynccontextmanager
     async def on(self, kubeconfig: Path, nodes: Sequence[str]) -> AsyncIterator[None]:
         """One agent on each of these nodes, inside the block; returns when all have listed their orders."""
-        async with asyncio.TaskGroup() as group:
-            clients = [Api.open(str(kubeconfig)) for _ in range(CLIENTS)]
-            opened = [await client.__aenter__() for client in clients]
-            feeds = [OrderFeed(opened[number % CLIENTS], node, self.perform) for number, node in enumerate(nodes)]
-            tasks = [
-                group.create_task(feed.run(), name=f"agent {node}") for feed, node in zip(feeds, nodes, strict=True)
-            ]
+        async with several(kubeconfig) as clients, asyncio.TaskGroup() as group:
+            feeds = {
+                node: OrderFeed(client, node, self.perform)
+                for node, client in zip(nodes, itertools.cycle(clients), strict=False)
+            }
+            tasks = [group.create_task(feed.run(), name=f"agent {node}") for node, feed in feeds.items()]
             try:
-                for feed in feeds:
+                for feed in feeds.values():
                     await feed.synced()
                 yield
             finally:
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                for client in clients:
-                    await client.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def several(kubeconfig: Path) -> AsyncIterator[list[Api]]:
+    """Clients that many nodes share: each node's own would be a thousand pools of connections."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Api.open(str(kubeconfig))) for _ in range(_CLIENTS)]
 
 
 _OUTCOMES: dict[type, Callable[..., Outcome]] = {

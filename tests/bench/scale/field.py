@@ -16,6 +16,8 @@ from tests.e2e.product.queues import groups, indexed_job
 PODS_OF_A_JOB = 10
 _WRITERS = 20
 _NODE = {"type": "kwok"}
+REAL = {"node-role.kubernetes.io/control-plane": ""}
+"""Labels of the node that runs what we install: on fake ones our agents are simulated."""
 
 
 @dataclass(frozen=True)

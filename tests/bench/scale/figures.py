@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
+from tests.bench.scale import usage
+from tests.bench.scale.usage import Usage
+from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.e2e.product.queues import KUEUE
 from tests.e2e.product.rendering import NAMESPACE
@@ -17,34 +20,30 @@ AGENTS = "kubernetes-admin"
 """As whom the agents of fake nodes write: the administrator."""
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Of one process: processor seconds so far, and the most memory that it ever had (bytes)."""
-
-    cpu_seconds: float
-    peak_bytes: int
-
-
 class Figures(msgspec.Struct, frozen=True):
     """One preemption.
 
     Attributes:
         pods, victims: how many there were.
-        order_seconds: for each victim, from Kueue's word on its Workload to the write that orders its node to freeze.
+        noticed_seconds: for each victim, from Kueue's word on its Workload to our first request for it.
+        order_seconds: for each victim, from the same to the write that orders its node to freeze.
         release_seconds: for each Job, from the same to its release.
         coordinator_writes, agent_writes: to our objects, a victim.
-        coordinator_cpu_seconds: in all, from the first word to the last release.
-        coordinator_peak_bytes: of the process.
+        coordinator: what it has used, from the first word to the last release; its peak since it began.
+        api_server, etcd: the same of them.
         seconds: from the first word to the last release.
     """
 
     pods: int
     victims: int
+    noticed_seconds: list[float]
     order_seconds: list[float]
     release_seconds: list[float]
     coordinator_writes: float
     agent_writes: float
-    coordinator_cpu_seconds: float
-    coordinator_peak_bytes: int
+    coordinator: Usage
+    api_server: Usage
+    etcd: Usage
     seconds: float
 
 
@@ -53,11 +52,25 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def figures_of(audit: Audit, namespace: str, pods: int, victims: int, before: Usage, after: Usage) -> Figures:
+class Used(msgspec.Struct, frozen=True):
+    """What our coordinator and the control plane have used so far."""
+
+    coordinator: Usage
+    api_server: Usage
+    etcd: Usage
+
+    @classmethod
+    def now(cls, cluster: Cluster) -> Used:
+        """Up to this moment."""
+        return cls(usage.coordinators(cluster), usage.api_server(cluster), usage.etcd(cluster))
+
+
+def figures_of(audit: Audit, namespace: str, pods: int, victims: int, before: Used, after: Used) -> Figures:
     """Read one preemption out of the audit log."""
     writes = audit.writes(namespace=namespace)
     evicted = {job_of(one.name): one.received for one in reversed(writes) if _is_eviction(one)}
-    jobs = {one.name: _job_of_checkpoint(one) for one in writes if _is_new_checkpoint(one)}
+    created = [one for one in writes if _is_new_checkpoint(one)]
+    jobs = {one.name: _job_of_checkpoint(one) for one in created}
     ordered = {one.name: one for one in reversed(writes) if _orders(one, "Freeze")}
     releases = [one for one in writes if one.user == COORDINATOR and one.resource == "jobs" and one.code < 300]
     begin, end = min(evicted.values()), max(one.answered for one in releases)
@@ -66,12 +79,14 @@ def figures_of(audit: Audit, namespace: str, pods: int, victims: int, before: Us
     return Figures(
         pods=pods,
         victims=victims,
+        noticed_seconds=[_seconds(evicted[jobs[one.name]], one.received) for one in created],
         order_seconds=[_seconds(evicted[jobs[one.name]], one.answered) for one in ordered.values()],
         release_seconds=[_seconds(evicted[one.name], one.answered) for one in releases if one.name in evicted],
         coordinator_writes=(_count(ours, COORDINATOR) + _between(journal, begin, end)) / victims,
         agent_writes=_count(ours, AGENTS) / victims,
-        coordinator_cpu_seconds=after.cpu_seconds - before.cpu_seconds,
-        coordinator_peak_bytes=after.peak_bytes,
+        coordinator=after.coordinator.since(before.coordinator),
+        api_server=after.api_server.since(before.api_server),
+        etcd=after.etcd.since(before.etcd),
         seconds=_seconds(begin, end),
     )
 
@@ -81,30 +96,47 @@ def job_of(workload: str) -> str:
     return workload.removeprefix("job-").rpartition("-")[0]
 
 
-def row(one: Figures) -> list[str]:
-    """Cells of a table."""
+def row(runs: Sequence[Figures]) -> list[str]:
+    """Cells of a table, of several preemptions of one size."""
+    first = runs[0]
     return [
-        f"{one.pods:,} pods, {one.victims:,} victims",
-        f"{percentile(one.order_seconds, 0.5) * 1e3:.0f} / {percentile(one.order_seconds, 0.99) * 1e3:.0f} ms",
-        f"{statistics.median(one.release_seconds):.1f} / {max(one.release_seconds):.1f} s",
-        f"{one.coordinator_writes:.1f}",
-        f"{one.agent_writes:.1f}",
-        f"{1e3 * one.coordinator_cpu_seconds / one.victims:.1f} ms",
-        f"{one.coordinator_peak_bytes / (1 << 20):.0f} MiB",
-        f"{one.seconds:.1f} s",
+        f"{first.pods:,} pods, {first.victims:,} victims",
+        *(spread([get(one) for one in runs]) for get in COLUMNS.values()),
     ]
 
 
-HEADS = (
-    "",
-    "signal → order, p50 / p99",
-    "signal → release, median / last",
-    "coordinator's writes a victim",
-    "agents' writes a victim",
-    "coordinator's CPU a victim",
-    "coordinator's peak",
-    "all released after",
-)
+def spread(values: Sequence[float]) -> str:
+    """The one in the middle, and all that there were."""
+    middle, least, most = (_number(one) for one in (statistics.median(values), min(values), max(values)))
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+COLUMNS: Mapping[str, Callable[[Figures], float]] = {
+    "signal → first request, p50 (ms)": lambda one: 1e3 * percentile(one.noticed_seconds, 0.5),
+    "signal → order, p50 (ms)": lambda one: 1e3 * percentile(one.order_seconds, 0.5),
+    "signal → order, p99 (ms)": lambda one: 1e3 * percentile(one.order_seconds, 0.99),
+    "signal → release, median (s)": lambda one: statistics.median(one.release_seconds),
+    "all released after (s)": lambda one: one.seconds,
+    "coordinator's writes a victim": lambda one: one.coordinator_writes,
+    "agents' writes a victim": lambda one: one.agent_writes,
+    "coordinator's CPU a victim (ms)": lambda one: 1e3 * one.coordinator.cpu_seconds / one.victims,
+    "API server's CPU a victim (ms)": lambda one: 1e3 * one.api_server.cpu_seconds / one.victims,
+    "etcd's CPU a victim (ms)": lambda one: 1e3 * one.etcd.cpu_seconds / one.victims,
+    "coordinator's peak (MiB)": lambda one: one.coordinator.peak_bytes / (1 << 20),
+}
+
+
+def table(sizes: Sequence[Sequence[Figures]]) -> str:
+    """Markdown: a row for each figure, a column for each size."""
+    columns = [row(runs) for runs in sizes]
+    lines = [f"| | {' | '.join(column[0] for column in columns)} |", "|---|" + "---:|" * len(columns)]
+    for number, name in enumerate(COLUMNS, 1):
+        lines.append(f"| {name} | {' | '.join(column[number] for column in columns)} |")
+    return "\n".join(lines)
 
 
 def _is_eviction(write: Write) -> bool:

@@ -1,0 +1,65 @@
+"""What one run of the bench has found, as the page tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tests.bench.report import machine
+from tests.bench.scale import watchers
+from tests.bench.scale.figures import Figures, percentile, spread, table
+from tests.bench.scale.usage import Usage
+from tests.bench.scale.watchers import WatchCost
+from tests.bench.scale.webhook_load import CALLS_A_SECOND
+
+
+class Load(msgspec.Struct, frozen=True):
+    """One load on the webhooks: how long each answer took (seconds), and what all replicas used meanwhile."""
+
+    times: list[float]
+    used: Usage
+
+    def in_words(self) -> str:
+        """One line, as the run goes on."""
+        return f"webhooks: p50 {self.share(0.5):.1f} ms, p99 {self.share(0.99):.1f} ms, {self.cpu:.2f} ms of CPU a call"
+
+    def share(self, share: float) -> float:
+        """Milliseconds that this share of the answers did not exceed."""
+        return 1e3 * percentile(self.times, share)
+
+    @property
+    def cpu(self) -> float:
+        """Milliseconds of processor time for one call."""
+        return 1e3 * self.used.cpu_seconds / len(self.times)
+
+
+class Found(msgspec.Struct):
+    """All that was measured."""
+
+    nodes: int
+    watches: list[WatchCost] = []
+    sizes: dict[str, list[Figures]] = {}
+    webhooks: list[Load] = []
+
+
+def report(found: Found) -> str:
+    """The measured part of the page."""
+    parts = [
+        f"{machine()}, {found.nodes:,} nodes. In brackets: the least and the most of the repetitions.",
+        *([table(list(found.sizes.values()))] if found.sizes else []),
+        *([_webhooks(found.webhooks)] if found.webhooks else []),
+        *([watchers.table(found.watches)] if found.watches else []),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _webhooks(loads: Sequence[Load]) -> str:
+    shares = (spread([load.share(share) for load in loads]) for share in (0.5, 0.99))
+    calls = sum(len(load.times) for load in loads)
+    return (
+        f"One replica of the webhooks, asked {CALLS_A_SECOND} times a second, {calls:,} times in all: half pods at "
+        "CREATE, half suspensions of protected Jobs by Kueue, which are refused. From when a question was due to its "
+        "answer, the client's own time included: p50 {} ms, p99 {} ms; ".format(*shares)
+        + f"{spread([load.cpu for load in loads])} ms of CPU a call."
+    )
