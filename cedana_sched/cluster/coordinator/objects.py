@@ -62,16 +62,27 @@ def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
 def to_object(record: Record, system_namespace: str) -> Object:
     """Metadata, spec and status of a record's object."""
     namespace, name = key_of(record, system_namespace)
-    metadata: Object = {"namespace": namespace, "name": name, "labels": _labels(record)}
+    metadata: Object = {"namespace": namespace, "name": name, "labels": labels_of(record)}
     match record:
         case Checkpoint():
             metadata["finalizers"] = [names.SNAPSHOT]
-            spec, status = _checkpoint(record)
+            spec = _checkpoint_spec(record)
         case PreemptionHold():
-            spec, status = _hold(record)
+            spec = _hold_spec(record)
         case Restore():
-            spec, status = _restore(record)
-    return {"metadata": metadata, "spec": spec, "status": status}
+            spec = _restore_spec(record)
+    return {"metadata": metadata, "spec": spec, "status": status_of(record)}
+
+
+def status_of(record: Record) -> Object:
+    """The status of a record's object."""
+    match record:
+        case Checkpoint():
+            return _checkpoint_status(record)
+        case PreemptionHold():
+            return _hold_status(record)
+        case Restore():
+            return _restore_status(record)
 
 
 def to_record(resource: Resource, body: Object) -> Record:
@@ -90,7 +101,8 @@ def to_record(resource: Resource, body: Object) -> Record:
     return _to_restore(namespace, RestoreSpec.model_validate(spec), RestoreStatus.model_validate(status))
 
 
-def _labels(record: Record) -> dict[str, str]:
+def labels_of(record: Record) -> dict[str, str]:
+    """By which agents find their orders."""
     if isinstance(record, PreemptionHold):
         return {}
     identity = record.identity
@@ -100,7 +112,7 @@ def _labels(record: Record) -> dict[str, str]:
 # -- checkpoints
 
 
-def _checkpoint(record: Checkpoint) -> tuple[Object, Object]:
+def _checkpoint_spec(record: Checkpoint) -> Object:
     spec = CheckpointSpec(
         uid=record.uid,
         identity=_identity_spec(record.identity),
@@ -115,6 +127,10 @@ def _checkpoint(record: Checkpoint) -> tuple[Object, Object]:
         created_at=moment(record.created_at),
         workload_started_at=_moment(record.workload_started_at),
     )
+    return spec.to_json()
+
+
+def _checkpoint_status(record: Checkpoint) -> Object:
     status = CheckpointStatus(
         phase=record.phase,
         step=record.step,
@@ -140,7 +156,7 @@ def _checkpoint(record: Checkpoint) -> tuple[Object, Object]:
         unconfirmed=record.unconfirmed,
         conditions=of_checkpoint(record),
     )
-    return spec.to_json(), status.to_json()
+    return status.to_json()
 
 
 def _to_checkpoint(namespace: str, spec: CheckpointSpec, status: CheckpointStatus) -> Checkpoint:
@@ -179,7 +195,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, status: CheckpointStatu
 # -- holds
 
 
-def _hold(record: PreemptionHold) -> tuple[Object, Object]:
+def _hold_spec(record: PreemptionHold) -> Object:
     spec = PreemptionHoldSpec(
         uid=record.uid,
         adapter=record.adapter,
@@ -189,6 +205,10 @@ def _hold(record: PreemptionHold) -> tuple[Object, Object]:
         together=record.together,
         created_at=moment(record.created_at),
     )
+    return spec.to_json()
+
+
+def _hold_status(record: PreemptionHold) -> Object:
     status = PreemptionHoldStatus(
         step=record.step,
         deadline=moment(record.deadline),
@@ -200,7 +220,7 @@ def _hold(record: PreemptionHold) -> tuple[Object, Object]:
         released_at=_moment(record.released_at),
         conditions=of_hold(record),
     )
-    return spec.to_json(), status.to_json()
+    return status.to_json()
 
 
 def _to_hold(namespace: str, spec: PreemptionHoldSpec, status: PreemptionHoldStatus) -> PreemptionHold:
@@ -225,7 +245,7 @@ def _to_hold(namespace: str, spec: PreemptionHoldSpec, status: PreemptionHoldSta
 # -- restores
 
 
-def _restore(record: Restore) -> tuple[Object, Object]:
+def _restore_spec(record: Restore) -> Object:
     spec = RestoreSpec(
         uid=record.uid,
         identity=_identity_spec(record.identity),
@@ -235,6 +255,10 @@ def _restore(record: Restore) -> tuple[Object, Object]:
         wanted=_snapshot_name(record.wanted),
         created_at=moment(record.created_at),
     )
+    return spec.to_json()
+
+
+def _restore_status(record: Restore) -> Object:
     status = RestoreStatus(
         step=record.step,
         deadline=moment(record.deadline),
@@ -247,7 +271,7 @@ def _restore(record: Restore) -> tuple[Object, Object]:
         deaths=tuple(_named(ref) for ref in record.deaths),
         conditions=of_restore(record),
     )
-    return spec.to_json(), status.to_json()
+    return status.to_json()
 
 
 def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Restore:

@@ -1,7 +1,8 @@
 """Carries records over to their objects in the background: the latest state of each, many objects at a time.
 
-The orders for agents travel in the same writes, so that a step costs one request. It is level-triggered: what a record
-says, and its object does not show, is written again, whatever the API server said before.
+The orders for agents travel in the same writes, so that a step costs one request; writes that somebody waits for come
+before those that only show something. It is level-triggered: what a record says, and its object does not show, is
+written again, whatever the API server said before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 import structlog
 from msgspec import Struct
 
-from cedana_sched.cluster.coordinator.objects import key_of, resource_of, to_object
+from cedana_sched.cluster.coordinator.lanes import Lanes
+from cedana_sched.cluster.coordinator.objects import key_of, labels_of, resource_of, status_of, to_object
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, NamespaceGoneError
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
@@ -25,11 +27,19 @@ from cedana_sched.model.objects.preemption_hold import PreemptionHoldStatus
 from cedana_sched.model.objects.restore import RestoreStatus
 from cedana_sched.model.orders import Order
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
+from cedana_sched.model.records import (
+    TERMINAL_CHECKPOINT_STEPS,
+    TERMINAL_RESTORE_STEPS,
+    Checkpoint,
+    CheckpointStep,
+    PreemptionHold,
+    Record,
+)
 
 log = structlog.get_logger(__name__)
 
 WRITERS = 48
+_OVER = TERMINAL_CHECKPOINT_STEPS | TERMINAL_RESTORE_STEPS
 _AGENTS_PART = {"order", "answer"}
 _STATUS_FIELDS = {
     resource.kind: sorted({field.alias or name for name, field in model.model_fields.items()} - agents)
@@ -53,7 +63,7 @@ class Pending(Struct, frozen=True):
     forgotten: tuple[Record, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Target:
     """One object: what it shall say, and how far that is written."""
 
@@ -68,17 +78,27 @@ class _Target:
     """Whether the object has our labels; somebody may have changed them."""
     order: Order | None = None
     order_number: int = 0
+    order_shown: int = 0
+    """The number of the order that was written last."""
     wanted: int = 0
     """Counts what was asked for; `written` is how much of it is there."""
     written: int = 0
-    queued: bool = False
-    """Waits for a writer, has one, or pauses; two at once would overtake each other."""
+    waits: bool = False
+    """For a writer."""
+    taken: bool = False
+    """Has a writer, or pauses; two writers at once would overtake each other."""
     refusals: int = 0
     """In a row."""
 
     @property
-    def labels(self) -> dict[str, str]:
-        return dict(to_object(self.record, self.namespace)["metadata"]["labels"])
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for the write: an agent for its order, or whoever goes by what has become of it."""
+        if isinstance(self.record, PreemptionHold):  # the webhooks hold by it
+            return True
+        if self.forgotten:
+            return False
+        shows = self.exists and self.is_labelled and self.order_shown == self.order_number
+        return not shows or self.record.step in _OVER
 
 
 class Projection:
@@ -113,14 +133,14 @@ class Projection:
         """What the objects do not show yet."""
         self._flushed = asyncio.Event()
         self._flushed.set()
-        self._queue: asyncio.Queue[_Target] = asyncio.Queue()
+        self._lanes: Lanes[_Target] = Lanes()
 
     def know(self, record: Record, body: Object) -> None:
         """An object that is there already."""
         target = self._target(record)
         target.exists = True
         order = body.get("status", {}).get("order")
-        target.order_number = order["number"] if order else 0
+        target.order_number = target.order_shown = order["number"] if order else 0
 
     def subscribe(self, sink: Callable[[str], None]) -> None:
         """`sink` hears the uid of each record that no order is given for any more. Must not block."""
@@ -158,6 +178,7 @@ class Projection:
     def again(self, uid: str) -> None:
         """Write once more what a record says, with its order: its object may not show it any more."""
         if (target := self._targets.get(uid)) is not None and not target.forgotten:
+            target.order_shown = 0
             self._enqueue(target)
 
     def seen(self, uid: str, labels: Mapping[str, str] | None) -> None:
@@ -168,7 +189,7 @@ class Projection:
         if labels is None:
             target.exists = False
             log.info("object was deleted, creating it again", kind=target.resource.kind, name=target.name)
-        elif target.labels.items() <= labels.items():
+        elif labels_of(target.record).items() <= labels.items():
             return
         else:
             log.warning("object was changed by somebody else", kind=target.resource.kind, name=target.name)
@@ -215,28 +236,38 @@ class Projection:
         target.wanted += 1
         self._late[target.record.uid] = target
         self._flushed.clear()
-        if not target.queued:
-            target.queued = True
-            self._queue.put_nowait(target)
+        if target.waits or not target.taken:
+            target.waits = True
+            self._lanes.put(target, urgent=target.is_urgent)
 
     async def _work(self) -> None:
         while True:
-            target = await self._queue.get()
-            while self._late.get(target.record.uid) is target:
-                await asyncio.sleep(0)  # the order that belongs to a step is given in the same turn: one request
-                version = target.wanted
-                try:
-                    await self._write_one(target)
-                except NamespaceGoneError as error:  # with everything in it; no object can show the record any more
-                    log.info("object not written", kind=target.resource.kind, name=target.name, problem=error.message)
-                except ApiError as error:
-                    self._pause(target, error)
-                    break
-                target.refusals, target.written = 0, version
-                if target.written == target.wanted:
-                    self._settle(target)
-            else:
-                target.queued = False
+            target = await self._lanes.get()
+            target.waits, target.taken = False, True
+            await asyncio.sleep(0)  # the order that belongs to a step is given in the same turn: one request
+            if not self._is_late(target) or await self._carried_over(target):
+                target.taken = False
+                if self._is_late(target):  # it was changed meanwhile
+                    target.waits = True
+                    self._lanes.put(target, urgent=target.is_urgent)
+
+    async def _carried_over(self, target: _Target) -> bool:
+        """Whether it was written; else it is tried again after a pause, in which nobody else takes it."""
+        version, order_number = target.wanted, target.order_number
+        try:
+            await self._write_one(target)
+        except NamespaceGoneError as error:  # with everything in it; no object can show the record any more
+            log.info("object not written", kind=target.resource.kind, name=target.name, problem=error.message)
+        except ApiError as error:
+            self._pause(target, error)
+            return False
+        target.refusals, target.written, target.order_shown = 0, version, order_number
+        if target.written == target.wanted:
+            self._settle(target)
+        return True
+
+    def _is_late(self, target: _Target) -> bool:
+        return self._late.get(target.record.uid) is target
 
     def _pause(self, target: _Target, error: ApiError) -> None:
         """Have it written again later, meanwhile the writer has others: a refusal may last, or be over in a moment."""
@@ -252,7 +283,11 @@ class Projection:
             refusals=target.refusals,
             pause_seconds=pause,
         )
-        asyncio.get_running_loop().call_later(pause, self._queue.put_nowait, target)
+        asyncio.get_running_loop().call_later(pause, self._try_again, target)
+
+    def _try_again(self, target: _Target) -> None:
+        target.waits = True
+        self._lanes.put(target, urgent=target.is_urgent)
 
     def _settle(self, target: _Target) -> None:
         """Nothing is to be written of it now."""
@@ -283,26 +318,26 @@ class Projection:
             await self._api.delete(target.resource, target.name, target.namespace)
 
     async def _show(self, target: _Target) -> None:
-        body = to_object(target.record, self._system_namespace)
         if not target.exists:
-            await self._create(target, body)
-        patch: Object = {"status": self._status(target, body)}
+            await self._create(target)
+        patch: Object = {"status": self._status(target)}
         try:
             if not target.is_labelled:
-                await self._label(target, body)
+                await self._label(target)
             await self._api.patch(target.resource, target.name, target.namespace, patch, subresource="status")
         except AbsentError:  # somebody has deleted it: while the record lives on, it is made again
             target.exists = False
             if target.record.uid not in self._let_go:
                 raise
 
-    async def _label(self, target: _Target, body: Object) -> None:
+    async def _label(self, target: _Target) -> None:
         """Agents find their orders by these."""
-        labels = {**body["metadata"]["labels"], names.SETTLED: None}
+        labels = {**labels_of(target.record), names.SETTLED: None}
         await self._api.patch(target.resource, target.name, target.namespace, {"metadata": {"labels": labels}})
         target.is_labelled = True
 
-    async def _create(self, target: _Target, body: Object) -> None:
+    async def _create(self, target: _Target) -> None:
+        body = to_object(target.record, self._system_namespace)
         if isinstance(target.record, Checkpoint) and (owners := self._owners(target.record.workload)):
             body["metadata"]["ownerReferences"] = owners
         try:
@@ -312,10 +347,10 @@ class Projection:
             target.is_labelled = False
         target.exists = True
 
-    def _status(self, target: _Target, body: Object) -> Object:
+    def _status(self, target: _Target) -> Object:
         """All of our part; a merge patch forgets nothing by itself, so that what is absent now is said as null."""
-        fields = _STATUS_FIELDS[target.resource.kind]
-        status = {name: body["status"].get(name) for name in fields}
+        said, fields = status_of(target.record), _STATUS_FIELDS[target.resource.kind]
+        status = {name: said.get(name) for name in fields}
         if target.order is not None:
             status["order"] = {"number": target.order_number, "order": codec.to_builtins(target.order)}
         return status

@@ -34,6 +34,8 @@ COUNTS = (0, 1, 100, 1000)
 WRITES = 400
 REPEATED = 3
 _WITHIN = 120.0
+_OTHERS = 3
+"""Watches of Kubernetes' own, such as the garbage collector's, come and go."""
 _WATCHES = re.compile(
     r'^apiserver_longrunning_requests\{[^}]*resource="checkpoints"[^}]*verb="WATCH"[^}]*\} (\d+)', re.MULTILINE
 )
@@ -149,7 +151,7 @@ async def _until_open(cluster: Cluster, count: int) -> bool:
     kubectl = cluster.binaries.program("kubectl")
     command = (kubectl, "--kubeconfig", cluster.kubeconfig, "get", "--raw", "/metrics")
     said = await run(*command, what="metrics not read", remedy="see the API server's log")
-    return sum(int(number) for number in _WATCHES.findall(said)) == count
+    return 0 <= sum(int(number) for number in _WATCHES.findall(said)) - count <= _OTHERS
 
 
 def table(costs: Sequence[WatchCost]) -> str:
