@@ -31,7 +31,7 @@ from tests.cluster.commands import run
 from tests.cluster.steps import Steps
 
 COUNTS = (0, 1, 100, 1000)
-WRITES = 400
+WRITES = 200
 REPEATED = 3
 _WITHIN = 120.0
 _OTHERS = 3
