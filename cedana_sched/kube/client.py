@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -32,6 +33,8 @@ FIELD_MANAGER: Final = "cedana-sched"
 REQUEST_SECONDS = 30.0
 CONNECTIONS = 200
 PAGE_SIZE = 500
+_BUFFER_BYTES = 2 << 20
+"""A line of a watch is an object, which etcd lets grow to 1.5 MiB."""
 
 Object = dict[str, Any]
 """A Kubernetes object as its JSON says it."""
@@ -64,6 +67,7 @@ class Api:
     def __init__(self, client: ApiClient, renew: Callable[[], Awaitable[None]] | None = None) -> None:
         self._client = client
         self._renew = renew
+        self._session = _session(client)
 
     @classmethod
     @asynccontextmanager
@@ -227,14 +231,13 @@ class Api:
     ) -> aiohttp.ClientResponse:
         call, data = f"{method} {path}", None if body is None else msgspec.json.encode(body)
         url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        session: aiohttp.ClientSession = self._client.rest_client.pool_manager
         is_renewed = self._renew is None
         while True:
             try:
                 headers = {"Accept": "application/json", "Content-Type": content_type}
                 await self._client.update_params_for_auth(headers, [], ["BearerToken"])
                 sent = SERVER_TIME.sent()
-                answer = await session.request(method, url, headers=headers, data=data, timeout=timeout)
+                answer = await self._session.request(method, url, headers=headers, data=data, timeout=timeout)
                 SERVER_TIME.answered(answer.headers.get("Date"), sent)
                 if answer.status < 400:
                     return answer
@@ -245,6 +248,25 @@ class Api:
                 await self._renew()
             except (aiohttp.ClientError, OSError, ConfigException) as error:  # a token that cannot be read, too
                 raise ApiUnavailableError(f"{call}: {error!r}", remedy="it is tried again") from error
+
+
+def _session(client: ApiClient) -> aiohttp.ClientSession:
+    """On the connections of the client's own one, which is closed with them.
+
+    That one asks two other threads before every request: for a netrc, whose passwords are not for an API server, and
+    for a proxy, which does not change meanwhile.
+    """
+    connector = client.rest_client.pool_manager.connector
+    proxy = _proxy(client.configuration)
+    return aiohttp.ClientSession(connector=connector, connector_owner=False, proxy=proxy, read_bufsize=_BUFFER_BYTES)
+
+
+def _proxy(configuration: Configuration) -> str | None:
+    """What the kubeconfig says (`proxy-url`), else the environment."""
+    if configuration.proxy:
+        return str(configuration.proxy)
+    asked = urlsplit(str(configuration.host))
+    return None if proxy_bypass(asked.hostname or "") else getproxies().get(asked.scheme)
 
 
 def _page(path: str, body: bytes) -> _Page:
