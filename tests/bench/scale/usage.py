@@ -11,6 +11,7 @@ import psutil
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.machine.cgroups import ControlGroup
+from tests.processes import all_processes, words_of
 
 COORDINATOR = "cedana_sched.cluster.coordinator"
 WEBHOOKS = "cedana_sched_webhooks"
@@ -51,14 +52,14 @@ def etcd(cluster: Cluster) -> Usage:
 
 
 def _of(program: str, *groups: ControlGroup) -> Usage:
+    members = {pid for group in groups for pid in group.processes()}
     seconds, peak = 0.0, 0
-    for pid in {pid for group in groups for pid in group.processes()}:
-        with contextlib.suppress(psutil.NoSuchProcess, OSError):  # it ends while one looks
-            process = psutil.Process(pid)
-            if program not in {Path(word).name for word in process.cmdline()[:4]}:
-                continue
+    for process in all_processes():
+        if process.pid not in members or program not in {Path(word).name for word in words_of(process)[:4]}:
+            continue
+        with contextlib.suppress(psutil.Error, OSError):  # it ends while one looks
             times = process.cpu_times()
             seconds += times.user + times.system
-            found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+            found = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
             peak = max(peak, int(found[1]) << 10 if found else 0)
     return Usage(seconds, peak)
