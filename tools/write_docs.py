@@ -33,6 +33,7 @@ _EXPLAINED = (
     "format",
     "commit",
     "pages",
+    "lineage",
     "streams",
     "packs",
     "intents",

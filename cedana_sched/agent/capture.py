@@ -34,7 +34,7 @@ from cedana_sched.agent.messages import (
 )
 from cedana_sched.agent.orphans import await_orphans, lock
 from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError
-from cedana_sched.model.manifest import SnapshotMetadata, TransferStats
+from cedana_sched.model.manifest import SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.records import Transfer
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import LOG_NAME
@@ -101,15 +101,19 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         storage, compression=request.compression, cache_directory=cache, cache_bytes=request.cache_bytes
     )
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
-        return CaptureCommitted(committed.ref, _transfer(committed.stats))
+        return _committed(committed)
     if not all(map(freezer.is_frozen, request.workload.freezers)):
         raise NotFrozenError("the workload was let run on since it was frozen", remedy="freeze it and try again")
-    with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid) as writer:
+    with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid, lineage=request.lineage) as writer:
         dump = WorkloadDump(toolchain, request, writer)
         with _cancelled_by_stdin(dump), _telling_progress(say, lambda: writer.progress):
             metadata = _metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
-    return CaptureCommitted(manifest.ref, _transfer(manifest.summary.stats))
+    return _committed(manifest.summary)
+
+
+def _committed(summary: SnapshotSummary) -> CaptureCommitted:
+    return CaptureCommitted(summary.ref, _transfer(summary.stats), summary.leaves)
 
 
 def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, float]) -> SnapshotMetadata:

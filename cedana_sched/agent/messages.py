@@ -9,6 +9,7 @@ import msgspec
 
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.records import Transfer
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -35,6 +36,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     timeout_seconds: float
     launcher: tuple[str, ...] = ()
     """The words before CRIU's own, where CRIU must run in other namespaces than the agent."""
+    lineage: Lineage | None = None
+    """As of `Dump`."""
 
     def criu_directory(self, container: str) -> Path:
         """CRIU's own folder for the dump of one container."""
@@ -49,6 +52,8 @@ class CaptureProgress(msgspec.Struct, frozen=True, tag=True):
 class CaptureCommitted(msgspec.Struct, frozen=True, tag=True):
     snapshot: SnapshotRef
     transfer: Transfer
+    leaves: SnapshotRef | None = None
+    """As of `Committed`."""
 
 
 class CaptureFailed(msgspec.Struct, frozen=True, tag=True):

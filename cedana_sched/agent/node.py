@@ -19,6 +19,7 @@ from cedana_sched.agent.budget import DumpBudget
 from cedana_sched.agent.captures import Captures
 from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
+from cedana_sched.agent.lineage import lineage_of
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
 from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.returns import Returns
@@ -241,7 +242,7 @@ class NodeAgent:
                 case CaptureProgress():
                     yield orders.Progress(uid, report.transfer)
                 case CaptureCommitted():
-                    yield orders.Committed(uid, report.snapshot, report.transfer)
+                    yield orders.Committed(uid, report.snapshot, report.transfer, report.leaves)
                 case CaptureFailed():
                     yield orders.CheckpointFailed(uid, report.why, report.retryable)
 
@@ -261,6 +262,7 @@ class NodeAgent:
             frozen_at=self._frozen.frozen_at(order.checkpoint_uid),
             timeout_seconds=order.timeout_seconds,
             launcher=self._launcher,
+            lineage=lineage_of(order.lineage, running),
         )
 
     async def _abort(self, order: orders.Abort) -> orders.Outcome:

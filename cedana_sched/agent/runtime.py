@@ -34,6 +34,8 @@ class RunningContainer(msgspec.Struct, frozen=True):
     """CRIU's mode of writing down the tree's cgroups."""
     saves_shared_memory: bool = True
     """Whether the tree's /dev/shm is its own, and so part of CRIU's images."""
+    continued: bool = False
+    """Whether these very processes were continued from a snapshot."""
 
 
 class RunningWorkload(msgspec.Struct, frozen=True):

@@ -36,6 +36,8 @@ class SnapshotView(msgspec.Struct, frozen=True):
     new_bytes: int
     stored_bytes: int
     packs: int
+    leaves: tuple[int, ...] = ()
+    """Generations whose work neither this one nor a newer one continues; retention keeps them beside its own."""
 
 
 def snapshot_view(summary: SnapshotSummary) -> SnapshotView:
@@ -58,6 +60,7 @@ def snapshot_view(summary: SnapshotSummary) -> SnapshotView:
         new_bytes=stats.new_bytes,
         stored_bytes=stats.stored_bytes,
         packs=len(summary.packs),
+        leaves=tuple(one.generation for one in summary.abandons),
     )
 
 
@@ -117,6 +120,7 @@ def inspect_text(view: InspectView, now: float) -> str:
         ("Size", f"{units.size(view.size_bytes)} in {len(view.streams_bytes)} streams, {view.chunks} chunks"),
         ("Stored", f"{units.size(one.stored_bytes)} for {units.size(one.new_bytes)} that were new"),
         ("Not stored", f"{units.size(one.zero_bytes)} zeros, {units.size(one.reused_bytes)} already there"),
+        ("Does not continue", ", ".join(f"@{number}" for number in one.leaves) or units.ABSENT),
         ("Taken on", f"{view.architecture}, Linux {view.kernel}, CRIU {view.criu}"),
         ("Timings", timings or units.ABSENT),
     ])  # fmt: skip

@@ -14,6 +14,7 @@ import msgspec
 
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.lineage import Abandoned
 
 FORMAT_VERSION = 1
 """Raised when an older reader could misread a newer manifest; fields with defaults may be added without it."""
@@ -66,6 +67,17 @@ class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Every pack the snapshot needs, its own and those of earlier generations."""
     page_index: str | None
     """Key of the page fingerprints beside the manifest, if there are any."""
+    run: str = ""
+    """Which start of the program it was taken of; empty where the writer was not told."""
+    abandons: tuple[Abandoned, ...] = ()
+    """What this line of work does not continue, newest first; a generation hands it on to those that follow it."""
+
+    @property
+    def leaves(self) -> SnapshotRef | None:
+        """What was continued by nobody any more when this very snapshot was taken, if there is such a thing."""
+        newest = self.abandons[0] if self.abandons else None
+        is_first = newest is not None and newest.since == self.taken_at
+        return SnapshotRef(self.ref.identity, newest.generation) if newest is not None and is_first else None
 
 
 class Segment(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.policy import Compression, Retention
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Transfer
@@ -39,6 +40,8 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
     adapter: str
     timeout_seconds: float
     """How long the dump may take; the coordinator's deadline as seen when the order was given."""
+    lineage: Lineage | None = None
+    """Where its work comes from; None, from an older coordinator: from the newest generation."""
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -163,6 +166,8 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     snapshot: SnapshotRef
     transfer: Transfer
+    leaves: SnapshotRef | None = None
+    """A generation that was the newest until now, and that this one does not continue."""
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):

@@ -18,8 +18,15 @@ _log = structlog.get_logger(__name__)
 
 
 def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: float) -> list[SnapshotRef]:
-    """What the policy gives up of one identity's snapshots, oldest first; never the newest. `now` is epoch seconds."""
+    """What the policy gives up of one identity's snapshots, oldest first; never the newest. `now` is epoch seconds.
+
+    As many as the policy keeps of a line of work, it keeps of what the newest has left behind, beside them.
+    """
     by_age = sorted(summaries, key=lambda one: one.ref.generation)
+    if not by_age:
+        return []
+    left = _left_behind(by_age[-1], {one.ref.generation for one in by_age}, retention, now)
+    by_age = [one for one in by_age if one.ref.generation not in left]
     gone = []
     for newer, one in zip(range(len(by_age) - 1, 0, -1), by_age, strict=False):
         too_many = newer >= retention.keep_last
@@ -27,6 +34,16 @@ def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: flo
         if too_many or too_old:
             gone.append(one.ref)
     return gone
+
+
+def _left_behind(newest: SnapshotSummary, present: Collection[int], retention: Retention, now: float) -> frozenset[int]:
+    """What nobody continues any more, and nobody has deleted.
+
+    Its age counts from when it was left: until then it was the newest, which no policy gives up.
+    """
+    most = retention.max_age_seconds
+    young = [one for one in newest.abandons if most is None or now - one.since <= most]
+    return frozenset([one.generation for one in young if one.generation in present][: retention.keep_last])
 
 
 def without_last_whole(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cedana_sched.model.errors import CommitConflictError
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Compression, Retention
 from cedana_sched.store import layout
@@ -23,6 +24,7 @@ from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.check import StoreReport, check_store
 from cedana_sched.store.garbage import GRACE_SECONDS, GarbageReport, collect_garbage, condemned_packs
 from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Lease
+from cedana_sched.store.lineage import abandoned
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.node_cache import CACHE_BYTES, NodeCache
 from cedana_sched.store.packs import TARGET_BYTES
@@ -92,8 +94,8 @@ class SnapshotStore:
         """The place in words."""
         return self._backend.description
 
-    def begin(self, identity: Identity, *, checkpoint_uid: str) -> SnapshotWriter:
-        """Start the next generation of an identity.
+    def begin(self, identity: Identity, *, checkpoint_uid: str, lineage: Lineage | None = None) -> SnapshotWriter:
+        """Start the next generation of an identity. Without a `lineage` it continues the newest one.
 
         Raises:
             CommitConflictError: the checkpoint has committed a snapshot already; `find_committed` returns it.
@@ -125,6 +127,8 @@ class SnapshotStore:
                 conditional_create=conditional,
                 cache=self._cache,
                 pack_bytes=self._pack_bytes,
+                run=lineage.run if lineage is not None else "",
+                abandons=abandoned(self._catalogue, generations, identity, lineage),
             )
         except BaseException:
             lease.release()

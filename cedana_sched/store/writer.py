@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+from msgspec.structs import replace
 
 from cedana_sched.model.errors import (
     CedanaSchedError,
@@ -20,6 +21,7 @@ from cedana_sched.model.errors import (
     UsageError,
 )
 from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.lineage import Abandoned
 from cedana_sched.model.manifest import Manifest, SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.policy import Compression
 from cedana_sched.store import layout
@@ -59,8 +61,12 @@ class SnapshotWriter:
         conditional_create: bool,
         cache: NodeCache,
         pack_bytes: int,
+        run: str,
+        abandons: tuple[Abandoned, ...],
     ) -> None:
         self.ref = ref
+        self._run = run
+        self._abandons = abandons
         self.writer = writer
         self._backend = backend
         self._catalogue = catalogue
@@ -211,6 +217,8 @@ class SnapshotWriter:
             stats=self.progress,
             packs=packs,
             page_index=self._index.key if page_index else None,
+            run=self._run,
+            abandons=tuple(replace(one, since=one.since or metadata.taken_at) for one in self._abandons),
         )
         return Manifest(
             summary=summary,

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cedana_sched.coordinator.core.groups import CheckpointSet, Companions
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, advance
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -116,6 +117,13 @@ class Book:
         """The restore of one workload, if it was started under our eyes."""
         uid = self._restore_of.get(workload_uid)
         return None if uid is None else self.restores[uid]
+
+    def lineage(self, workload_uid: str) -> Lineage:
+        """Where a workload's work comes from. Who was started without a word began from its beginning."""
+        restore = self.restore_of(workload_uid)
+        if restore is None:
+            return Lineage(workload_uid)
+        return Lineage(restore.uid, None if restore.cold else restore.snapshot)
 
     def restores_of(self, identity: Identity) -> list[Restore]:
         """All restores of one identity that are remembered, oldest first."""

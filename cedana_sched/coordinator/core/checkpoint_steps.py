@@ -27,7 +27,7 @@ class CheckpointSteps:
         if moved is None or moved.step is checkpoint.step:
             return moved
         self._desk.answered(moved.uid)
-        order = orders.of_checkpoint(moved, self._desk.now)
+        order = orders.of_checkpoint(moved, self._desk.now, self._book.lineage(moved.workload.uid))
         if order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
         words.of_checkpoint(self._desk, moved, cause)
@@ -78,7 +78,8 @@ class CheckpointSteps:
         """The order that it waits on; see `orders.of_checkpoint`."""
         if self.is_overdue(checkpoint):
             return orders.end(checkpoint)
-        return orders.of_checkpoint(checkpoint, self._desk.now, again=again)
+        lineage = self._book.lineage(checkpoint.workload.uid)
+        return orders.of_checkpoint(checkpoint, self._desk.now, lineage, again=again)
 
     def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
         """Set when it is looked at again. `kept`: it could not be forgotten now."""

@@ -301,7 +301,8 @@ class Checkpoints:
             self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, why)
             return
         changes = {"snapshot": outcome.snapshot, "transfer": outcome.transfer, "committed_at": self._desk.now}
-        self._steps.move(checkpoint, Cause.COMMITTED, **changes)
+        if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
+            words.of_work_left(self._desk, checkpoint, outcome.snapshot, outcome.leaves)
 
     def _killed_again(self, checkpoint: Checkpoint, *, doomed: bool) -> None:
         """The answer to a repeated `Kill`, or to one that insists."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cedana_sched.coordinator.core.book import unconfirmed
+from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.orders import (
     Abort,
     Continue,
@@ -20,11 +21,13 @@ from cedana_sched.model.orders import (
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
-def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) -> Order | None:
+def of_checkpoint(
+    checkpoint: Checkpoint, now: float, lineage: Lineage | None = None, *, again: bool = False
+) -> Order | None:
     """The order that its step waits on.
 
-    `again`: its agent may have forgotten everything, so that a step which waits for others also asserts what
-    the agent did before.
+    `lineage`: where the workload's work comes from. `again`: its agent may have forgotten everything, so that a step
+    which waits for others also asserts what the agent did before.
     """
     uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
     silent = checkpoint.unconfirmed
@@ -32,8 +35,8 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, *, again: bool = False) ->
     if step is CheckpointStep.FREEZING or (again and step is CheckpointStep.FROZEN):
         return Freeze(uid, workload, checkpoint.gang is not None, left)
     if step is CheckpointStep.DUMPING or (again and step is CheckpointStep.COMMITTED):
-        policy = checkpoint.policy
-        return Dump(uid, workload, checkpoint.identity, policy.compression, checkpoint.reason, checkpoint.adapter, left)
+        compression, who = checkpoint.policy.compression, (checkpoint.reason, checkpoint.adapter)
+        return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage)
     if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
         return Kill(uid, workload) if checkpoint.stops else Resume(uid, workload)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):

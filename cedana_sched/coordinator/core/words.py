@@ -5,6 +5,7 @@ from __future__ import annotations
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import After, Verdict, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep, Transfer
@@ -69,6 +70,23 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
             signal_uid=checkpoint.signal_uid,
             warning=warning,
         )
+
+
+def of_work_left(desk: Desk, checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> None:
+    """Tell that what the newest snapshot held until now is not in the one that has just been committed."""
+    text = (
+        f"Checkpoint {short(snapshot)} does not continue {short(left)}, whose work nothing newer has: it is kept beside"
+        " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
+        f" its name (of a pod: the annotation {names.WANTED}: {short(left)})"
+    )
+    desk.tell(
+        "WorkLeft",
+        text,
+        identity=checkpoint.identity,
+        workload=checkpoint.workload,
+        signal_uid=checkpoint.signal_uid,
+        warning=True,
+    )
 
 
 def of_overdue(desk: Desk, checkpoint: Checkpoint) -> None:

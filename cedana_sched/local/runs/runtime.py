@@ -121,6 +121,7 @@ class LocalRuntime:
             root_pid=run.state.init.pid,
             freezer=run.group.freezer,
             externals=Externals(run.spec.mounts).items(),
+            continued=run.spec.restores,
         )
         return RunningWorkload((tree,), restore_facts={"mounts": list(run.spec.mounts)}, restored=run.spec.restores)
 

@@ -27,6 +27,10 @@ pytestmark = [pytest.mark.criu, pytest.mark.s3]
 KEEP_RUNNING = ONE_GROUP + 'checkpointPolicy = { deadlineSeconds = 4, onCheckpointFailure = "KeepRunning" }\n'
 LET_GO = ONE_GROUP + "checkpointPolicy = { deadlineSeconds = 4 }\n"
 PATIENT = ONE_GROUP + "checkpointPolicy = { deadlineSeconds = 60 }\n"
+SHORT_OF_ROOM = (
+    ONE_GROUP
+    + "checkpointPolicy = { deadlineSeconds = 60, restoreDeadlineSeconds = 3, retention = { keepLast = 1 } }\n"
+)
 COMMIT = rb"PUT [^ ]*\.manifest"
 ANYTHING = rb"(GET|PUT|POST|HEAD) "
 
@@ -138,6 +142,33 @@ async def test_a_store_that_is_away_while_a_job_returns_costs_time_and_no_work(b
     back = await witness.running(2)
     assert back.runs[1].restored_from is not None
     await witness.end()
+
+
+@pytest.mark.parametrize("behind_gate", [SHORT_OF_ROOM], indirect=True)
+async def test_what_is_done_after_an_outage_does_not_push_out_what_was_done_before(
+    behind_gate: Engine, gate: Gate
+) -> None:
+    witness = await Witness.submit(behind_gate)
+    await witness.running()
+    async with behind_gate.client() as client:
+        await client.checkpoint(witness.uid, leave_running=False)
+        reached = witness.beats[-1]
+        gate.hold(ANYTHING)
+        await client.restore(witness.uid)
+        cold = await witness.running(2)
+        assert "not restored within 3 s" in (cold.runs[1].cold_because or ""), cold.runs
+        gate.release()
+        for run in range(3, 6):  # retention keeps one, and follows each
+            await client.checkpoint(witness.uid, leave_running=False)
+            await client.restore(witness.uid)
+            await witness.running(run)
+        await client.checkpoint(witness.uid, leave_running=False)
+        cold_beats = len(witness.beats)
+        await client.restore(witness.uid, 1)
+        back = await witness.running(6)
+    assert back.runs[5].restored_from == "default/witness/0/main@1", back.runs
+    assert witness.beats[cold_beats] == reached + 1
+    await witness.end()  # what it wrote after its cold start is taken back with it
 
 
 @pytest.mark.parametrize("behind_gate", [PATIENT], indirect=True)

@@ -17,6 +17,7 @@ import msgspec
 
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
+from cedana_sched.runtime.continuing import RESTORED
 
 _TYPE, _POD, _NAME, _SANDBOX = (
     f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name", "sandbox-id")
@@ -70,6 +71,8 @@ class Container(msgspec.Struct, frozen=True):
     """On the host."""
     specification: Specification
     state: State
+    continued: bool = False
+    """Whether it was continued from a snapshot; one that its kubelet starts again in place was not."""
 
     @property
     def pid(self) -> int:
@@ -102,7 +105,7 @@ class Bundles:
                 continue
             if state := self._state(identifier):
                 bundle = self._places.bundles / identifier
-                found.append(Container(name, bundle, specification, state))
+                found.append(Container(name, bundle, specification, state, self._is_continued(identifier)))
         return tuple(sorted(found, key=lambda container: container.name))
 
     def beginnings(self) -> dict[str, Beginning]:
@@ -149,6 +152,9 @@ class Bundles:
                 found[path.name] = specification
         self._read = found
         return found
+
+    def _is_continued(self, identifier: str) -> bool:
+        return (self._places.here(self._places.states) / identifier / RESTORED).exists()
 
     def _state(self, identifier: str) -> State | None:
         state = _decode(self._places.here(self._places.states) / identifier / "state.json", State)

@@ -45,6 +45,7 @@ def describe(container: Container, places: Places, proc: Path = Path("/proc")) -
         notes={DESCRIPTORS: json.dumps(_descriptors(container.state, process))},
         ext_unix_sk=True,
         manage_cgroups="soft",
+        continued=container.continued,
         saves_shared_memory=not any(mount.destination == "/dev/shm" for mount in _binds(container)),  # noqa: S108
     )
 
