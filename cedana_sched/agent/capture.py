@@ -15,6 +15,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from cedana_sched.agent.messages import (
     encode,
 )
 from cedana_sched.agent.orphans import await_orphans, lock
+from cedana_sched.agent.watching import ended_when_quiet
 from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError
 from cedana_sched.model.manifest import SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.records import Transfer
@@ -106,10 +108,23 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         raise NotFrozenError("the workload was let run on since it was frozen", remedy="freeze it and try again")
     with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid, lineage=request.lineage) as writer:
         dump = WorkloadDump(toolchain, request, writer)
-        with _cancelled_by_stdin(dump), _telling_progress(say, lambda: writer.progress):
+        quiet = ended_when_quiet(
+            lambda: (writer.progress, writer.steps), lambda: dump.criu_is_at_work, request.stall_seconds, _ending(say)
+        )
+        with _cancelled_by_stdin(dump), _telling_progress(say, lambda: writer.progress), quiet:
             metadata = _metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
     return _committed(manifest.summary)
+
+
+def _ending(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
+    """No thread of this process can be relied on then; what it leaves its agent undoes, as after any kill."""
+
+    def end(why: str) -> None:
+        say(CaptureFailed(why, retryable=True))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return end
 
 
 def _committed(summary: SnapshotSummary) -> CaptureCommitted:

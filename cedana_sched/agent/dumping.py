@@ -12,6 +12,7 @@ All or nothing: the first step that fails stops the others, and all containers r
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -42,6 +43,8 @@ class WorkloadDump:
         self._workload = request.workload
         self._sink = sink
         self._stopped = ""
+        self._at_work = 0
+        self._lock = threading.Lock()
         self._dumps = [
             Dump(toolchain, _dump_request(request, tree), _Folder(sink, tree.name))
             for tree in request.workload.containers
@@ -52,6 +55,11 @@ class WorkloadDump:
         self._stopped = self._stopped or why
         for dump in self._dumps:
             dump.cancel(why)
+
+    @property
+    def criu_is_at_work(self) -> bool:
+        """Whether a CRIU runs, which is watched by who has started it."""
+        return self._at_work > 0
 
     def run(self) -> float:
         """Dump all; returns the seconds that it took. The workload stays frozen.
@@ -84,7 +92,7 @@ class WorkloadDump:
                 mend_loopback(self._toolchain, namespace)
 
     def _steps(self) -> list[Callable[[], object]]:
-        steps: list[Callable[[], object]] = [dump.run for dump in self._dumps]
+        steps: list[Callable[[], object]] = [partial(self._dump, dump) for dump in self._dumps]
         for tree in self._workload.containers:
             folder = _Folder(self._sink, tree.name)
             steps += [partial(self._write_note, folder, name, text) for name, text in tree.notes.items()]
@@ -105,6 +113,15 @@ class WorkloadDump:
                 self.cancel("another part of the workload could not be dumped")
         if failures:
             raise failures[0]
+
+    def _dump(self, dump: Dump) -> None:
+        with self._lock:
+            self._at_work += 1
+        try:
+            dump.run()
+        finally:
+            with self._lock:
+                self._at_work -= 1
 
     @staticmethod
     def _write_note(folder: StreamSink, name: str, text: str) -> None:
@@ -152,5 +169,6 @@ def _dump_request(request: CaptureRequest, tree: RunningContainer) -> DumpReques
         manage_cgroups=tree.manage_cgroups,
         saves_shared_memory=tree.saves_shared_memory,
         timeout_seconds=request.timeout_seconds,
+        stall_seconds=request.stall_seconds,
         launcher=request.launcher,
     )

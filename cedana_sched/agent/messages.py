@@ -11,6 +11,7 @@ from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.records import Transfer
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot.toolchain import Toolchain
 
 
@@ -38,6 +39,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     """The words before CRIU's own, where CRIU must run in other namespaces than the agent."""
     lineage: Lineage | None = None
     """As of `Dump`."""
+    stall_seconds: float = STALL_SECONDS
+    """How long it may go without a sign of life; see `watching`."""
 
     def criu_directory(self, container: str) -> Path:
         """CRIU's own folder for the dump of one container."""

@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,12 +23,14 @@ from cedana_sched.agent.lineage import lineage_of
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
 from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.room import Reserve
 from cedana_sched.agent.runtime import KnowsEnds, KnowsPeers, RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.preflight import find_obstacles
 from cedana_sched.snapshot.tcp_table import remote_addresses
@@ -56,8 +58,9 @@ class NodeAgent:
         cache_bytes: int = CACHE_BYTES,
         state_directory: Path,
         launcher: tuple[str, ...] = (),
-        reserve: float = 0.0,
+        reserve: Callable[[], Reserve] = Reserve,
         budget: DumpBudget | None = None,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         """An agent that is at home in `state_directory`.
 
@@ -70,10 +73,12 @@ class NodeAgent:
             state_directory: CRIU's logs and staged snapshots; with a `launcher` the same path for CRIU and the agent.
             launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
                 `nsenter --mount=/proc/1/ns/mnt --`.
-            reserve: share of the disk that staged snapshots leave free.
+            reserve: what staged snapshots leave free of the disk.
             budget: how much is dumped at once.
+            stall_seconds: how long a dump may go without a sign of life.
         """
         self._launcher = launcher
+        self._stall_seconds = stall_seconds
         self._toolchain = toolchain
         self._runtime = runtime
         self._storage = storage
@@ -263,6 +268,7 @@ class NodeAgent:
             timeout_seconds=order.timeout_seconds,
             launcher=self._launcher,
             lineage=lineage_of(order.lineage, running),
+            stall_seconds=self._stall_seconds,
         )
 
     async def _abort(self, order: orders.Abort) -> orders.Outcome:

@@ -1,8 +1,7 @@
 """Room for staged snapshots: asked for before the first byte, so that no return ever brings a node into pressure.
 
-The kubelet evicts pods when less than 10 % of its filesystem is free, or 15 % of the images' (`evictionHard`, its
-defaults), or 5 % of the inodes. A staged snapshot lies on one of the two. What is left has to stay above that, with a
-margin, also when several snapshots are staged at once.
+The kubelet evicts pods when less than some share of its filesystem, or of the images', is free, or of the inodes. A
+staged snapshot lies on one of the two. What is left has to stay above that, also when several are staged at once.
 """
 
 from __future__ import annotations
@@ -13,17 +12,31 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from cedana_sched.model.errors import RestoreError, RetryableError
 from cedana_sched.model.manifest import ZERO_CHUNK, Manifest
 from cedana_sched.store.reader import Progress
 
-RESERVE = 0.16
-"""Share of the filesystem that stays free: the kubelet's higher threshold, and a margin."""
-RESERVED_INODES = 0.06
 _GIB = 1 << 30
 _LAID_AGAIN = ("rootfs.tar", "volumes/")
 """Archives whose files are laid into the new containers, beside themselves."""
+
+
+class Reserve(NamedTuple):
+    """What stays free of a filesystem: so large a share, or so much, whichever is more."""
+
+    share: float = 0.0
+    size: int = 0
+    """Bytes."""
+    inode_share: float = 0.0
+    inodes: int = 0
+
+    def of_bytes(self, total: int) -> int:
+        return max(int(total * self.share), self.size)
+
+    def of_inodes(self, total: int) -> int:
+        return max(int(total * self.inode_share), self.inodes)
 
 
 class NoRoomError(RestoreError, RetryableError):
@@ -35,12 +48,15 @@ class Room:
 
     Args:
         folder: what is staged lies there; it need not exist yet.
-        reserve: share of the filesystem that is never taken.
+        reserve: says what is never taken; asked each time.
         look: asks the filesystem.
     """
 
     def __init__(
-        self, folder: Path, reserve: float = RESERVE, look: Callable[[Path], os.statvfs_result] = os.statvfs
+        self,
+        folder: Path,
+        reserve: Callable[[], Reserve] = Reserve,
+        look: Callable[[Path], os.statvfs_result] = os.statvfs,
     ) -> None:
         self._folder = folder
         self._reserve = reserve
@@ -75,7 +91,8 @@ class Room:
     def _refuse(self, manifest: Manifest, needed: int) -> None:
         place = next(parent for parent in (self._folder, *self._folder.parents) if parent.exists())
         found = self._look(place)
-        reserved = int(found.f_blocks * found.f_frsize * self._reserve)
+        reserve = self._reserve()
+        reserved = reserve.of_bytes(found.f_blocks * found.f_frsize)
         promised = sum(self._promised.values())
         free = found.f_bavail * found.f_frsize - reserved - promised
         if needed > free:
@@ -85,7 +102,7 @@ class Room:
                 + (f" and the {promised / _GIB:.1f} GiB that are being staged" if promised else ""),
                 remedy="free space on this node, or have the pod scheduled to another one",
             )
-        inodes = found.f_favail - int(found.f_files * RESERVED_INODES) if self._reserve else found.f_favail
+        inodes = found.f_favail - reserve.of_inodes(found.f_files)
         if found.f_files and len(manifest.streams) > inodes:
             raise NoRoomError(
                 f"{manifest.ref} needs {len(manifest.streams)} files below {self._folder}, and {max(0, inodes)} inodes"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cedana_sched.agent.facts import compatibility
-from cedana_sched.agent.room import Room
+from cedana_sched.agent.room import Reserve, Room
 from cedana_sched.model.errors import IncompatibleError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store.reader import Progress
@@ -24,13 +24,13 @@ class Staging:
     UID.facts   what the runtime wants back, as JSON; written last, so that what has it is whole
     """
 
-    def __init__(self, directory: Path, criu_version: str, reserve: float = 0.0) -> None:
+    def __init__(self, directory: Path, criu_version: str, reserve: Callable[[], Reserve] = Reserve) -> None:
         """Below `directory`.
 
         Args:
             directory: made when it is missing.
             criu_version: of the CRIU that continues them.
-            reserve: share of the filesystem that stays free; see `Room`.
+            reserve: what stays free of the filesystem; see `Room`.
         """
         self._directory = directory
         self._room = Room(directory, reserve)

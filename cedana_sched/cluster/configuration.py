@@ -16,6 +16,8 @@ from cedana_sched.agent.budget import DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
+from cedana_sched.model.policy import StallSeconds
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.service.configuration import ComponentConfiguration, Port
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.node_cache import CACHE_BYTES
@@ -81,10 +83,12 @@ class AgentConfiguration(ComponentConfiguration):
     kubelet: Path = Path("/var/lib/kubelet")
     cache_bytes: Annotated[int, Field(ge=0)] = CACHE_BYTES
     """The most that copies of page fingerprints may take in `data`; 0 keeps none, and fetches them while frozen."""
-    staging_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.16
-    """Share of the filesystem of `data` that staged snapshots leave free: more than what the kubelet evicts pods for,
-    which is 10 % of its own and 15 % of the images' by default."""
+    staging_reserve: Annotated[float | None, Field(ge=0, lt=1)] = None
+    """Share of the filesystem of `data` that staged snapshots leave free; None: a little more than what the node's
+    kubelet evicts pods for."""
     dumps: DumpsConfiguration = DumpsConfiguration()
+    stall_seconds: StallSeconds = STALL_SECONDS
+    """A dump or restore that gives no sign of life for so long is ended, and tried again."""
     hold_port: Port = 10352
     """Where preStop hooks ask, on the loopback address only."""
     operations_port: Port = 10351

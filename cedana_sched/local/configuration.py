@@ -19,6 +19,8 @@
     fairSharing = {weight = 2}
     checkpointPolicy = {deadlineSeconds = 60}
 
+    stallSeconds = 30               # above all tables; a dump or restore without a sign of life for so long is ended
+
 Defaults are Kueue's: no preemption unless it is written down. Quota that is promised must be there, so nominal
 quotas that add up to more than the capacity are refused. A group of weight 0 may borrow, and is the first to
 give back all that it borrowed.
@@ -40,7 +42,8 @@ from cedana_sched.local.scheduler.resources import Limits, Resource, Resources, 
 from cedana_sched.local.scheduler.state import Cohort, Group, PreemptionPolicy, QueueingStrategy, ShareStrategy
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import validate_name
-from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.policy import CheckpointPolicy, StallSeconds
+from cedana_sched.runtime.signs import STALL_SECONDS
 
 
 def _refusal(problem: str, remedy: str, **part: object) -> PydanticCustomError:
@@ -202,6 +205,8 @@ class Configuration(_Written):
     capacity: Quota
     groups: Annotated[tuple[GroupConfiguration, ...], Field(min_length=1)]
     fair_sharing: FairSharing | None = None
+    stall_seconds: StallSeconds = STALL_SECONDS
+    """A dump or restore that gives no sign of life for so long is ended; a store may be silent for twice as long."""
 
     @model_validator(mode="after")
     def _promises_can_be_kept(self) -> Self:

@@ -136,7 +136,7 @@ class _Engine:
         self._state = state
         self._tasks = tasks
         self._owned: set[asyncio.Task[None]] = set()
-        self._runtime = LocalRuntime(state, toolchain, self._job_of)
+        self._runtime = LocalRuntime(state, toolchain, self._job_of, stall_seconds=configuration.stall_seconds)
         self._machine = Machine(self._runtime)
         self._loop = SchedulingLoop(
             configuration,
@@ -155,6 +155,7 @@ class _Engine:
             toolchain=toolchain,
             cache_directory=default_cache_dir() / "fingerprints",  # beside the toolchain, which stays
             state_directory=state,
+            stall_seconds=configuration.stall_seconds,
         )
         self._coordinator = Coordinator(
             journal=self._records,

@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=86_400)]
+StallSeconds = Annotated[float, Field(ge=0.1, le=3_600)]
+"""How long a dump or a restore may go without a sign of life."""
 
 
 class OnCheckpointFailure(StrEnum):

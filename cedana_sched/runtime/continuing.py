@@ -13,8 +13,7 @@ import select
 import signal
 import time
 from contextlib import suppress
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from cedana_sched.runtime.call import CreateCall
 from cedana_sched.runtime.kernel import detach, detach_below, die_with_parent
@@ -22,12 +21,15 @@ from cedana_sched.runtime.layer import LayerError
 from cedana_sched.runtime.locks import LockError, take_locks, write_script
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
+from cedana_sched.runtime.signs import LOOKS, Signs
 
 RESTORED = "cedana-restored"
 """A file among runc's state of a container that was continued: the `start` that follows has nothing to do."""
 LOG = "restore.log"
 TOO_LONG = 124
 """The status of a program that was ended because it took too long, as of timeout(1)."""
+STALLED = 123
+"""The status of one that was ended because it got nowhere."""
 
 _CONFIGURATION = "org.criu.config"
 """Annotation by which runc passes a configuration file on to CRIU."""
@@ -40,7 +42,7 @@ _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE|Unable to open .*kdat
 def continue_container(
     runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], *, clean_after_failure: bool
 ) -> Result:
-    """Continue a container in place of creating it.
+    """Continue a container in place of creating it; once more where CRIU got nowhere, while there is time.
 
     Args:
         runc: path of the real runc.
@@ -49,18 +51,42 @@ def continue_container(
         spec: the bundle's config.json, which is written anew.
         clean_after_failure: leave the bundle as `create` expects it when the container did not come back.
     """
+    rootfs = Rootfs(_root(call, spec))
+    deadline = time.monotonic() + plan.seconds
+    status, result = _attempt(runc, call, plan, spec, rootfs)
+    left = deadline - time.monotonic()
+    if status == STALLED and left > plan.stall_seconds and not _may_have_run(f"{plan.work}/{LOG}"):
+        remove_container(runc, call)
+        _cleaned(rootfs)
+        status, result = _attempt(runc, call, plan._replace(seconds=left), spec, rootfs)
+    if result.restored or not clean_after_failure:
+        return result
+    remove_container(runc, call)
+    return result._replace(why=result.why + _cleaned(rootfs))
+
+
+def _may_have_run(log: str) -> bool:
+    """Whether CRIU has let the processes go: what they did must not happen twice."""
+    return any("Tasks resumed" in line for line in _lines(log, max(0, _size(log) - _TAIL_BYTES)))
+
+
+def _attempt(
+    runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], rootfs: Rootfs
+) -> tuple[int, Result]:
+    """The status of `runc restore`, and what became of the container."""
     os.makedirs(plan.work, mode=0o700, exist_ok=True)
     log = f"{plan.work}/{LOG}"
-    rootfs = Rootfs(_root(call, spec))
+    with suppress(FileNotFoundError):
+        os.unlink(log)
     try:
         if plan.layer:
             rootfs.lay(plan.layer)
     except (OSError, LayerError) as error:
-        why = f"its changed files could not be laid into the container: {error}"
-        return Result(restored=False, why=why + _cleaned(rootfs, wanted=clean_after_failure))
+        return 0, Result(restored=False, why=f"its changed files could not be laid into the container: {error}")
     _configure_criu(call, plan, spec)
     said = _size(call.log)
-    status = run(runc, _restore_arguments(call, plan), seconds=plan.seconds)
+    watch = (log, plan.stall_seconds)
+    status = run(runc, _restore_arguments(call, plan), seconds=plan.seconds, watch=watch)
     if status == 0:
         try:
             if plan.locks:
@@ -70,17 +96,17 @@ def continue_container(
         else:
             with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8"):
                 pass
-            return Result(restored=True, log=log)
+            return status, Result(restored=True, log=log)
     elif status == TOO_LONG:
         why = f"the restore did not end within {plan.seconds:g} s"
-        detach_below(plan.work)
+    elif status == STALLED:
+        why = f"CRIU made no progress for {plan.stall_seconds:g} s"
     else:
         why = _last_error(call.log, said) or f"runc restore ended with status {status}"
-    tail = _tail(log) if status not in (0, TOO_LONG) else ()  # CRIU does not know why
-    if clean_after_failure:
-        remove_container(runc, call)
-        why += _cleaned(rootfs, wanted=True)
-    return Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
+    if status in (TOO_LONG, STALLED):
+        detach_below(plan.work)
+    tail = _tail(log) if status not in (0, TOO_LONG, STALLED) else ()  # CRIU does not know why
+    return status, Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
 
 
 def remove_container(runc: str, call: CreateCall) -> None:
@@ -94,12 +120,26 @@ def remove_container(runc: str, call: CreateCall) -> None:
     run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
 
 
-def run(program: str, arguments: list[str], *, quiet: bool = False, seconds: float = 0) -> int:
+def run(
+    program: str,
+    arguments: list[str],
+    *,
+    quiet: bool = False,
+    seconds: float = 0,
+    watch: tuple[str, float] | None = None,
+) -> int:
     """Run a program on this process's own standard streams, which are the container's, or none at all.
 
+    Args:
+        program: its path.
+        arguments: its arguments.
+        quiet: on no streams.
+        seconds: how long it may take; 0: as long as it likes.
+        watch: CRIU's log, and for how many seconds the program and all that descends from it may give no sign of life.
+
     Returns:
-        Its exit status; 128 and the signal's number when one killed it; TOO_LONG when it was ended after `seconds`,
-        with all that descends from it (0: it may take as long as it likes).
+        Its exit status; 128 and the signal's number when one killed it; TOO_LONG or STALLED when it was ended, with all
+        that descends from it.
     """
     parent = os.getpid()
     child = os.fork()
@@ -113,22 +153,58 @@ def run(program: str, arguments: list[str], *, quiet: bool = False, seconds: flo
             os.execv(program, [program, *arguments])  # noqa: S606 - no shell, on purpose
         finally:
             os._exit(127)
-    signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        _, status = os.waitpid(child, 0)
-    except TimeoutError:
+    ended = _await_end(child, seconds, watch)
+    if ended:
         _kill_tree(child)
-        os.waitpid(child, 0)
-        return TOO_LONG
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    return ended or (code if code >= 0 else 128 - code)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-    raise TimeoutError
+def _await_end(child: int, seconds: float, watch: tuple[str, float] | None) -> int:
+    """0 when it has ended by itself; else why it must be ended: TOO_LONG or STALLED."""
+    log, stall = watch or ("", 0.0)
+    signs = Signs(child, log, lambda: _tree(child)) if stall else None
+    lived = began = time.monotonic()
+    descriptor = os.pidfd_open(child)
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLIN)
+    try:
+        while True:
+            now = time.monotonic()
+            waits = [began + seconds - now] if seconds else []
+            waits += [stall / LOOKS] if stall else []
+            if waiter.poll(max(0.0, min(waits)) * 1000 if waits else None):
+                return 0
+            now = time.monotonic()
+            if seconds and now >= began + seconds:
+                return TOO_LONG
+            if signs is None or signs.look():
+                lived = now
+            elif now - lived >= stall:
+                return STALLED
+    finally:
+        os.close(descriptor)
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and all that descends from it."""
+    found = [pid]
+    for process in found:
+        found += _children(process)
+    return found
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children,
+            ):
+                found += map(int, children.read().split())
+    return found
 
 
 def _kill_tree(pid: int) -> None:
@@ -138,17 +214,9 @@ def _kill_tree(pid: int) -> None:
     """
     found = [pid]
     for process in found:
-        try:
+        with suppress(ProcessLookupError):  # it ended meanwhile
             os.kill(process, signal.SIGSTOP)
-            threads = os.listdir(f"/proc/{process}/task")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        for thread in threads:
-            with (
-                suppress(FileNotFoundError, ProcessLookupError),  # likewise
-                open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as children,
-            ):
-                found += map(int, children.read().split())
+        found += _children(process)
     for process in reversed(found):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -199,9 +267,7 @@ def _root(call: CreateCall, spec: dict[str, Any]) -> str:
     return os.path.join(call.bundle, spec.get("root", {}).get("path", "rootfs"))
 
 
-def _cleaned(rootfs: Rootfs, *, wanted: bool) -> str:
-    if not wanted:
-        return ""
+def _cleaned(rootfs: Rootfs) -> str:
     try:
         rootfs.clean()
     except (OSError, LayerError) as error:

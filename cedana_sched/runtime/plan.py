@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cedana_sched.runtime.locks import PosixLock
+from cedana_sched.runtime.signs import STALL_SECONDS
 
 VERSION = 1
 """Of both files. A handler that does not know a plan's version leaves the pod to runc."""
@@ -41,6 +42,8 @@ class ContainerPlan(NamedTuple):
     """POSIX locks that its processes take before their first instruction."""
     seconds: float = 110.0
     """It must be back within this time: less than what the kubelet gives a call of its runtime (120 s by default)."""
+    stall_seconds: float = STALL_SECONDS
+    """CRIU is ended, and tried once more, when it gives no sign of life for so long."""
 
 
 class Plan(NamedTuple):
@@ -139,6 +142,7 @@ def _container(entry: dict[str, Any]) -> ContainerPlan:
         criu=tuple(map(str, entry.get("criu", ()))),
         locks=tuple(PosixLock(*map(int, lock)) for lock in entry.get("locks", ())),
         seconds=float(entry.get("seconds", 110.0)),
+        stall_seconds=float(entry.get("stall_seconds", STALL_SECONDS)),
     )
 
 

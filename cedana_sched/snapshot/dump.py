@@ -29,6 +29,7 @@ from typing import BinaryIO
 import msgspec
 
 from cedana_sched.model.errors import DumpError, RetryableError, SnapshotError
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import remaps, stored_gzip
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.explain import explain
@@ -36,7 +37,7 @@ from cedana_sched.snapshot.freezer import members, request_freeze, thaw
 from cedana_sched.snapshot.in_flight import can_be_left_out
 from cedana_sched.snapshot.preflight import find_tracers
 from cedana_sched.snapshot.processes import process_tree
-from cedana_sched.snapshot.progress import STALL_SECONDS, Progress, Stall
+from cedana_sched.snapshot.progress import Progress, Stall
 from cedana_sched.snapshot.stopped import make_stops_pending, stop_again
 from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
 from cedana_sched.snapshot.toolchain import Toolchain

@@ -23,10 +23,11 @@ import msgspec
 
 from cedana_sched.model.errors import RestoreError, RetryableError
 from cedana_sched.runtime.locks import LockError, PosixLock, take_locks, write_script
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain, last_lines
 from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
-from cedana_sched.snapshot.progress import STALL_SECONDS, Progress
+from cedana_sched.snapshot.progress import Progress
 from cedana_sched.snapshot.toolchain import Toolchain
 
 LOG_NAME = "restore.log"

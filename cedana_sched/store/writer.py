@@ -68,6 +68,8 @@ class SnapshotWriter:
         self._run = run
         self._abandons = abandons
         self.writer = writer
+        self.steps = 0
+        """How far the commit is; it only grows."""
         self._backend = backend
         self._catalogue = catalogue
         self.checkpoint_uid = checkpoint_uid
@@ -141,8 +143,10 @@ class SnapshotWriter:
         if unfinished := [stream.name for stream in self._streams.values() if not stream.closed]:
             raise UsageError("streams", unfinished, "are still open", remedy="close every stream before the commit")
         manifest = self._flush(metadata)
+        self.steps += 1
         checked_at = time.monotonic()
         require_packs(self._backend, self.ref.identity.namespace, self.writer, manifest.summary.packs)
+        self.steps += 1
         data = encode_manifest(manifest)
         self._lease.require()
         if time.monotonic() - checked_at > COMMIT_WINDOW_SECONDS:
@@ -202,7 +206,9 @@ class SnapshotWriter:
         with self._small_lock:
             self._small.flush()
         self._pipeline.drain()
+        self.steps += 1
         self._packs.finish()
+        self.steps += 1
         page_index = self._index.finish()
         chunks, packs = self._pipeline.table()
         summary = SnapshotSummary(

@@ -14,9 +14,11 @@ from cedana_sched import __version__
 from cedana_sched.agent.budget import DumpBudget, DumpMetrics
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.draining import Busy, until_drained
+from cedana_sched.cluster.node.eviction import Kubelet
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.installation.host import Host
@@ -96,7 +98,7 @@ class _Agent:
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
-        self._returns = ReturningPods(places, state, data, installed.toolchain, self._pods)
+        self._returns = ReturningPods(places, state, data, installed.toolchain, self._pods, configuration.stall_seconds)
         self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._returns.served)
         self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
         self._agent = NodeAgent(
@@ -107,8 +109,9 @@ class _Agent:
             cache_bytes=configuration.cache_bytes,
             state_directory=data,
             launcher=ENTER_HOST,
-            reserve=configuration.staging_reserve,
+            reserve=_reserve(configuration),
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
+            stall_seconds=configuration.stall_seconds,
         )
         self._pre_stop = PreStopServer(
             self._pods.with_token, self._runtime.ending, self._pods.released, answered=self._container_ends
@@ -177,6 +180,14 @@ class _Agent:
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
         except Exception:  # a defect that one pod shows must not end the dumps of the others
             log.exception("pod does not end", pod=pod.metadata.name)
+
+
+def _reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]:
+    """What an admin says, else what the kubelet does."""
+    share = configuration.staging_reserve
+    if share is not None:
+        return lambda: Reserve(share, inode_share=share)
+    return Kubelet(HOST_ROOT / configuration.kubelet.relative_to("/")).keeps_free
 
 
 def _has_other_grace(before: Pod | None, now: Pod) -> bool:

@@ -29,6 +29,7 @@ from cedana_sched.local.runs.supervision import SupervisedRun
 from cedana_sched.local.runs.supervisors import SupervisorError, Supervisors
 from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
@@ -71,7 +72,9 @@ class LocalRuntime:
         toolchain: Toolchain,
         job_of: Callable[[WorkloadRef], Awaitable[JobSpec]],
         site: CgroupSite | None = None,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        self._stall_seconds = stall_seconds
         self._directory = state_directory / "runs"
         self._toolchain = toolchain
         self._tini = install_tini(toolchain.tini, state_directory / "programs")
@@ -265,7 +268,11 @@ class LocalRuntime:
         mounts = present_mounts(facts.get("mounts", []))
         directory = self._directory_of(workload.uid)
         request = RestoreRequest(
-            images=images, workdir=directory.path, mount_point=directory.root, externals=mounts.items()
+            images=images,
+            workdir=directory.path,
+            mount_point=directory.root,
+            externals=mounts.items(),
+            stall_seconds=self._stall_seconds,
         )
         job = await self._job_of(workload)
         outputs = {job.stdout, job.stderr}

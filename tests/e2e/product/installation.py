@@ -118,7 +118,7 @@ def values(s3: S3Server, images: Mapping[str, Path]) -> dict[str, Any]:
         "log": {"level": "debug"},
         "coordinator": {**control, "resources": small},
         "webhooks": {**control, "resources": small},
-        "agent": {**agent, "resources": small, "stagingReserve": 0.02},  # the nodes' kubelets keep 1 %
+        "agent": {**agent, "resources": small},
     }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import select
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -31,6 +34,7 @@ SHORT_OF_ROOM = (
     ONE_GROUP
     + "checkpointPolicy = { deadlineSeconds = 60, restoreDeadlineSeconds = 3, retention = { keepLast = 1 } }\n"
 )
+SOON_STALLED = "stallSeconds = 0.5\n" + ONE_GROUP + "checkpointPolicy = { deadlineSeconds = 300 }\n"
 COMMIT = rb"PUT [^ ]*\.manifest"
 ANYTHING = rb"(GET|PUT|POST|HEAD) "
 
@@ -141,6 +145,29 @@ async def test_a_store_that_is_away_while_a_job_returns_costs_time_and_no_work(b
         gate.release()
     back = await witness.running(2)
     assert back.runs[1].restored_from is not None
+    await witness.end()
+
+
+@pytest.mark.parametrize("behind_gate", [SOON_STALLED], indirect=True)
+async def test_a_commit_that_hangs_is_ended_long_before_the_deadline_and_begun_again(
+    behind_gate: Engine, gate: Gate
+) -> None:
+    witness = await Witness.submit(behind_gate)
+    await witness.running()
+    gate.hold(COMMIT)
+    await preempted(witness)
+    await gate.reached.wait()
+    hanging = os.pidfd_open(capture_of(behind_gate))
+    try:
+        async with asyncio.timeout(20):  # a bucket's client gives up after 50 s, the checkpoint after 300 s
+            await asyncio.to_thread(select.select, [hanging], [], [], 25)
+    finally:
+        os.close(hanging)
+    gate.release()
+    back = await witness.running(2)
+    assert back.runs[1].restored_from is not None, back.runs
+    assert witness.rewinds == 0
+    assert "nothing of the snapshot could be read or stored for 2 s" in behind_gate.log.read_text()
     await witness.end()
 
 

@@ -196,6 +196,47 @@ def test_a_restore_that_hangs_is_ended_and_leaves_nothing(site: Site) -> None:
     assert str(site.folder / "data") not in Path("/proc/mounts").read_text()
 
 
+def hanging_criu(site: Site, times: int) -> Path:
+    """Have CRIU stop itself, as a debugger would, the first so many times that runc calls it; returns the count."""
+    bin_folder = site.folder / "opt" / (site.folder / "opt/bin").readlink()
+    criu, count = bin_folder / "../criu/bin/criu", site.folder / "calls"
+    stop = f'case "$*" in *swrk*) echo >>{count}; [ $(wc -l <{count}) -gt {times} ] || kill -STOP $$;; esac'
+    criu.write_text(criu.read_text().replace("\n", f"\n{stop}\n", 1))
+    return count
+
+
+def test_a_criu_that_hangs_once_costs_seconds_and_no_work(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    counted = first.containers["main"].lines
+    site.returns = ReturningPods(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 2.0)
+    count = hanging_criu(site, times=1)
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+    again = second.containers["main"]
+    again.await_lines(3)
+    assert int(again.lines[0]) == int(counted[-1]) + 1
+    assert len(count.read_text().splitlines()) == 3, "runc asks for its version first"
+    numbers = [int(line) for line in (again.upper / "srv/number").read_text().split()]
+    assert numbers == list(range(1, len(numbers) + 1)), "the files were laid anew"
+
+
+def test_a_criu_that_hangs_again_is_ended_long_before_the_kubelet_gives_up(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    site.returns = ReturningPods(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 1.0)
+    count = hanging_criu(site, times=9)
+    pod = site.replacement("pod-2", "main")
+    error = site.bring_back(pod, images, "main")
+    assert "CRIU made no progress for 1 s" in str(error)
+    pod.containers["main"].join()
+    assert pod.containers["main"].lines == ["cold"]
+    assert len(count.read_text().splitlines()) == 2
+    assert str(site.folder / "data") not in Path("/proc/mounts").read_text()
+
+
 def test_a_failure_of_our_own_program_is_not_said_to_be_crius(site: Site) -> None:
     first = site.node.pod("pod-1")
     first.run("main", COUNTER).await_lines(3)

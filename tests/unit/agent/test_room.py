@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.agent.returns import Returns
-from cedana_sched.agent.room import NoRoomError, Room, needed_bytes
+from cedana_sched.agent.room import NoRoomError, Reserve, Room, needed_bytes
 from cedana_sched.model import orders
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest
@@ -49,7 +49,7 @@ def test_holes_need_nothing_and_volumes_lie_there_twice(manifest: Manifest) -> N
 @pytest.mark.parametrize(("spare", "fits"), [(0, True), (-BLOCK, False)])
 def test_the_reserve_stays_free(manifest: Manifest, tmp_path: Path, spare: int, fits: bool) -> None:
     reserve = int(100_000 * BLOCK * 0.25)
-    room = Room(tmp_path / "not/there/yet", 0.25, lambda _: disk(NEEDED + reserve + spare))
+    room = Room(tmp_path / "not/there/yet", lambda: Reserve(0.25), lambda _: disk(NEEDED + reserve + spare))
     if fits:
         with room.taken(manifest):
             return
@@ -60,7 +60,7 @@ def test_the_reserve_stays_free(manifest: Manifest, tmp_path: Path, spare: int, 
 
 def test_several_at_once_do_not_fill_it_together(manifest: Manifest, tmp_path: Path) -> None:
     free = NEEDED + BLOCK
-    room = Room(tmp_path, 0.0, lambda _: disk(free))
+    room = Room(tmp_path, Reserve, lambda _: disk(free))
     with room.taken(manifest) as taking:
         with pytest.raises(NoRoomError, match="that are being staged"), room.taken(manifest):
             raise AssertionError("it was let in")
@@ -72,7 +72,7 @@ def test_several_at_once_do_not_fill_it_together(manifest: Manifest, tmp_path: P
 
 
 def test_inodes_run_out_too(manifest: Manifest, tmp_path: Path) -> None:
-    room = Room(tmp_path, 0.16, lambda _: disk(1 << 40, free_inodes=61))
+    room = Room(tmp_path, lambda: Reserve(0.16, inode_share=0.06), lambda _: disk(1 << 40, free_inodes=61))
     with pytest.raises(NoRoomError, match=r"needs 2 files .* and 1 inodes"), room.taken(manifest):
         raise AssertionError("it was let in")
 
@@ -80,7 +80,7 @@ def test_inodes_run_out_too(manifest: Manifest, tmp_path: Path) -> None:
 async def test_a_full_node_says_so_and_keeps_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.commit()
-    bench.staging._room = Room(tmp_path, 0.5, lambda _: disk(BLOCK))
+    bench.staging._room = Room(tmp_path, lambda: Reserve(0.5), lambda _: disk(BLOCK))
     returns = Returns(bench.runtime, bench.store, bench.staging, bench.threads)
     failed = await returns.stage(STAGE)
     assert isinstance(failed, orders.StageFailed)

@@ -14,6 +14,7 @@ from tests.unit.local.job_builders import MACHINE, configuration
 
 BIO = '[[groups]]\nname = "bio"\nnominalQuota = {cpu = 2, memory = "4Gi"}\n'
 FULL = """
+stallSeconds = 45
 [capacity]
 cpu = 8
 memory = "16Gi"
@@ -45,7 +46,7 @@ def test_every_word_of_the_file_reaches_the_scheduler() -> None:
         PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY,
     )
     assert read.cohort.share_strategies == (ShareStrategy.LESS_THAN_INITIAL_SHARE,)
-    assert read.capacity.resources == Resources(8000, 16 << 30)
+    assert (read.capacity.resources, read.stall_seconds) == (Resources(8000, 16 << 30), 45)
     assert (read.groups[0].namespace, read.groups[0].checkpoint_policy.deadline_seconds) == ("biology", 60)
 
 
@@ -67,6 +68,7 @@ def test_without_a_file_one_group_has_the_machine() -> None:
 
 
 REFUSED = {
+    "a watch that never waits": ("stallSeconds = 0\n" + BIO, "stallSeconds", "greater than or equal to 0.1"),
     "a word that Kueue does not have": (BIO + "colour = 1", "groups.0", "remove it"),
     "a negative quota": (BIO.replace("cpu = 2", "cpu = -2"), "groups.0.nominalQuota.cpu", "number of cores"),
     "a quota in no unit": (BIO.replace("4Gi", "4Gx"), "groups.0.nominalQuota.memory", "optional unit"),

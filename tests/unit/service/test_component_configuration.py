@@ -58,6 +58,22 @@ def test_an_agent_needs_a_store_and_its_node(tmp_path: Path, monkeypatch: pytest
         AgentConfiguration.node_name()
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("stallSeconds", 0), ("stallSeconds", 4000), ("stallSeconds", "long"), ("stagingReserve", 1), ("cacheBytes", -1)],
+)
+def test_an_agents_wrong_bound_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE, field: value}))
+    assert caught.value.field == field
+
+
+def test_an_agents_bounds_are_taken(tmp_path: Path) -> None:
+    content = {"namespace": "n", "storage": STORAGE, "stallSeconds": 45, "stagingReserve": None}
+    configuration = load(AgentConfiguration, written(tmp_path, content))
+    assert (configuration.stall_seconds, configuration.staging_reserve) == (45, None)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CEDANA_SCHED_CONFIGURATION", raising=False)
     with pytest.raises(UsageError, match="names no file"):

@@ -40,6 +40,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime import plan as plans
 from cedana_sched.runtime.kernel import detach_below
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result
+from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot.explain import explain_lines
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -80,6 +81,7 @@ class ReturningPods:
         data: our folder on the host's disk, likewise; logs lie below it, and which beginnings were served.
         toolchain: decodes images.
         pods: what the agent's watches know.
+        stall_seconds: how long CRIU may go without a sign of life.
         restore_seconds: how long one container may take; less than the kubelet's `runtimeRequestTimeout`.
     """
 
@@ -90,8 +92,10 @@ class ReturningPods:
         data: Path,
         toolchain: Toolchain,
         pods: PodsOfNode,
+        stall_seconds: float = STALL_SECONDS,
         restore_seconds: float = RESTORE_SECONDS,
     ) -> None:
+        self._stall_seconds = stall_seconds
         self._places = places
         self._state = state
         self._logs = data / _LOGS
@@ -222,6 +226,7 @@ class ReturningPods:
                 criu=ready.criu,
                 locks=ready.locks,
                 seconds=self._restore_seconds,
+                stall_seconds=self._stall_seconds,
             )
         done = (entry.name for entry in pod.spec.init_containers if entry.name not in {*names, RESTORE_CONTAINER})
         fails = self._pods.on_restore_failure(workload) is OnRestoreFailure.FAIL

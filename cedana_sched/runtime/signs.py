@@ -1,0 +1,86 @@
+"""Signs of life of a CRIU at work: whether it, or a process that it makes or takes, has done anything of late.
+
+A sign is any of: a line in CRIU's log that was not there a moment ago (CRIU repeats itself where it tries again), a
+core that is kept busy, much that is read or written, a process that changes its state. Standard library only: the
+handler runs on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+STALL_SECONDS = 30.0
+"""So long CRIU may go without a sign of life, whatever the policy allows the whole."""
+LOOKS = 10
+"""How often in that time somebody looks: nothing announces most of the signs."""
+
+_BUSY = 0.2  # of a core: a loop that waits and tries again uses less
+_MUCH_BYTES = 1 << 20  # such a loop reads a few files
+_LINES_KNOWN = 1000
+_STAMP = re.compile(rb"^\(\d+\.\d+\)\s*")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Signs:
+    """Of one CRIU, whose states mean nothing: it sleeps and wakes where it waits."""
+
+    def __init__(self, leader: int, log: str, processes: Callable[[], Collection[int]]) -> None:
+        """`leader` is CRIU, or who has started it."""
+        self._leader = leader
+        self._log = log
+        self._processes = processes
+        self._lines: deque[bytes] = deque(maxlen=_LINES_KNOWN)
+        self._read = 0
+        self._states: dict[int, str] = {}
+        self._ticks: dict[int, int] = {}
+        self._moved: dict[int, int] = {}
+        self._looked = time.monotonic()
+
+    def look(self) -> bool:
+        """Whether there was one since the last look."""
+        now = time.monotonic()
+        seconds, self._looked = now - self._looked, now
+        signs = (self._has_said_something(), self._has_worked(seconds), self._has_moved_bytes())
+        return any(signs)
+
+    def _has_said_something(self) -> bool:
+        try:
+            with open(self._log, "rb") as log:
+                log.seek(self._read)
+                said = log.read()
+        except FileNotFoundError:
+            return False
+        self._read += len(said)
+        lines = {_STAMP.sub(b"", line) for line in said.splitlines()}
+        new = lines.difference(self._lines)
+        self._lines.extend(new)
+        return bool(new)
+
+    def _has_worked(self, seconds: float) -> bool:
+        states, ticks = {}, {}
+        for pid in {self._leader, *self._processes()}:
+            with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                name, _, rest = file.read().rpartition(")")
+                fields = rest.split()
+                ticks[pid] = sum(map(int, fields[11:15]))  # its own and its children's, user and system
+                if pid != self._leader and not name.endswith("(criu"):
+                    states[pid] = fields[0]
+        used = sum(spent - self._ticks.get(pid, spent) for pid, spent in ticks.items())
+        has_changed = states != self._states
+        self._ticks, self._states = ticks, states
+        return has_changed or used > _BUSY * seconds * _TICKS
+
+    def _has_moved_bytes(self) -> bool:
+        """Memory that is restored from slow storage keeps no core busy, and is no line in the log."""
+        moved = {}
+        for pid in {self._leader, *self._processes()}:
+            with suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:  # it may have ended
+                moved[pid] = sum(int(line.split()[1]) for line in file.read().splitlines()[:2])  # rchar, wchar
+        since = sum(count - self._moved.get(pid, count) for pid, count in moved.items())
+        self._moved = moved
+        return since > _MUCH_BYTES
