@@ -100,7 +100,11 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         await_orphans(toolchain, request)  # of an earlier capture
     storage = StorageConfig.load(request.store)
     store = SnapshotStore.open(
-        storage, compression=request.compression, cache_directory=cache, cache_bytes=request.cache_bytes
+        storage,
+        compression=request.compression,
+        cache_directory=cache,
+        cache_bytes=request.cache_bytes,
+        notes=Path(request.store_notes) if request.store_notes else None,
     )
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
         return _committed(committed)

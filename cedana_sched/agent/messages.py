@@ -41,6 +41,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     """As of `Dump`."""
     stall_seconds: float = STALL_SECONDS
     """How long it may go without a sign of life; see `watching`."""
+    store_notes: str | None = None
+    """Where it is noted that a store was seen; see `store.mark`."""
 
     def criu_directory(self, container: str) -> Path:
         """CRIU's own folder for the dump of one container."""

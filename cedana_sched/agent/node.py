@@ -36,6 +36,7 @@ from cedana_sched.snapshot.preflight import find_obstacles
 from cedana_sched.snapshot.tcp_table import remote_addresses
 from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.mark import NOTES
 from cedana_sched.store.node_cache import CACHE_BYTES
 from cedana_sched.store.snapshots import SnapshotStore
 
@@ -82,7 +83,10 @@ class NodeAgent:
         self._toolchain = toolchain
         self._runtime = runtime
         self._storage = storage
-        self._store = SnapshotStore.open(storage, cache_directory=cache_directory, cache_bytes=cache_bytes)
+        self._notes = state_directory / NOTES
+        self._store = SnapshotStore.open(
+            storage, cache_directory=cache_directory, cache_bytes=cache_bytes, notes=self._notes
+        )
         self._cache_directory = cache_directory
         self._cache_bytes = cache_bytes
         self._work = state_directory / "captures"
@@ -269,6 +273,7 @@ class NodeAgent:
             launcher=self._launcher,
             lineage=lineage_of(order.lineage, running),
             stall_seconds=self._stall_seconds,
+            store_notes=str(self._notes),
         )
 
     async def _abort(self, order: orders.Abort) -> orders.Outcome:

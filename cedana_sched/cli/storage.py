@@ -115,12 +115,14 @@ def open_store(place: Place, session: Session) -> SnapshotStore:
         StoreError: it cannot be used.
     """
     from cedana_sched.cli.logging import log_to_stderr
+    from cedana_sched.store.mark import NOTES
     from cedana_sched.store.snapshots import SnapshotStore
 
     log_to_stderr()
     if place.uri is None:
         place = _of_engine(place, session) or replace(place, uri=_of_directory(session))
-    return SnapshotStore.open(place.configuration())
+    notes = session.state_directory / NOTES
+    return SnapshotStore.open(place.configuration(), notes=notes if notes.exists() else None)
 
 
 def _of_engine(place: Place, session: Session) -> Place | None:

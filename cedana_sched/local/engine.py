@@ -44,6 +44,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import CheckpointStep, Record, Restore
 from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir, ensure_toolchain
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.mark import NOTES
 from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger(__name__)
@@ -102,7 +103,7 @@ async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator
     state = options.state_directory
     socket_path(state)
     configuration = read_configuration(options.config)
-    await asyncio.to_thread(_require_store, options.store)
+    await asyncio.to_thread(_require_store, options.store, state / NOTES)
     async with SqliteJournal.open(state) as journal, asyncio.TaskGroup() as tasks:
         engine = _Engine(options, configuration, journal, toolchain, tasks)
         async with engine.running() as socket:
@@ -116,9 +117,9 @@ def read_configuration(path: Path | None) -> Configuration:
     return Configuration.read(path, machine) if path else Configuration.single_group(machine)
 
 
-def _require_store(storage: StorageConfig) -> None:
+def _require_store(storage: StorageConfig, notes: Path) -> None:
     """Refuse to start on a store that a person must put right first; one that is only away may come back."""
-    SnapshotStore.open(storage)
+    SnapshotStore.open(storage, notes=notes)
 
 
 class _Engine:

@@ -1,5 +1,6 @@
 """Where everything lies below the store's root. A namespace is a folder, and no key is shared between two.
 
+cedana-sched-store                                                  in folders: that this is one, and its name
 v1/<namespace>/packs/<writer>-<number>                              chunks, one behind the other
                snapshots/<id>/<index>/<container>/<generation>.manifest            the commit
                                                   <generation>.<writer>.manifest   without conditional create

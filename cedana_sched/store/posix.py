@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
+from cedana_sched.store.mark import Mark
 
 _PARTIAL = ".partial-"
 _UNIQUE = 12
@@ -72,13 +73,20 @@ class PosixSink:
 
 
 class PosixBackend:
-    """See `Backend`. The root is created if only its last part is missing."""
+    """See `Backend`. The root is created if only its last part is missing, and no store was ever seen there.
 
-    def __init__(self, root: Path) -> None:
+    A store that is away is an error of every call that would find something missing, or write; see `mark`.
+    """
+
+    def __init__(self, root: Path, notes: Path | None = None) -> None:
         self.root = root
         self._folders: set[Path] = set()
+        self._mark = Mark(root, notes)
+        if self._mark.was_seen:
+            return
         try:
             root.mkdir(exist_ok=True, mode=0o700)
+            self._mark.require()
         except FileNotFoundError as error:
             remedy = f"create {root.parent}, or mount the file system that holds it"
             raise StoreDeniedError(f"{root.parent} does not exist", remedy=remedy) from error
@@ -137,6 +145,7 @@ class PosixBackend:
         try:
             return self.path_of(key).read_bytes()
         except OSError as error:
+            self._require_for(error)
             raise explain(error, f"read {key}", self.root) from error
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
@@ -147,6 +156,7 @@ class PosixBackend:
             finally:
                 os.close(descriptor)
         except OSError as error:
+            self._require_for(error)
             raise explain(error, f"read {key}", self.root) from error
 
     def list(self, prefix: str) -> Iterator[Entry]:
@@ -160,6 +170,7 @@ class PosixBackend:
         try:
             return tuple(sorted(one.name for one in self.path_of(prefix).iterdir() if one.is_dir()))
         except FileNotFoundError:
+            self._mark.require()
             return ()
         except OSError as error:
             raise explain(error, "list", self.root) from error
@@ -168,6 +179,7 @@ class PosixBackend:
         try:
             status = self.path_of(key).stat()
         except FileNotFoundError:
+            self._mark.require()
             return None
         except OSError as error:
             raise explain(error, f"look at {key}", self.root) from error
@@ -202,6 +214,7 @@ class PosixBackend:
 
     def _walk(self, prefix: str) -> Iterator[Path]:
         def fail(error: OSError) -> None:
+            self._require_for(error)
             if not isinstance(error, FileNotFoundError):
                 raise explain(error, "list", self.root) from error
 
@@ -226,6 +239,7 @@ class PosixBackend:
     def _make_folder(self, folder: Path) -> None:
         if folder in self._folders:
             return
+        self._mark.require(writing=True)
         missing, above = [], folder
         while above != self.root and not above.is_dir():
             missing.append(above)
@@ -234,6 +248,11 @@ class PosixBackend:
             one.mkdir(exist_ok=True, mode=0o700)
             flush_folder(one.parent)
         self._folders.add(folder)
+
+    def _require_for(self, error: OSError) -> None:
+        """What is missing is missing only in a store that is there."""
+        if isinstance(error, FileNotFoundError):
+            self._mark.require()
 
 
 def flush_folder(folder: Path) -> None:

@@ -68,6 +68,7 @@ class SnapshotStore:
         cache_directory: Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         pack_bytes: int = TARGET_BYTES,
+        notes: Path | None = None,
     ) -> SnapshotStore:
         """The store at a place. A bucket is not asked anything yet; a folder is created if only it is missing.
 
@@ -76,13 +77,14 @@ class SnapshotStore:
             compression: how the snapshots written through this object are compressed.
             cache_directory: a folder of this node for what speeds up the next generation; None keeps nothing.
             cache_bytes: the most that folder may hold; what was used longest ago goes first.
+            notes: a folder of this node where it is noted that a store was seen; see `mark`.
             pack_bytes: size at which a pack is closed; the smallest that S3 stores are happy with is some MiB.
 
         Raises:
             StoreDeniedError: the folder cannot be used.
         """
         return cls(
-            open_backend(config),
+            open_backend(config, notes),
             compression=Compression(compression),
             cache_directory=cache_directory,
             cache_bytes=cache_bytes,
@@ -269,9 +271,9 @@ class SnapshotStore:
         return check_store(self._backend)
 
 
-def open_backend(config: StorageConfig) -> Backend:
+def open_backend(config: StorageConfig, notes: Path | None = None) -> Backend:
     """The place that a configuration names."""
     if config.path is not None:
-        return PosixBackend(config.path)
+        return PosixBackend(config.path, notes)
     assert config.s3 is not None  # noqa: S101 - StorageConfig allows nothing else
     return S3Backend(config.s3)

@@ -1,0 +1,107 @@
+"""The mark of a folder that holds a store: where what is mounted there is away, an empty folder is in its place.
+
+The file `cedana-sched-store` is created with the first thing that is written, and its content is the store's own name.
+Whoever has seen it once, in this process or by a note that outlives it, takes a folder without it for a store that is
+away, which may come back, and never for an empty one: nothing is found missing there, and nothing is written to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from hashlib import blake2b
+from pathlib import Path
+
+import structlog
+
+from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.store import layout
+
+NAME = "cedana-sched-store"
+NOTES = "stores"
+"""Below a state directory: the notes of who lives there."""
+
+log = structlog.get_logger(__name__)
+
+
+class Mark:
+    """Of one folder. Any thread may ask.
+
+    Args:
+        root: the folder.
+        notes: a folder of this machine's own for notes of the stores that were seen; None keeps none.
+    """
+
+    def __init__(self, root: Path, notes: Path | None) -> None:
+        self._root = root
+        name = blake2b(os.fsencode(root.absolute()), digest_size=16).hexdigest()
+        self._note = notes / name if notes is not None else None
+        self._seen: str | None = None
+        with contextlib.suppress(OSError):
+            self._seen = self._note.read_text().partition("\n")[0] if self._note is not None else None
+
+    @property
+    def was_seen(self) -> bool:
+        return self._seen is not None
+
+    def require(self, *, writing: bool = False) -> None:
+        """Called where something is missing, and before anything is written into a folder for the first time.
+
+        Raises:
+            StoreUnavailableError: the store is away.
+            OSError: the mark cannot be made.
+        """
+        try:
+            name = (self._root / NAME).read_text().strip()
+        except FileNotFoundError:
+            self._require_unmarked(writing=writing)
+        except (PermissionError, NotADirectoryError):
+            return  # what is asked of the folder says it better
+        except OSError as error:
+            raise self._away(error.strerror or str(error)) from error
+        else:
+            self._remember(name)
+
+    def _require_unmarked(self, *, writing: bool) -> None:
+        is_older = (self._root / layout.ROOT).is_dir()  # of a version that made no marks
+        if self.was_seen and not is_older:
+            raise self._away("the folder is there, and the store that was in it is not")
+        if writing:
+            self._create()
+        elif is_older:
+            with contextlib.suppress(OSError):  # whoever only reads leaves it to others
+                self._create()
+
+    def _create(self) -> None:
+        name = secrets.token_hex(16)
+        partial = self._root / f"{NAME}.{name}"
+        try:
+            with partial.open("x", encoding="ascii") as file:
+                file.write(f"{name}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):  # another one was first: theirs counts
+                os.link(partial, self._root / NAME)
+        finally:
+            partial.unlink(missing_ok=True)
+        self._remember((self._root / NAME).read_text().strip())
+
+    def _remember(self, name: str) -> None:
+        if self._seen == name:
+            return
+        if self._seen is not None:
+            log.warning("another store is in the folder now", folder=str(self._root))
+        self._seen = name
+        if self._note is not None:
+            try:
+                self._note.parent.mkdir(parents=True, exist_ok=True)
+                self._note.write_text(f"{name}\n{self._root}\n")
+            except OSError as error:  # this process knows it all the same
+                log.warning("store not noted", folder=str(self._root), why=str(error))
+
+    def _away(self, why: str) -> StoreUnavailableError:
+        anew = f"; to begin an empty store there, remove {self._note}" if self._note is not None else ""
+        return StoreUnavailableError(
+            f"the store at {self._root} is not mounted: {why}", remedy=f"mount it, or bring its server up{anew}"
+        )
