@@ -89,10 +89,13 @@ class AgentConfiguration(ComponentConfiguration):
     dumps: DumpsConfiguration = DumpsConfiguration()
     stall_seconds: StallSeconds = STALL_SECONDS
     """A dump or restore that gives no sign of life for so long is ended, and tried again."""
-    hold_port: Port = 10352
-    """Where preStop hooks ask, on the loopback address only."""
     operations_port: Port = 10351
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
+
+    @property
+    def hold_socket(self) -> Path:
+        """Where the keeper of this node's holds asks."""
+        return self.state / "holds" / "agent.sock"
 
     @staticmethod
     def node_name() -> str:

@@ -1,9 +1,8 @@
 """The end of an agent that another one replaces: what it has begun, it finishes first.
 
 A DaemonSet's rollout ends one agent before it starts the next on that node. Ended in a dump it would have to thaw the
-workload, and ended in a preStop call it would let the kubelet end a pod whose snapshot is not safe: the kubelet takes a
-broken call for the hook's end. So after SIGTERM it serves on until nothing of the kind is under way. The pod's
-termination grace period bounds that; returns need no waiting, whoever comes next goes on with them.
+workload, so after SIGTERM it serves on until nothing of the kind is under way. The pod's termination grace period bounds
+that; returns and holds need no waiting, whoever comes next goes on with them.
 """
 
 from __future__ import annotations

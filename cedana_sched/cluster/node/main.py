@@ -117,8 +117,8 @@ class _Agent:
             self._pods.with_token, self._runtime.ending, self._pods.released, answered=self._container_ends
         )
         self._own_grace = OwnGrace(self._pods.released, self._pods.is_deleted, self._runtime)
-        self.busy: tuple[Busy, ...] = (self._feed, self._pre_stop)
-        self._hold_port = configuration.hold_port
+        self.busy: tuple[Busy, ...] = (self._feed,)
+        self._hold_socket = configuration.hold_socket
         self._deletions: asyncio.TaskGroup | None = None
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -136,7 +136,7 @@ class _Agent:
             await self._forget()
             group.create_task(show_life(self._places), name="signs of life")
             group.create_task(self._beginnings.run(), name="new beginnings")
-            await stack.enter_async_context(self._pre_stop.serve(self._hold_port))
+            await stack.enter_async_context(self._pre_stop.serve(self._hold_socket))
             log.info("agent serves", pods=len(self._pods.mirror))
             ready()
             await asyncio.Event().wait()

@@ -1,8 +1,9 @@
 """Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is safe.
 
-The call is `GET /v1/hold/TOKEN/CONTAINER` on the node's loopback address. The token is the pod's own, written by
-the webhook, so that nobody on the node who does not know it can ask for another pod. The kubelet waits for the answer
-as long as the pod's grace period lasts, and ends its containers when it has come.
+The call is `GET /v1/hold/TOKEN/CONTAINER`. The token is the pod's own, written by the webhook, so that nobody on the
+node who does not know it can ask for another pod. The kubelet waits for the answer as long as the pod's grace period
+lasts, and ends its containers when it has come. It asks the keeper of the node's holds (`cluster/holds`), which asks
+us, and our successor where we end before the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -48,23 +50,13 @@ class PreStopServer:
         self._answered = answered
         self._released = released
         self._longest_seconds = longest_seconds
-        self._held: list[str] = []
-        self._changed: list[Callable[[], None]] = []
-
-    def busy_with(self) -> list[str]:
-        """See `draining.Busy`: a call that breaks is no hold any more."""
-        return [f"hold of {name}" for name in self._held]
-
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """See `draining.Busy`."""
-        self._changed.append(changed)
 
     @asynccontextmanager
-    async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
-        """Answer as long as the block lasts; the port that it listens on is given.
+    async def serve(self, socket: Path) -> AsyncIterator[None]:
+        """Answer as long as the block lasts, in the place of whoever listened there before.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the socket cannot be made.
         """
         application = web.Application()
         application.router.add_get("/v1/hold/{token}", self._hold)  # of pods that an older release has made ready
@@ -72,9 +64,9 @@ class PreStopServer:
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, address, port)
-            await site.start()
-            yield runner.addresses[0][1]
+            socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            await web.UnixSite(runner, str(socket)).start()
+            yield
         finally:
             await runner.cleanup()
 
@@ -85,18 +77,11 @@ class PreStopServer:
         uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
         container = request.match_info.get("container", "")
         log.info("kubelet ends a container", pod=name, container=container)
-        self._held.append(name)
         try:
             return await self._released_answer(uid, name)
         finally:
             if container:
                 self._answered(pod, container)
-            self._held.remove(name)
-            asyncio.get_running_loop().call_soon(self._tell_changed)  # the answer goes out first
-
-    def _tell_changed(self) -> None:
-        for changed in self._changed:
-            changed()
 
     async def _released_answer(self, uid: str, name: str) -> web.Response:
         try:

@@ -20,7 +20,9 @@ LARGE: Final = 150
 """Mebibytes in each pod with which tests are faster than the dump."""
 _ENOUGH = "/tmp/enough"
 _COUNT = f"""
-import itertools, os, time
+import itertools, os, signal, time
+if {{mortal}}:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
 load = [os.urandom(1 << 20) for _ in range({{mebibytes}})]
 for number in {{numbers}}:
     print(number, flush=True)
@@ -39,12 +41,13 @@ for number in {numbers}:
 Completed = Callable[[Namespace, str], Awaitable[Object]]
 
 
-def counting(*, mebibytes: int = 0, counts: int | None = COUNTS) -> tuple[str, ...]:
+def counting(*, mebibytes: int = 0, counts: int | None = COUNTS, mortal: bool = False) -> tuple[str, ...]:
     """A command that counts aloud, ten a second, with so much memory that no store can compress or has seen before.
 
-    Without `counts` it goes on until it is told that it is `enough`.
+    Without `counts` it goes on until it is told that it is `enough`. One that is `mortal` ends at SIGTERM, which the
+    kernel keeps from the first process of a container that does not ask for it.
     """
-    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=_numbers(counts))
+    return "python3", "-c", _COUNT.format(mebibytes=mebibytes, numbers=_numbers(counts), mortal=mortal)
 
 
 def counting_under_a_name(counts: int | None = None) -> tuple[str, ...]:

@@ -28,7 +28,9 @@ from tests.e2e.product.s3_server import S3Server
 KEYS = "s3-keys"
 HELM = "helm"
 """As which Helm applies; it refuses to change what is somebody else's."""
-COORDINATOR, WEBHOOKS, AGENT = (f"{RELEASE}-{component}" for component in ("coordinator", "webhooks", "agent"))
+COORDINATOR, WEBHOOKS, AGENT, HOLDS = (
+    f"{RELEASE}-{component}" for component in ("coordinator", "webhooks", "agent", "holds")
+)
 
 
 @dataclass
@@ -62,7 +64,10 @@ class Product:
         await self._release(changes).install(self.cluster, self.api, self.binaries)
         await together(
             wait_available(self.cluster, self.api, self.namespace, [COORDINATOR, WEBHOOKS], within=180),
-            wait_for(self.api, "apps/v1", "DaemonSet", AGENT, is_on_every_node, namespace=self.namespace, within=180),
+            *(
+                wait_for(self.api, "apps/v1", "DaemonSet", name, is_on_every_node, namespace=self.namespace, within=180)
+                for name in (AGENT, HOLDS)
+            ),
         )
         self._changes = changes
 
@@ -118,7 +123,7 @@ def values(s3: S3Server, images: Mapping[str, Path]) -> dict[str, Any]:
         "log": {"level": "debug"},
         "coordinator": {**control, "resources": small},
         "webhooks": {**control, "resources": small},
-        "agent": {**agent, "resources": small},
+        "agent": {**agent, "resources": small, "holdResources": small},
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, is_gone, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
-from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, is_on_every_node
+from tests.e2e.product.installation import AGENT, COORDINATOR, HOLDS, WEBHOOKS, is_on_every_node
 from tests.e2e.product.rendering import NAMESPACE
 
 ALL = ("coordinator", "webhooks", "agent")
@@ -29,6 +31,31 @@ async def delete_all(cluster: Cluster, api: Api, namespace: str, selector: str) 
     del cluster
     for pod in await api.objects("v1", "Pod", namespace, selector=selector):
         await api.delete("v1", "Pod", pod["metadata"]["name"], namespace, grace=0)
+
+
+async def restart_kubelets(cluster: Cluster, api: Api, component: str) -> None:
+    """The kubelets of all nodes are started anew."""
+    del api, component
+    await _restart(cluster, "kubelet")
+
+
+async def restart_containerds(cluster: Cluster, api: Api, component: str) -> None:
+    """containerd is started anew on all nodes."""
+    del api, component
+    await _restart(cluster, "containerd")
+
+
+async def _restart(cluster: Cluster, service: str) -> None:
+    async with asyncio.TaskGroup() as group:
+        for node in cluster.nodes.values():
+            group.create_task(node.restart(service))
+
+
+async def replace_agents(cluster: Cluster, api: Api, component: str) -> None:
+    """A rollout of the DaemonSet begins, as with an agent of another release."""
+    del cluster, component
+    template = {"metadata": {"annotations": {"tests.cluster/rollout": secrets.token_hex(4)}}}
+    await api.patch("apps/v1", "DaemonSet", AGENT, {"spec": {"template": template}}, NAMESPACE)
 
 
 async def signal_all(cluster: Cluster, api: Api, namespace: str, selector: str, signal: str = "SIGKILL") -> None:
@@ -63,7 +90,8 @@ async def whole(api: Api, *, within: float = 120) -> None:
     """Wait until every part is ready again."""
     for name in (COORDINATOR, WEBHOOKS):
         await wait_for(api, "apps/v1", "Deployment", name, _is_ready, namespace=NAMESPACE, within=within)
-    await wait_for(api, "apps/v1", "DaemonSet", AGENT, is_on_every_node, namespace=NAMESPACE, within=within)
+    for name in (AGENT, HOLDS):
+        await wait_for(api, "apps/v1", "DaemonSet", name, is_on_every_node, namespace=NAMESPACE, within=within)
     for component in ALL:
         await wait_for_all(
             api, "v1", "Pod", lambda pods: bool(pods) and all(map(has_condition("Ready"), pods)),

@@ -13,6 +13,7 @@ import yaml
 from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.cluster.configuration import AgentConfiguration
+from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.model.objects import names
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
@@ -72,7 +73,9 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert coordinator.namespace == agent.namespace == webhooks.namespace == NAMESPACE
     assert str(agent.storage) == ("s3://lab/prod" if "s3" in told["storage"] else "/data/snapshots")
     assert (coordinator.storage is None) is (told is FOLDER), "a folder of the nodes is not the coordinator's to see"
-    assert webhooks.agent_port == agent.hold_port
+    holds = HoldsConfiguration.model_validate_json(files["holds.json"])
+    assert webhooks.agent_port == holds.port
+    assert agent.hold_socket == holds.socket
     assert webhooks.excluded_namespaces >= {NAMESPACE, "kube-system", *told.get("excludedNamespaces", ())}
     assert webhooks.restore.image == find_images()["agent"].tag
     assert named(objects, "Service", webhooks.service)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,15 +10,13 @@ from cedana_sched.model.objects.names import API_VERSION, PROTECT
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched_volcano.jobs import HARMLESS
 from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import has_condition, wait_for_all
+from tests.cluster.api.waiting import has_condition
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
-from tests.e2e.product import parts
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
-from tests.e2e.product.installation import WEBHOOKS, Product
+from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at
-from tests.e2e.product.rendering import NAMESPACE
 from tests.e2e.product.volcano_queues import (
     HALF_A_NODE,
     SCHEDULER,
@@ -29,10 +25,10 @@ from tests.e2e.product.volcano_queues import (
     reclaim,
     vcjob,
 )
+from tests.e2e.product.webhooks_away import no_webhooks
 
 pytestmark = pytest.mark.shape("volcano")
 
-OF_WEBHOOKS = "app.kubernetes.io/component=webhooks"
 ASKED = {"CEDANA_CHECKPOINT": "md"}
 PREEMPTED = {"type": "DisruptionTarget", "status": "True"}
 INDEXED = {
@@ -126,25 +122,11 @@ async def test_without_webhooks_the_prestop_saves_them(
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
         await begun(bio, *range(4))
-        async with _no_webhooks(api):
+        async with no_webhooks(api):
             await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
             await completed(namespace, "train")
             assert not _refused(audit, namespace)
             assert len(await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=2)) == 2
-
-
-@asynccontextmanager
-async def _no_webhooks(api: Api) -> AsyncIterator[None]:
-    async def scaled(replicas: int) -> None:
-        await api.patch("apps/v1", "Deployment", WEBHOOKS, {"spec": {"replicas": replicas}}, NAMESPACE)
-
-    await scaled(0)
-    try:
-        await wait_for_all(api, "v1", "Pod", lambda pods: not pods, namespace=NAMESPACE, selector=OF_WEBHOOKS)
-        yield
-    finally:
-        await scaled(2)
-        await parts.whole(api)
 
 
 def _moved(following: Following) -> list[int]:

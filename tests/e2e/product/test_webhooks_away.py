@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.product import parts
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
-from tests.e2e.product.installation import WEBHOOKS, Product
+from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed
-from tests.e2e.product.rendering import NAMESPACE
+from tests.e2e.product.webhooks_away import no_webhooks
 
 _PODS = 4
-_OF_WEBHOOKS = "app.kubernetes.io/component=webhooks"
-
-
-@asynccontextmanager
-async def _no_webhooks(api: Api) -> AsyncIterator[None]:
-    async def scaled(replicas: int) -> None:
-        await api.patch("apps/v1", "Deployment", WEBHOOKS, {"spec": {"replicas": replicas}}, NAMESPACE)
-
-    await scaled(0)
-    try:
-        await wait_for_all(api, "v1", "Pod", lambda pods: not pods, namespace=NAMESPACE, selector=_OF_WEBHOOKS)
-        yield
-    finally:
-        await scaled(2)
-        await parts.whole(api)
 
 
 @pytest.mark.any_shape
@@ -47,7 +28,7 @@ async def test_suspension_that_nobody_held_costs_no_work(
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=_PODS))
         await begun(bio, *range(_PODS))
-        async with _no_webhooks(api):
+        async with no_webhooks(api):
             # it keeps its place until the webhooks are back, without which md would come back cold
             await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", "90", pods=2))
             await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
@@ -64,7 +45,7 @@ async def test_pod_that_is_created_meanwhile_says_so_and_is_saved_all_the_same(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, api: Api
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        async with _no_webhooks(api):
+        async with no_webhooks(api):
             await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=_PODS))
             await begun(bio, *range(_PODS))
             told = {event["reason"] for event in await namespace.events("md")}

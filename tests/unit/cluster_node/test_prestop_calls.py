@@ -1,8 +1,11 @@
-"""The kubelet's preStop calls, over a real connection."""
+"""The preStop calls that the keeper of the holds passes on, over a real connection."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -39,19 +42,22 @@ class Held:
         self.told.append("released")
 
 
-async def _ask(held: Held, *, given: str = POD_TOKEN, longest: float = 30.0) -> tuple[int, str]:
+@asynccontextmanager
+async def _served(server: PreStopServer, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    socket = folder / "holds" / "agent.sock"
+    async with server.serve(socket), aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket))) as session:
+        yield session
+
+
+async def _ask(held: Held, folder: Path, *, given: str = POD_TOKEN, longest: float = 30.0) -> tuple[int, str]:
     server = PreStopServer(held.find, held.deleted, held.released, longest)
-    async with (
-        server.serve(0) as port,
-        aiohttp.ClientSession() as session,
-        session.get(f"http://127.0.0.1:{port}/v1/hold/{given}") as answer,
-    ):
+    async with _served(server, folder) as session, session.get(f"http://agent/v1/hold/{given}") as answer:
         return answer.status, await answer.text()
 
 
-async def test_a_pod_is_held_until_it_is_released() -> None:
+async def test_a_pod_is_held_until_it_is_released(tmp_path: Path) -> None:
     held = Held()
-    asking = asyncio.create_task(_ask(held))
+    asking = asyncio.create_task(_ask(held, tmp_path))
     await held.asked.wait()
     assert not asking.done()
     held.release.set()
@@ -59,28 +65,28 @@ async def test_a_pod_is_held_until_it_is_released() -> None:
     assert held.told == ["u-1", "waits u-1", "released"]
 
 
-async def test_an_unknown_token_is_answered_at_once() -> None:
+async def test_an_unknown_token_is_answered_at_once(tmp_path: Path) -> None:
     held = Held()
-    assert (await _ask(held, given="guessed"))[0] == 404
+    assert (await _ask(held, tmp_path, given="guessed"))[0] == 404
     assert held.told == []
 
 
-async def test_a_hold_has_an_end() -> None:
+async def test_a_hold_has_an_end(tmp_path: Path) -> None:
     held = Held()
-    assert await _ask(held, longest=0.01) == (200, "let go: held too long\n")
+    assert await _ask(held, tmp_path, longest=0.01) == (200, "let go: held too long\n")
 
 
-async def test_a_pod_that_does_not_end_is_the_kubelets() -> None:
+async def test_a_pod_that_does_not_end_is_the_kubelets(tmp_path: Path) -> None:
     held = Held()
     held.error = CedanaSchedError("process 7 does not go")
-    assert await _ask(held) == (500, "process 7 does not go\n")
+    assert await _ask(held, tmp_path) == (500, "process 7 does not go\n")
 
 
-async def test_a_kubelet_that_hangs_up_is_not_waited_for() -> None:
+async def test_a_kubelet_that_hangs_up_is_not_waited_for(tmp_path: Path) -> None:
     held = Held()
     server = PreStopServer(held.find, held.deleted, held.released)
-    async with server.serve(0) as port, aiohttp.ClientSession() as session:
-        asking = asyncio.create_task(session.get(f"http://127.0.0.1:{port}/v1/hold/{POD_TOKEN}"))
+    async with _served(server, tmp_path) as session:
+        asking = asyncio.create_task(session.get(f"http://agent/v1/hold/{POD_TOKEN}"))
         await held.asked.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -88,7 +94,7 @@ async def test_a_kubelet_that_hangs_up_is_not_waited_for() -> None:
     assert "released" not in held.told
 
 
-async def test_each_container_that_the_kubelet_goes_on_to_end_is_named() -> None:
+async def test_each_container_that_the_kubelet_goes_on_to_end_is_named(tmp_path: Path) -> None:
     held = Held()
     held.release.set()
     ended: list[tuple[str, str]] = []
@@ -97,7 +103,7 @@ async def test_each_container_that_the_kubelet_goes_on_to_end_is_named() -> None
         ended.append((pod.metadata.uid, container))
 
     server = PreStopServer(held.find, held.deleted, held.released, answered=answered)
-    async with server.serve(0) as port, aiohttp.ClientSession() as session:
+    async with _served(server, tmp_path) as session:
         for path in (f"{POD_TOKEN}/main", POD_TOKEN, "guessed/main"):
-            await (await session.get(f"http://127.0.0.1:{port}/v1/hold/{path}")).text()
+            await (await session.get(f"http://agent/v1/hold/{path}")).text()
     assert ended == [("u-1", "main")], "an older release gave its pods no name to say"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
+from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.model.errors import UsageError
 from cedana_sched.service.configuration import load
 
@@ -52,7 +53,8 @@ def test_a_wrong_field_is_named(tmp_path: Path, content: dict[str, Any], field: 
 def test_an_agent_needs_a_store_and_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="storage"):
         load(AgentConfiguration, written(tmp_path, {"namespace": "n"}))
-    assert load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE})).hold_port == 10352
+    agent = load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE}))
+    assert agent.hold_socket == HoldsConfiguration(namespace="n").socket
     monkeypatch.delenv("NODE_NAME", raising=False)
     with pytest.raises(UsageError, match="NODE_NAME"):
         AgentConfiguration.node_name()

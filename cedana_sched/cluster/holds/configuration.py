@@ -1,0 +1,23 @@
+"""What the keeper of a node's holds is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from cedana_sched.service.configuration import ComponentConfiguration, Port
+
+
+class HoldsConfiguration(ComponentConfiguration):
+    """`holds.json`."""
+
+    port: Port = 10352
+    """Where preStop hooks ask, on the loopback address only."""
+    socket: Path = Path("/run/cedana-sched/holds/agent.sock")
+    """Where the node's agent answers."""
+    agent_away_seconds: Annotated[float, Field(gt=0, le=3_600)] = 120.0
+    """A pod waits so long for an agent that is not there."""
+    serving: Path = Path("/tmp/serving")  # noqa: S108  # a folder of this container alone
+    """A file that is there once calls are answered: the one of a new release may be asked instead of this one."""

@@ -1,0 +1,97 @@
+"""The kubelet, containerd or the agent of a node ends, or is replaced, in the middle of what it does: no work is lost.
+
+Programs end at SIGTERM here: a pod whose hold breaks loses its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from cedana_sched.model.objects.names import API_VERSION
+from cedana_sched.model.records import CheckpointStep, RestoreStep
+from tests.cluster.api.client import Api
+from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product import parts
+from tests.e2e.product.counting import LARGE, begun, counting, enough
+from tests.e2e.product.following import Following
+from tests.e2e.product.installation import Product
+from tests.e2e.product.phases import PHASES, all_at, reached
+from tests.e2e.product.queues import groups, indexed_job
+from tests.e2e.product.reclaiming import reclaim
+from tests.e2e.product.webhooks_away import no_webhooks
+
+pytestmark = pytest.mark.any_shape
+
+_PODS = 4
+_HAPPENS: dict[str, parts.Kill] = {
+    "kubelet": parts.restart_kubelets,
+    "containerd": parts.restart_containerds,
+    "agent killed": parts.kill_processes,
+    "agent replaced": parts.replace_agents,
+}
+_ALWAYS: set[tuple[str, str]] = set()
+"""The most telling ones; the others are exhaustive."""
+
+
+def _cases(*phases: str) -> Iterator[ParameterSet]:
+    for phase, happens in itertools.product(phases, _HAPPENS):
+        marks = () if (happens, phase) in _ALWAYS else pytest.mark.exhaustive
+        yield pytest.param(_HAPPENS[happens], phase, marks=marks, id=f"{happens}-{phase}")
+
+
+@pytest.mark.parametrize(("happens", "phase"), list(_cases("freezing", "dumping", "released", "staging", "restoring")))
+async def test_preempted_pods_lose_nothing(
+    happens: parts.Kill, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,
+    cluster: Cluster, api: Api,
+) -> None:  # fmt: skip
+    await parts.renew(api)
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await _begin(namespace, toolbox, bio)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reclaim(namespace, toolbox), name="ml")
+            await reached(namespace, *PHASES[phase])
+            await happens(cluster, api, "agent")
+
+        await _nothing_is_lost(namespace, bio)
+    await parts.whole(api)
+
+
+@pytest.mark.parametrize(("happens", "phase"), list(_cases("freezing", "dumping")))
+async def test_deleted_pods_that_are_held_lose_nothing(
+    happens: parts.Kill, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,
+    cluster: Cluster, api: Api,
+) -> None:  # fmt: skip
+    """Nobody holds the eviction, so that the kubelet ends the pods: it waits for their preStop calls."""
+    await parts.renew(api)
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await _begin(namespace, toolbox, bio)
+        async with no_webhooks(api), Following.of(namespace, "train") as ml:
+            # it keeps its place until the webhooks are back, without which md would come back cold
+            train = counting(counts=None)
+            await namespace.apply(indexed_job("train", "ml", toolbox, *train, pods=2))
+            await reached(namespace, *PHASES[phase])
+            await happens(cluster, api, "agent")
+            await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
+            await begun(ml, 0, 1)
+        await enough(namespace, ml, "train", 2)
+        await _nothing_is_lost(namespace, bio)
+    await parts.whole(api)
+
+
+async def _begin(namespace: Namespace, image: str, bio: Following) -> None:
+    work = counting(mebibytes=LARGE, counts=None, mortal=True)
+    await namespace.apply(indexed_job("md", "bio", image, *work, pods=_PODS))
+    await begun(bio, *range(_PODS), counts=5)
+
+
+async def _nothing_is_lost(namespace: Namespace, bio: Following) -> None:
+    await enough(namespace, bio, "md", _PODS)
+    await all_at(namespace, "Restore", RestoreStep.ENDED, count=_PODS)
+    restores = await namespace.api.objects(API_VERSION, "Restore", namespace.name)
+    assert [one["status"].get("cold", False) for one in restores] == [False] * _PODS

@@ -1,0 +1,143 @@
+"""A preStop call of the kubelet outlives the agent that it was passed to; over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from cedana_sched.cluster.holds.configuration import HoldsConfiguration
+from cedana_sched.cluster.holds.keeper import Keeper
+from cedana_sched.cluster.holds.main import serve
+from cedana_sched.cluster.node.prestop import PreStopServer
+from tests.unit.cluster_node.test_prestop_calls import POD_TOKEN, Held
+
+PATH = f"/v1/hold/{POD_TOKEN}/main"
+
+
+class Agents:
+    """Those of one node, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "agent.sock"
+
+    @asynccontextmanager
+    async def one(self, held: Held) -> AsyncIterator[None]:
+        """It breaks what it has not answered at the end, as the kernel does for one that is killed."""
+        async with PreStopServer(held.find, held.deleted, held.released).serve(self.socket):
+            yield
+
+
+class Kubelet:
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self._session = session
+        self._url = f"http://127.0.0.1:{port}{PATH}"
+
+    async def asks(self) -> tuple[int, str]:
+        async with self._session.get(self._url) as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def _kept(agents: Agents, away_seconds: float = 30.0) -> AsyncIterator[Kubelet]:
+    keeper = Keeper(agents.socket, away_seconds)
+    async with keeper, keeper.serve(0) as port, aiohttp.ClientSession() as session:
+        yield Kubelet(session, port)
+
+
+async def test_an_agents_answer_is_the_kubelets(tmp_path: Path) -> None:
+    agents, held = Agents(tmp_path), Held()
+    async with agents.one(held), _kept(agents) as kubelet:
+        asking = asyncio.create_task(kubelet.asks())
+        await held.asked.wait()
+        assert not asking.done()
+        held.release.set()
+        assert await asking == (200, "let go\n")
+
+
+async def test_a_pod_is_held_on_by_the_next_agent(tmp_path: Path) -> None:
+    agents, first, second = Agents(tmp_path), Held(), Held()
+    async with _kept(agents) as kubelet:
+        async with agents.one(first):
+            asking = asyncio.create_task(kubelet.asks())
+            await first.asked.wait()
+        assert not asking.done()
+        async with agents.one(second):
+            await asyncio.wait_for(second.asked.wait(), 10)
+            assert not asking.done()
+            second.release.set()
+            assert await asking == (200, "let go\n")
+    assert "released" not in first.told
+
+
+async def test_a_pod_that_is_deleted_between_two_agents_waits_for_the_next(tmp_path: Path) -> None:
+    agents, held = Agents(tmp_path), Held()
+    async with _kept(agents) as kubelet:
+        asking = asyncio.create_task(kubelet.asks())
+        held.release.set()
+        async with agents.one(held):
+            assert await asyncio.wait_for(asking, 10) == (200, "let go\n")
+
+
+async def test_without_an_agent_the_call_breaks_after_a_while_so_that_the_kubelet_tells(tmp_path: Path) -> None:
+    async with _kept(Agents(tmp_path), away_seconds=0.01) as kubelet:
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await asyncio.wait_for(kubelet.asks(), 10)
+
+
+async def test_a_hold_may_last_longer_than_an_agent_may_be_away(tmp_path: Path) -> None:
+    agents, held = Agents(tmp_path), Held()
+    async with agents.one(held), _kept(agents, away_seconds=0.01) as kubelet:
+        asking = asyncio.create_task(kubelet.asks())
+        await held.asked.wait()
+        await asyncio.sleep(0.1)  # longer than that
+        held.release.set()
+        assert await asking == (200, "let go\n")
+
+
+async def test_a_kubelet_that_hangs_up_is_held_for_no_more(tmp_path: Path) -> None:
+    agents, held = Agents(tmp_path), Held()
+    keeper = Keeper(agents.socket)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(agents.one(held))
+        await stack.enter_async_context(keeper)
+        port = await stack.enter_async_context(keeper.serve(0))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        changed = asyncio.Event()
+        keeper.on_change(changed.set)
+        asking = asyncio.create_task(Kubelet(session, port).asks())
+        await held.asked.wait()
+        assert keeper.busy_with() == ["1 preStop calls"]
+        asking.cancel()
+        await asyncio.wait_for(changed.wait(), 10)
+        assert keeper.busy_with() == []
+
+
+async def test_two_of_them_share_the_port_and_the_first_ends_when_it_holds_nothing(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    agents, held = Agents(tmp_path), Held()
+    told, serving = [asyncio.Event(), asyncio.Event()], tmp_path / "serving"
+    configuration = HoldsConfiguration(
+        namespace="n", port=unused_tcp_port, socket=agents.socket, serving=serving, agent_away_seconds=10
+    )
+    async with agents.one(held), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        keepers = [group.create_task(serve(configuration, one)) for one in told[:1]]
+        while not serving.exists():
+            await asyncio.sleep(0)
+        asking = group.create_task(Kubelet(session, unused_tcp_port).asks())
+        await held.asked.wait()
+        serving.unlink()
+        keepers.append(group.create_task(serve(configuration, told[1])))
+        while not serving.exists():
+            await asyncio.sleep(0)
+        told[0].set()
+        held.release.set()
+        assert await asking == (200, "let go\n")
+        await asyncio.wait_for(keepers[0], 10)
+        assert await Kubelet(session, unused_tcp_port).asks() == (200, "let go\n")
+        told[1].set()
