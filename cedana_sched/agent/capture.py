@@ -6,7 +6,8 @@ A process of its own, because a dump moves gigabytes through Python: it shares n
 its memory is given back whole, and when it is killed the agent only sees a failed capture. The agent starts it
 ahead of time, so that a preemption does not wait for its imports.
 
-It stops the dump when its stdin ends (the agent is gone) or says anything more (the agent wants it to stop).
+It stops the dump when its stdin says anything more, or at SIGTERM (this agent, or the next, wants it to stop). When its
+stdin ends the agent is gone: then it stops as well, unless the request says that it outlives the agent.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         quiet = ended_when_quiet(
             lambda: (writer.progress, writer.steps), lambda: dump.criu_is_at_work, request.stall_seconds, _ending(say)
         )
-        with _cancelled_by_stdin(dump), _telling_progress(say, lambda: writer.progress), quiet:
+        cancelled = _cancelled_from_outside(dump, outlives_agent=request.outlives_agent)
+        with cancelled, _telling_progress(say, lambda: writer.progress), quiet:
             metadata = _metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
     return _committed(manifest.summary)
@@ -149,9 +151,9 @@ def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, 
 
 @contextlib.contextmanager
 def _alone(request: CaptureRequest) -> Iterator[None]:
-    """Wait until an earlier capture of this checkpoint, left behind by an agent that died, has ended."""
+    """Wait until an earlier capture of this checkpoint, which an agent that died had begun, has ended."""
     work = Path(request.work_directory)
-    descriptor = lock(work)
+    descriptor = lock(work, request.workload.freezers)
     try:
         yield
         shutil.rmtree(work)  # a failed dump leaves its log
@@ -160,25 +162,53 @@ def _alone(request: CaptureRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _cancelled_by_stdin(dump: WorkloadDump) -> Iterator[None]:
+def _cancelled_from_outside(dump: WorkloadDump, *, outlives_agent: bool) -> Iterator[None]:
     done = os.eventfd(0, os.EFD_CLOEXEC)
 
     def listen() -> None:
         waiter = select.poll()
-        waiter.register(_STDIN, select.POLLIN)
-        waiter.register(done, select.POLLIN)
-        if done not in dict(waiter.poll()):
-            word = os.read(_STDIN, 64)
-            dump.cancel("the checkpoint was called off" if word else "the agent ended during the dump")
+        for descriptor in (_STDIN, done, terminated):
+            waiter.register(descriptor, select.POLLIN)
+        while done not in (ready := dict(waiter.poll())):
+            word = b"SIGTERM" if terminated in ready else os.read(_STDIN, 64)
+            if word or not outlives_agent:
+                dump.cancel("the checkpoint was called off" if word else "the agent ended during the dump")
+                return
+            waiter.unregister(_STDIN)
+            _say_no_more()
 
-    thread = threading.Thread(target=listen, name="stdin")
-    thread.start()
+    with _terminations() as terminated:
+        thread = threading.Thread(target=listen, name="outside")
+        thread.start()
+        try:
+            yield
+        finally:
+            os.eventfd_write(done, 1)
+            thread.join()
+            os.close(done)
+
+
+@contextlib.contextmanager
+def _terminations() -> Iterator[int]:
+    """A descriptor that becomes readable at SIGTERM, whichever thread gets it."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    waker = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield
+        yield reader
     finally:
-        os.eventfd_write(done, 1)
-        thread.join()
-        os.close(done)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGTERM, before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _say_no_more() -> None:
+    """What libraries print would go where nobody reads any more, and fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    for descriptor in (_STDOUT, _STDERR):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import structlog
+from msgspec.structs import replace
 
 from cedana_sched.agent.messages import (
     CaptureFailed,
@@ -21,7 +22,7 @@ from cedana_sched.agent.messages import (
     decode_report,
     encode,
 )
-from cedana_sched.agent.orphans import await_captures, await_orphans, prune
+from cedana_sched.agent.orphans import await_captures, await_orphans, captures_of, prune, stop_capture
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
@@ -33,12 +34,27 @@ STOP_SECONDS = 5.0
 log = structlog.get_logger()
 
 
-class Captures:
-    """The capture processes of one agent, their files below `work`. An async context manager: leaving it stops all."""
+Shelter = Callable[[int], Awaitable[bool]]
+"""Has the process with this PID, and its descendants, outlive the agent; False: it could not be done."""
 
-    def __init__(self, toolchain: Toolchain, work: Path) -> None:
+
+class Captures:
+    """The capture processes of one agent, their files below `work`.
+
+    An async context manager: leaving it stops all, but for those that outlive the agent.
+
+    Args:
+        toolchain: the agent's.
+        work: a folder per capture, by its checkpoint's uid.
+        shelter: given where the end of the agent would be theirs; what was begun is finished then, and the next agent,
+            which gets the same order, finds it committed.
+    """
+
+    def __init__(self, toolchain: Toolchain, work: Path, shelter: Shelter | None = None) -> None:
         self._toolchain = toolchain
         self._work = work
+        self._shelter = shelter
+        self._sheltered: set[int] = set()
         self._spares: list[Process] = []
         self._running: dict[str, Process] = {}
         self._idle = asyncio.Condition()
@@ -46,7 +62,10 @@ class Captures:
         self._of_before: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._of_before = asyncio.create_task(asyncio.to_thread(await_captures, self._work), name="earlier captures")
+        if self._shelter is None:
+            self._of_before = asyncio.create_task(
+                asyncio.to_thread(await_captures, self._work), name="earlier captures"
+            )
         await self._refill()
         return self
 
@@ -57,17 +76,29 @@ class Captures:
         processes = [*self._running.values(), *self._spares]
         for process in processes:
             _close_stdin(process)  # it stops its dump, thaws the workload, and ends
-        await asyncio.gather(*(_end(process) for process in processes), self.none_of_before())
+        ending = [_end(process) for process in processes if process not in self._outliving()]
+        await asyncio.gather(*ending, self.none_of_before())
+
+    def _outliving(self) -> list[Process]:
+        return [process for process in self._running.values() if process.pid in self._sheltered]
 
     async def none_of_before(self) -> None:
-        """Wait until no capture of an earlier agent works any more: it might thaw what is frozen now."""
+        """Wait until no capture of an earlier agent works any more that was to end with it: it might thaw."""
         if self._of_before is not None:
             await asyncio.shield(self._of_before)
+
+    async def stop_others(self, checkpoint_uid: str, freezers: Iterable[Path]) -> None:
+        """Stop the captures of these cgroups that were begun for another checkpoint, also by an earlier agent."""
+        for directory in await asyncio.to_thread(captures_of, self._work, freezers):
+            if directory.name != checkpoint_uid:
+                log.warning("capture of a checkpoint that is over is stopped", checkpoint=directory.name)
+                await asyncio.to_thread(stop_capture, directory)
 
     async def run(self, request: CaptureRequest) -> AsyncIterator[CaptureReport]:
         """Run one capture to its end; the last report says how it ended, also when its process was killed."""
         process = await self._take_spare()
         self._running[request.checkpoint_uid] = process
+        request = replace(request, outlives_agent=process.pid in self._sheltered)
         finished = False
         try:
             _write(process, encode(request))
@@ -83,9 +114,13 @@ class Captures:
             yield CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
 
     async def stop(self, checkpoint_uid: str) -> None:
-        """Stop a capture if it runs, and return when it has ended."""
-        if process := self._running.get(checkpoint_uid):
-            _write(process, _STOP_WORD)
+        """Stop a capture if it runs, also that of an earlier agent, and return when it has ended."""
+        process = self._running.get(checkpoint_uid)
+        if process:
+            _write(process, _STOP_WORD)  # before an earlier one makes room for it
+        own = process.pid if process else None
+        await asyncio.to_thread(stop_capture, self._work / checkpoint_uid, own)
+        if process:
             await _end(process)
             async with self._idle:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
@@ -94,12 +129,18 @@ class Captures:
         while self._spares:
             if (spare := self._spares.pop(0)).returncode is None:
                 return spare
-        return await _start()
+        return await self._start()
 
     async def _refill(self) -> None:
         """Not before all captures have ended: the imports of the next ones must not slow them down."""
         while len(self._spares) < SPARES and not self._running and not self._closing:
-            self._spares.append(await _start())
+            self._spares.append(await self._start())
+
+    async def _start(self) -> Process:
+        process = await _start()
+        if self._shelter is not None and await self._shelter(process.pid):
+            self._sheltered.add(process.pid)
+        return process
 
     async def _forget(self, request: CaptureRequest, process: Process) -> None:
         _close_stdin(process)
@@ -107,6 +148,7 @@ class Captures:
             await self._clean_up(request)
         async with self._idle:
             del self._running[request.checkpoint_uid]
+            self._sheltered.discard(process.pid)
             self._idle.notify_all()
         await asyncio.to_thread(prune, self._work)
         await self._refill()

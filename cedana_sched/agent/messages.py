@@ -43,6 +43,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     """How long it may go without a sign of life; see `watching`."""
     store_notes: str | None = None
     """Where it is noted that a store was seen; see `store.mark`."""
+    outlives_agent: bool = False
+    """Whether it goes on when the agent ends: the next agent gets the same order, and finds it committed."""
 
     def criu_directory(self, container: str) -> Path:
         """CRIU's own folder for the dump of one container."""

@@ -16,7 +16,7 @@ from typing import Self
 import structlog
 
 from cedana_sched.agent.budget import DumpBudget
-from cedana_sched.agent.captures import Captures
+from cedana_sched.agent.captures import Captures, Shelter
 from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.lineage import lineage_of
@@ -62,6 +62,7 @@ class NodeAgent:
         reserve: Callable[[], Reserve] = Reserve,
         budget: DumpBudget | None = None,
         stall_seconds: float = STALL_SECONDS,
+        shelter: Shelter | None = None,
     ) -> None:
         """An agent that is at home in `state_directory`.
 
@@ -77,6 +78,7 @@ class NodeAgent:
             reserve: what staged snapshots leave free of the disk.
             budget: how much is dumped at once.
             stall_seconds: how long a dump may go without a sign of life.
+            shelter: see `Captures`.
         """
         self._launcher = launcher
         self._stall_seconds = stall_seconds
@@ -97,7 +99,7 @@ class NodeAgent:
         self._returns = Returns(runtime, self._store, staging, self._threads, self._prefetching.begin)
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
-        self._captures = Captures(toolchain, self._work)
+        self._captures = Captures(toolchain, self._work, shelter)
 
     async def __aenter__(self) -> Self:
         await self._captures.__aenter__()
@@ -172,6 +174,8 @@ class NodeAgent:
             return orders.CheckpointFailed(uid, obstacle)
         if not order.in_gang and not await self._has_turn(order):
             return orders.CheckpointFailed(uid, "the checkpoint was called off")
+        running = await self._runtime.running(order.workload)
+        await self._captures.stop_others(uid, running.freezers if running is not None else ())
         running = None
         try:
             running = await self._frozen.freeze(uid, order.workload)

@@ -1,7 +1,8 @@
 """Ends what killed processes leave: the CRIU of a killed capture, the captures of a killed agent.
 
 A CRIU whose stream is broken undoes its dump and exits; a capture whose agent is gone does the same, unless it is past
-the dump and about to commit.
+the dump and about to commit. One that outlives its agent goes on: the next capture of the same checkpoint waits for it,
+and finds its snapshot committed; whoever wants it to stop says so by SIGTERM.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 PATIENCE_SECONDS = 10.0
 LOCK_NAME = "lock"
-"""Below a capture's directory: locked by the capture while it works, and holds its PID."""
+"""Below a capture's directory: locked by the capture while it works. Its PID stands there, then the cgroups."""
 FAILURES_KEPT = 20
 """So many directories of failed captures, with CRIU's log, are kept for whoever looks into them."""
 _MODULE = "cedana_sched.agent.capture"
@@ -37,6 +38,23 @@ def await_captures(work: Path) -> None:
     """
     if work.exists():
         _end([process for path in work.glob(f"*/{LOCK_NAME}") if (process := _holder(path))])
+
+
+def stop_capture(directory: Path, own: int | None = None) -> None:
+    """Stop the capture that works in this directory, unless its PID is `own`; return when it has ended."""
+    process = _holder(directory / LOCK_NAME)
+    if process is None or process.pid == own:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended this moment
+        process.terminate()
+    _end([process])
+
+
+def captures_of(work: Path, freezers: Iterable[Path]) -> list[Path]:
+    """Directories of the captures below `work` that work on any of these cgroups."""
+    wanted = set(map(str, freezers))
+    found = [path for path in work.glob(f"*/{LOCK_NAME}") if _holder(path) is not None]
+    return [path.parent for path in found if wanted & set(_lines(path)[1:])]
 
 
 def prune(work: Path) -> None:
@@ -60,21 +78,44 @@ def _holder(lock: Path) -> psutil.Process | None:
                 pass
             else:
                 return None
-            pid = file.read().strip()
+            pid = file.readline().strip()
         process = psutil.Process(int(pid)) if pid else None
     except (FileNotFoundError, psutil.NoSuchProcess):
         return None
     return process if process is not None and _MODULE in _words(process) else None
 
 
-def lock(directory: Path) -> int:
-    """Wait until no other capture works in `directory`, made if need be; lock it until the descriptor is closed."""
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+def _lines(lock: Path) -> list[str]:
+    try:
+        return lock.read_text().splitlines()
+    except FileNotFoundError:
+        return []  # a capture that succeeds removes its own
+
+
+def lock(directory: Path, freezers: Iterable[Path] = ()) -> int:
+    """Wait until no other capture works in `directory`, made if need be; lock it until the descriptor is closed.
+
+    Who works there, and on which cgroups, stands in the file.
+    """
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # a capture that succeeds removes its own
+            descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, directory / LOCK_NAME):
+                break
+            os.close(descriptor)
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(descriptor, "".join(f"{line}\n" for line in (os.getpid(), *freezers)).encode(), 0)
     return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def await_orphans(toolchain: Toolchain, request: CaptureRequest) -> bool:

@@ -1,9 +1,9 @@
 """Passes the kubelet's preStop calls on to the node's agent, and asks the next agent where one breaks.
 
-The kubelet takes a broken call for the hook's end, and never asks twice (`executePreStopHook`, pkg/kubelet/kuberuntime/
+The kubelet takes a broken call for the hook's end, and never asks twice (`executePreStopHook`, in its
 kuberuntime_container.go): it goes on to SIGTERM, and a pod whose snapshot is not safe loses its work. An agent does
-much, and may be killed or replaced in the middle of it. So it is not the one that the kubelet asks: this is, in a pod of
-its own that does nothing else. An agent finds out anew what is held, and answers for its predecessor.
+much, and may be killed or replaced in the middle of it. So it is not the one that the kubelet asks: this is, in a pod
+of its own that does nothing else. An agent finds out anew what is held, and answers for its predecessor.
 
 Who gets no answer, because no agent comes, breaks the call on purpose: the kubelet tells of that in an Event.
 """

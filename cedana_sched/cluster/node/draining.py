@@ -1,8 +1,8 @@
 """The end of an agent that another one replaces: what it has begun, it finishes first.
 
-A DaemonSet's rollout ends one agent before it starts the next on that node. Ended in a dump it would have to thaw the
-workload, so after SIGTERM it serves on until nothing of the kind is under way. The pod's termination grace period bounds
-that; returns and holds need no waiting, whoever comes next goes on with them.
+A DaemonSet's rollout ends one agent before it starts the next on that node. A workload that is frozen would stay so
+for the time between, so after SIGTERM it serves on until nothing of the kind is under way. The pod's termination grace
+period bounds that; returns and holds need no waiting, whoever comes next goes on with them.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from cedana_sched.cluster.node.returning.beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.life import show_life
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.cluster.node.shelter import shelter
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.retrying import until_answered
@@ -112,6 +113,7 @@ class _Agent:
             reserve=_reserve(configuration),
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
+            shelter=shelter,
         )
         self._pre_stop = PreStopServer(
             self._pods.with_token, self._runtime.ending, self._pods.released, answered=self._container_ends

@@ -40,7 +40,7 @@ async def restart_kubelets(cluster: Cluster, api: Api, component: str) -> None:
 
 
 async def restart_containerds(cluster: Cluster, api: Api, component: str) -> None:
-    """containerd is started anew on all nodes."""
+    """Containerd is started anew on all nodes."""
     del api, component
     await _restart(cluster, "containerd")
 

@@ -71,15 +71,16 @@ async def test_deleted_pods_that_are_held_lose_nothing(
     await parts.renew(api)
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await _begin(namespace, toolbox, bio)
-        async with no_webhooks(api), Following.of(namespace, "train") as ml:
-            # it keeps its place until the webhooks are back, without which md would come back cold
-            train = counting(counts=None)
-            await namespace.apply(indexed_job("train", "ml", toolbox, *train, pods=2))
-            await reached(namespace, *PHASES[phase])
-            await happens(cluster, api, "agent")
-            await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
-            await begun(ml, 0, 1)
-        await enough(namespace, ml, "train", 2)
+        async with Following.of(namespace, "train") as ml:
+            async with no_webhooks(api):
+                # it keeps its place until the webhooks are back, without which md would come back cold
+                train = counting(counts=None)
+                await namespace.apply(indexed_job("train", "ml", toolbox, *train, pods=2))
+                await reached(namespace, *PHASES[phase])
+                await happens(cluster, api, "agent")
+                await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
+                await begun(ml, 0, 1)
+            await enough(namespace, ml, "train", 2)
         await _nothing_is_lost(namespace, bio)
     await parts.whole(api)
 

@@ -130,6 +130,8 @@ class Captures:
 
     async def none_of_before(self) -> None: ...
 
+    async def stop_others(self, uid: str, freezers: tuple[Path, ...]) -> None: ...
+
     async def stop(self, uid: str) -> None:
         self.end(uid)
 

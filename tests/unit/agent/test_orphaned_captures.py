@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cedana_sched.agent import orphans
-from cedana_sched.agent.orphans import FAILURES_KEPT, await_captures, prune
+from cedana_sched.agent.orphans import FAILURES_KEPT, await_captures, captures_of, prune, stop_capture
 from tests.processes import is_alive
 
 CAPTURE = """
 import sys
 from pathlib import Path
 from cedana_sched.agent.orphans import lock
-lock(Path(sys.argv[1]))
+lock(Path(sys.argv[1]), [Path("/sys/fs/cgroup/freezer/p1")])
 print("locked", flush=True)
 sys.stdin.read()
 """
@@ -90,3 +93,35 @@ def test_a_capture_that_ends_as_it_is_killed_is_no_failure(tmp_path: Path, monke
     monkeypatch.setattr(psutil, "wait_procs", ends_too_late)
     await_captures(tmp_path)
     assert process.returncode == 0
+
+
+def test_who_works_on_a_workload_is_found_and_stops_when_told(tmp_path: Path) -> None:
+    process = capture_below(tmp_path)
+    os.close(orphans.lock(tmp_path / "ended", [Path("/sys/fs/cgroup/freezer/p1")]))
+    assert captures_of(tmp_path, [Path("/sys/fs/cgroup/freezer/p2")]) == []
+    assert captures_of(tmp_path, [Path("/sys/fs/cgroup/freezer/p1")]) == [tmp_path / "c1"]
+    stop_capture(tmp_path / "c1", own=process.pid)
+    assert process.poll() is None
+    for name in ("c1", "ended", "never made"):
+        stop_capture(tmp_path / name)
+    assert not is_alive(process.pid)
+    end(process)
+
+
+def test_who_waits_for_a_capture_that_removes_its_directory_gets_one_of_its_own(tmp_path: Path) -> None:
+    first = orphans.lock(tmp_path / "c1")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(orphans.lock, tmp_path / "c1")
+        while str(os.fstat(first).st_ino) not in _waited_for():
+            time.sleep(0.01)  # /proc/locks has no event
+        shutil.rmtree(tmp_path / "c1")
+        os.close(first)
+        second = waiting.result(timeout=10)
+    assert os.path.samestat(os.fstat(second), (tmp_path / "c1" / "lock").stat())
+    os.close(second)
+
+
+def _waited_for() -> set[str]:
+    """Inodes whose locks somebody waits for."""
+    lines = Path("/proc/locks").read_text().splitlines()
+    return {line.split()[6].rsplit(":", 1)[-1] for line in lines if "->" in line}

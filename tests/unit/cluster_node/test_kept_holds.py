@@ -117,6 +117,12 @@ async def test_a_kubelet_that_hangs_up_is_held_for_no_more(tmp_path: Path) -> No
         assert keeper.busy_with() == []
 
 
+async def _exists(path: Path) -> None:
+    async with asyncio.timeout(10):
+        while not await asyncio.to_thread(path.exists):  # as the kubelet looks for it
+            pass
+
+
 async def test_two_of_them_share_the_port_and_the_first_ends_when_it_holds_nothing(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
@@ -127,14 +133,12 @@ async def test_two_of_them_share_the_port_and_the_first_ends_when_it_holds_nothi
     )
     async with agents.one(held), aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         keepers = [group.create_task(serve(configuration, one)) for one in told[:1]]
-        while not serving.exists():
-            await asyncio.sleep(0)
+        await _exists(serving)
         asking = group.create_task(Kubelet(session, unused_tcp_port).asks())
         await held.asked.wait()
         serving.unlink()
         keepers.append(group.create_task(serve(configuration, told[1])))
-        while not serving.exists():
-            await asyncio.sleep(0)
+        await _exists(serving)
         told[0].set()
         held.release.set()
         assert await asking == (200, "let go\n")

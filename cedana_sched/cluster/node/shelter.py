@@ -1,0 +1,45 @@
+"""Takes a process out of the agent's container, so that the end of the container is not its own.
+
+When the first process of a container dies, everything in its control groups is killed with it: a capture, and the CRIU
+that is inside a workload at that moment. Killed there, CRIU lets the workload run on, sometimes with broken connections
+(see `snapshot.aftermath`). So captures are moved to where the node's own first process is: nothing of the agent's is
+there, nor a limit of its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import DEVNULL, PIPE
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_AS_THE_NODE = ("nsenter", "--mount=/proc/1/ns/mnt", "--cgroup=/proc/1/ns/cgroup", "--")
+"""A control group outside of one's own cgroup namespace takes nothing from inside (cgroups(7), `nsdelegate`)."""
+
+_MOVE = """
+set -e
+while IFS=: read -r _ controllers path; do
+    case $controllers in
+        '') folder=/sys/fs/cgroup; [ -e $folder/cgroup.controllers ] || folder=/sys/fs/cgroup/unified ;;
+        *) folder=/sys/fs/cgroup/${controllers#name=} ;;
+    esac
+    [ ! -d "$folder" ] || echo "$1" >"$folder$path/cgroup.procs"
+done </proc/1/cgroup
+"""
+
+
+async def shelter(pid: int) -> bool:
+    """Move a process of ours into the control groups of the node's first; False, and a log line, if that is refused."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *_AS_THE_NODE, "sh", "-c", _MOVE, "shelter", str(pid), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+        )
+        _, said = await process.communicate()
+    except OSError as error:
+        log.warning("dumps end with the agent", why=str(error))
+        return False
+    if process.returncode:
+        log.warning("dumps end with the agent", why=said.decode(errors="replace").strip())
+    return process.returncode == 0
