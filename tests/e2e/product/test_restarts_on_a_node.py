@@ -35,17 +35,20 @@ _HAPPENS: dict[str, parts.Kill] = {
     "agent killed": parts.kill_processes,
     "agent replaced": parts.replace_agents,
 }
-_ALWAYS: set[tuple[str, str]] = set()
-"""The most telling ones; the others are exhaustive."""
 
 
-def _cases(*phases: str) -> Iterator[ParameterSet]:
+def _cases(*phases: str, always: str) -> Iterator[ParameterSet]:
+    """All at every phase; `always` is the most telling one, the others are exhaustive."""
     for phase, happens in itertools.product(phases, _HAPPENS):
-        marks = () if (happens, phase) in _ALWAYS else pytest.mark.exhaustive
-        yield pytest.param(_HAPPENS[happens], phase, marks=marks, id=f"{happens}-{phase}")
+        name = f"{happens}-{phase}"
+        marks = () if name == always else pytest.mark.exhaustive
+        yield pytest.param(_HAPPENS[happens], phase, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("happens", "phase"), list(_cases("freezing", "dumping", "released", "staging", "restoring")))
+@pytest.mark.parametrize(
+    ("happens", "phase"),
+    list(_cases("freezing", "dumping", "released", "staging", "restoring", always="containerd-restoring")),
+)
 async def test_preempted_pods_lose_nothing(
     happens: parts.Kill, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,
     cluster: Cluster, api: Api,
@@ -59,10 +62,11 @@ async def test_preempted_pods_lose_nothing(
             await happens(cluster, api, "agent")
 
         await _nothing_is_lost(namespace, bio)
+        await _nothing_is_done_twice(namespace, phase)
     await parts.whole(api)
 
 
-@pytest.mark.parametrize(("happens", "phase"), list(_cases("freezing", "dumping")))
+@pytest.mark.parametrize(("happens", "phase"), list(_cases("freezing", "dumping", always="agent killed-dumping")))
 async def test_deleted_pods_that_are_held_lose_nothing(
     happens: parts.Kill, phase: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product,
     cluster: Cluster, api: Api,
@@ -82,6 +86,7 @@ async def test_deleted_pods_that_are_held_lose_nothing(
                 await begun(ml, 0, 1)
             await enough(namespace, ml, "train", 2)
         await _nothing_is_lost(namespace, bio)
+        await _nothing_is_done_twice(namespace, phase)
     await parts.whole(api)
 
 
@@ -96,3 +101,11 @@ async def _nothing_is_lost(namespace: Namespace, bio: Following) -> None:
     await all_at(namespace, "Restore", RestoreStep.ENDED, count=_PODS)
     restores = await namespace.api.objects(API_VERSION, "Restore", namespace.name)
     assert [one["status"].get("cold", False) for one in restores] == [False] * _PODS
+
+
+async def _nothing_is_done_twice(namespace: Namespace, phase: str) -> None:
+    """A dump that was under way went on, and whoever came next took it up."""
+    if phase == "dumping":
+        reasons = {event["reason"] for event in await namespace.events()}
+        assert "CheckpointFailed" not in reasons
+        assert "CheckpointCommitted" in reasons
