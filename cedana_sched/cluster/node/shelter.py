@@ -15,9 +15,6 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-_AS_THE_NODE = ("nsenter", "--mount=/proc/1/ns/mnt", "--cgroup=/proc/1/ns/cgroup", "--")
-"""A control group outside of one's own cgroup namespace takes nothing from inside (cgroups(7), `nsdelegate`)."""
-
 _MOVE = """
 set -e
 while IFS=: read -r _ controllers path; do
@@ -26,16 +23,20 @@ while IFS=: read -r _ controllers path; do
         *) folder=/sys/fs/cgroup/${controllers#name=} ;;
     esac
     [ ! -d "$folder" ] || echo "$1" >"$folder$path/cgroup.procs"
-done </proc/1/cgroup
+done <"/proc/$2/cgroup"
 """
 
 
-async def shelter(pid: int) -> bool:
-    """Move a process of ours into the control groups of the node's first; False, and a log line, if that is refused."""
+async def shelter(pid: int, first: int = 1) -> bool:
+    """Move a process of ours into the control groups of the node's first; False, and a log line, if that is refused.
+
+    It is done from inside the first one's namespaces: a control group outside of one's own cgroup namespace takes
+    nothing from there (cgroups(7), `nsdelegate`).
+    """
+    as_the_node = ("nsenter", f"--mount=/proc/{first}/ns/mnt", f"--cgroup=/proc/{first}/ns/cgroup", "--")
+    move = ("sh", "-c", _MOVE, "shelter", str(pid), str(first))
     try:
-        process = await asyncio.create_subprocess_exec(
-            *_AS_THE_NODE, "sh", "-c", _MOVE, "shelter", str(pid), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
-        )
+        process = await asyncio.create_subprocess_exec(*as_the_node, *move, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
         _, said = await process.communicate()
     except OSError as error:
         log.warning("dumps end with the agent", why=str(error))
