@@ -1,7 +1,8 @@
-"""A process of the agent's is moved to where another one is, the node's first as a rule, in every hierarchy of control groups."""
+"""A process is moved to where another one is, as a rule the node's first, in every hierarchy of control groups."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ HIERARCHIES = Path("/sys/fs/cgroup")
 def sleeping() -> Iterator[subprocess.Popen[bytes]]:
     """A process in a control group of its own in each hierarchy that there is."""
     roots = [path.parent for path in (HIERARCHIES / "cgroup.procs", *HIERARCHIES.glob("*/cgroup.procs"))]
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
         groups: list[Path] = []
         for root in (root for root in roots if (root / "cgroup.procs").exists() and root.name != "cpuset"):
             groups.append(root / f"cedana-sched-test-{process.pid}")
@@ -42,9 +43,9 @@ async def test_it_has_nothing_of_its_container_any_more(sleeping: subprocess.Pop
 
 
 async def test_a_process_that_has_ended_is_not_sheltered() -> None:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-        assert not await shelter(process.pid, first=os.getpid())
+    process = await asyncio.create_subprocess_exec("true")
+    await process.wait()
+    assert not await shelter(process.pid, first=os.getpid())
 
 
 def _groups(pid: int) -> str:
