@@ -156,6 +156,13 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
             assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
 
 
+async def test_every_container_says_why_it_ended(helm: Binaries) -> None:
+    """`kubectl describe pod` shows its last lines; the log itself is gone after two more starts."""
+    for name, pod in pods_of(await render(helm, {**EVERYTHING, **VOLCANO})):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            assert container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+
+
 async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
     """Pod Security itself says so."""
     objects = await render(helm, {**EVERYTHING, **VOLCANO})
