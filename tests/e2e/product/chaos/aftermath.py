@@ -15,11 +15,10 @@ from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.nodes.node import Node
 from tests.e2e.product import parts
-from tests.e2e.product.chaos.judge import Account
+from tests.e2e.product.chaos.account import Account
 from tests.e2e.product.chaos.load import Load, Sim
 from tests.e2e.product.chaos.program import Word
 from tests.e2e.product.chaos.world import World, insist
-from tests.e2e.product.rendering import NAMESPACE
 
 CALM_WITHIN_SECONDS = 300.0
 _WORDS = 20
@@ -78,8 +77,8 @@ async def account_of(world: World, load: Load, audit: Audit, namespaces: Sequenc
         checkpoints=found["Checkpoint"],
         restores=found["Restore"],
         holds=found["PreemptionHold"],
+        events=[one for space in namespaces for one in await insist(partial(space.events))],
         writes=audit.writes(),
-        components=await world.api.objects("v1", "Pod", NAMESPACE),
         frozen=frozen,
         expected={sim.key: sim.pods for sim in load.sims},
     )

@@ -193,7 +193,7 @@ def kueue_ml(name: str, namespace: Namespace, world: World, seconds: int) -> Obj
 def volcano_sim(name: str, namespace: Namespace, world: World, *, pods: int) -> Object:
     """A job of bio's for Volcano."""
     fields = counting(world.image, name, world.outside.collector, cpu=_VOLCANO_CPU, index_label="volcano.sh/task-index")
-    policies = [{"event": "PodFailed", "action": "RestartTask"}]
+    policies = [{"event": "PodFailed", "action": "RestartPod"}]  # RestartTask would end its healthy replicas too
     return _vcjob(name, "bio", namespace, fields, pods=pods, policies=policies, maxRetry=_BACKOFF_LIMIT)
 
 

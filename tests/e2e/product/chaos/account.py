@@ -1,0 +1,163 @@
+"""All that is known of a chaos run when it is over, and what follows from it alone. Pure.
+
+What a replica is, is said by the programs: a checkpoint or a Restore belongs to the replica whose words came from its
+pod. What our objects were, the audit log tells also of those that are gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+from cedana_sched.model.records import CheckpointStep
+from tests.cluster.api.client import Object
+from tests.cluster.fixtures.audit import Write
+from tests.e2e.product.chaos.program import Word
+from tests.e2e.product.chaos.world import Befallen
+
+Replica: TypeAlias = tuple[str, str, str]
+"""Namespace, job, index."""
+
+NODE_GOES_SECONDS = 3.0
+"""A node's last words come so long before its fault is written down."""
+LET_GO_SECONDS = 30.0
+"""So long a workload whose checkpoint has failed may run on before its scheduler evicts it all the same."""
+_NODE_FAULTS = ("node-killed", "node-rebooted")
+_LOSSES = {"CheckpointFailed", "ColdStart", "NotPrepared", "NotProtected", "RestoreFailed", "SnapshotSetAside"}
+"""Reasons of our Events that tell a person that work is lost, or will be."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that is known of a run.
+
+    Attributes:
+        words: in the order in which they came.
+        node_of: from the address of a pod to its node.
+        history: what befell the cluster.
+        deleted: jobs, `namespace/name`, that were deleted on purpose.
+        checkpoints, restores, holds: our objects at the end.
+        events: Events of the workloads' namespaces.
+        writes: the audit log.
+        frozen: processes, in words, that are still frozen at the end.
+        expected: jobs, `namespace/name`, with the number of their replicas.
+    """
+
+    words: Sequence[Word]
+    node_of: Callable[[str], str]
+    history: Sequence[Befallen] = ()
+    deleted: frozenset[str] = frozenset()
+    checkpoints: Sequence[Object] = ()
+    restores: Sequence[Object] = ()
+    holds: Sequence[Object] = ()
+    events: Sequence[Object] = ()
+    writes: Sequence[Write] = ()
+    frozen: Sequence[str] = ()
+    expected: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def lives(self) -> Mapping[str, Sequence[Word]]:
+        """What each program said, by the name that it gave itself when it began."""
+        lives: defaultdict[str, list[Word]] = defaultdict(list)
+        for word in self.words:
+            lives[word.name].append(word)
+        return lives
+
+    @cached_property
+    def replicas(self) -> Mapping[Replica, Sequence[Word]]:
+        """What each replica said, whatever program it was."""
+        replicas: defaultdict[Replica, list[Word]] = defaultdict(list)
+        for word in self.words:
+            replicas[replica_of(word)].append(word)
+        return replicas
+
+    @cached_property
+    def pods(self) -> Mapping[str, Replica]:
+        """Which replica ran in a pod, by its uid."""
+        return {word.pod: replica_of(word) for word in self.words}
+
+    def beginnings(self) -> Iterator[tuple[Word, Word]]:
+        """Where a replica's program is another one than before: the last word of the one, the first of the other."""
+        for said in self.replicas.values():
+            for before, now in pairwise(said):
+                if before.name != now.name:
+                    yield before, now
+
+    def moves(self) -> Iterator[tuple[Word, Word]]:
+        """Where a program is in another pod than before."""
+        for said in self.lives.values():
+            for before, now in pairwise(said):
+                if before.pod != now.pod:
+                    yield before, now
+
+    def was_deleted(self, word: Word) -> bool:
+        return key(word) in self.deleted
+
+    def was_lost(self, pod: Word, until: float) -> bool:
+        """Whether the node on which this was said went away between then and another moment."""
+        node = self.node_of(pod.address)
+        return any(
+            one.kind in _NODE_FAULTS and one.target == node and pod.at - NODE_GOES_SECONDS <= one.began <= until
+            for one in self.history
+        )
+
+    def had_snapshot(self, word: Word) -> bool:
+        """Whether a snapshot of this replica had been committed before it said that."""
+        return any(
+            self.pods.get(one["spec"]["pod"]["uid"]) == replica_of(word)
+            and one.get("status", {}).get("step") == CheckpointStep.READY
+            and (committed := one["status"].get("committedAt"))
+            and time_of(committed) < word.at
+            for one in self.checkpoints
+        )
+
+    def failed(self, last: Word) -> bool:
+        """Whether the checkpoint in which a pod said its last word failed, and its object says why."""
+        return any(
+            one["spec"]["pod"]["uid"] == last.pod
+            and one.get("status", {}).get("step") == CheckpointStep.FAILED
+            and one["status"].get("message")
+            and time_of(one["status"]["finishedAt"]) > last.at - LET_GO_SECONDS
+            for one in self.checkpoints
+        )
+
+    def said_cold(self, pod_uid: str) -> bool:
+        """Whether the newest Restore of a pod says that it begins anew, and why; or an Event on the pod does."""
+        found = [one for one in self.restores if one["spec"]["pod"]["uid"] == pod_uid]
+        if found:
+            status = max(found, key=lambda one: str(one["spec"]["createdAt"])).get("status", {})
+            if status.get("cold") and status.get("message"):
+                return True
+        return self.warned(pod_uid)
+
+    def warned(self, pod_uid: str) -> bool:
+        """Whether a warning of ours was said of this pod."""
+        return any(
+            one.get("type") == "Warning"
+            and one["involvedObject"].get("uid") == pod_uid
+            and one.get("reason") in _LOSSES
+            for one in self.events
+        )
+
+
+def replica_of(word: Word) -> Replica:
+    namespace, index = word.remembered
+    return namespace, word.job, index
+
+
+def who(word: Word) -> str:
+    return "/".join(replica_of(word))
+
+
+def key(word: Word) -> str:
+    return f"{word.remembered[0]}/{word.job}"
+
+
+def time_of(text: str) -> float:
+    """Epoch seconds of a time in an object."""
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,48 @@
+"""Which requests were refused because of a hold, and from when until when they could be: the audit log's word."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from tests.cluster.fixtures.audit import Write
+from tests.e2e.product.chaos.account import time_of
+
+HELD = "Held for checkpoint by cedana"
+TAKEN_UP_SECONDS = 30.0
+"""So long an eviction is refused before there is a hold (`UNANNOUNCED_SECONDS` of the webhooks)."""
+
+Named: TypeAlias = tuple[str, str]
+"""Namespace and name: of the Job that is not to be suspended, or the pod that is not to be evicted."""
+
+
+def refusals(writes: Sequence[Write]) -> Mapping[Named, Sequence[float]]:
+    """When each object's eviction was refused (epoch seconds), in order."""
+    found: defaultdict[Named, list[float]] = defaultdict(list)
+    for write in writes:
+        if write.code == 429 and HELD in write.message:
+            found[write.namespace, write.name].append(write.received.timestamp())
+    return {name: sorted(moments) for name, moments in found.items()}
+
+
+def spans(writes: Sequence[Write]) -> Mapping[Named, Sequence[tuple[float, float]]]:
+    """From when until when each object was held: as its PreemptionHold said when it was made."""
+    victims: defaultdict[str, set[str]] = defaultdict(set)
+    for write in _created(writes, "checkpoints"):
+        if hold := write.body["spec"].get("hold"):
+            victims[hold].add(write.body["spec"]["pod"]["name"])
+    found: defaultdict[Named, list[tuple[float, float]]] = defaultdict(list)
+    for write in _created(writes, "preemptionholds"):
+        spec, deadline = write.body["spec"], write.body.get("status", {}).get("deadline")
+        if deadline is None:
+            continue
+        span = (time_of(spec["createdAt"]), time_of(deadline))
+        held = (spec.get("held") or {}).get("name")
+        for name in victims[spec["uid"]] | ({held} if held else set()):
+            found[write.namespace, name].append(span)
+    return found
+
+
+def _created(writes: Sequence[Write], resource: str) -> list[Write]:
+    return [one for one in writes if one.resource == resource and one.verb == "create" and one.code == 201]
