@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Write
 from tests.e2e.product.chaos.account import Account
+from tests.e2e.product.chaos.figures import cut_short
 from tests.e2e.product.chaos.holding import HELD
 from tests.e2e.product.chaos.judge import judge
 from tests.e2e.product.chaos.program import Word
@@ -193,3 +194,13 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
 )  # fmt: skip
 def test_each_breach_is_found(rule: str, bad: Account) -> None:
     assert rule in breaches(bad)
+
+
+def test_returns_that_are_cut_short_are_counted() -> None:
+    steps = {"cut": ("Waiting", "Staging", "Ended"), "back": ("Staging", "Running", "Ended"), "cold": ("StartingCold",)}
+    writes = [
+        write("patch", "restores/status", name, {"status": {"step": step}}, code=200)
+        for name, seen in steps.items()
+        for step in seen
+    ]
+    assert cut_short(writes) == 1

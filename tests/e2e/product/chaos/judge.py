@@ -160,27 +160,3 @@ RULES: Sequence[Rule] = (
 def judge(account: Account) -> list[str]:
     """Every breach of every rule, in words."""
     return [f"{rule.__name__}: {breach}" for rule in RULES for breach in rule(account)]
-
-
-def figures(account: Account) -> dict[str, int]:
-    """What the run was made of: with nothing in it, nothing can break."""
-    moves = list(account.moves())
-    begun = [now for _, now in account.beginnings() if not account.was_deleted(now)]
-    made = [one.resource for one in account.writes if one.verb == "create" and one.code == 201]
-    return {
-        "faults": len(account.history),
-        "words": len(account.words),
-        "jobs": len({(*replica[:2],) for replica in account.replicas}),
-        "programs": len(account.lives),
-        "evictions held": made.count("preemptionholds"),
-        "checkpoints": made.count("checkpoints"),
-        "checkpoints failed": sum(one["status"].get("step") == CheckpointStep.FAILED for one in account.checkpoints),
-        "returns": made.count("restores"),
-        "continued in another pod": len(moves),
-        "rewound to an older snapshot": sum(now.number <= before.number for before, now in moves),
-        "begun anew, and said so": sum(account.had_snapshot(one) for one in begun),
-        "begun anew, never saved": sum(not account.had_snapshot(one) for one in begun),
-        "requests refused": sum(HELD in one.message and one.code == 429 for one in account.writes),
-        "deleted in a hold": len(account.deleted),
-        "parts ended": len(list(endings(account.writes))),
-    }

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from cedana_sched.model.objects.names import API_VERSION
-from cedana_sched.model.records import HoldStep
+from cedana_sched.model.records import HoldStep, RestoreStep
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, is_gone, wait_for, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container
@@ -30,6 +30,8 @@ _VOLCANO_CPU = "3"
 _ML_PAUSE_SECONDS = (3.0, 12.0)
 _ML_SECONDS = (2, 8)
 _ML_WITHIN = 240.0
+_ML_COMES_AT_A_RETURN = 0.5
+_ON_ITS_WAY = {RestoreStep.WAITING, RestoreStep.STAGING, RestoreStep.RESTORING}
 _ML, _GONE = "train-", "gone-"
 _BACKOFF_LIMIT = 1000
 """Pods that a lost node has ended are replaced, however many: whether work was lost is judged by what they say."""
@@ -103,13 +105,21 @@ class Load:
         """Come, run for a while, and come again."""
         number = 0
         while True:
-            await asyncio.sleep(dice.uniform(*_ML_PAUSE_SECONDS))  # it is the passing of time that is wanted
+            await self._pause(namespace, dice)
             name = f"{_ML}{number}"
             body = job(name, namespace, self.world, dice.randint(*_ML_SECONDS))
             await insist(partial(namespace.apply, body))
             await insist_within(partial(_wait_until_over, namespace, body["apiVersion"], name), seconds=_ML_WITHIN)
             await insist(partial(namespace.delete, body["apiVersion"], "Job", name))
             number += 1
+
+    async def _pause(self, namespace: Namespace, dice: random.Random) -> None:
+        """For a while; every other time only until somebody is on its way back, who then is preempted again."""
+        seconds = dice.uniform(*_ML_PAUSE_SECONDS)
+        if dice.random() < _ML_COMES_AT_A_RETURN:
+            await insist_within(partial(_wait_until_returning, namespace), seconds=seconds)
+        else:
+            await asyncio.sleep(seconds)  # it is the passing of time that is wanted
 
     async def _leave_sims(self) -> None:
         """Delete every job but those that count until the end."""
@@ -217,6 +227,13 @@ async def _wait_until_held(namespace: Namespace, job: str) -> None:
         )
 
     await wait_for_all(namespace.api, API_VERSION, "PreemptionHold", holds, namespace=namespace.name, within=3600)
+
+
+async def _wait_until_returning(namespace: Namespace) -> None:
+    def returns(found: list[Object]) -> bool:
+        return any(one.get("status", {}).get("step") in _ON_ITS_WAY for one in found)
+
+    await wait_for_all(namespace.api, API_VERSION, "Restore", returns, namespace=namespace.name, within=3600)
 
 
 async def _wait_until_over(namespace: Namespace, api_version: str, name: str) -> None:

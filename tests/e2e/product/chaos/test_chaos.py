@@ -23,7 +23,8 @@ from tests.e2e.product import parts, queues, volcano_queues
 from tests.e2e.product.chaos import faults
 from tests.e2e.product.chaos.aftermath import account_of, wait_until_calm
 from tests.e2e.product.chaos.conftest import Run
-from tests.e2e.product.chaos.judge import figures, judge
+from tests.e2e.product.chaos.figures import figures
+from tests.e2e.product.chaos.judge import judge
 from tests.e2e.product.chaos.load import KUEUE_QUOTAS, Load, doomed_namespace
 from tests.e2e.product.chaos.outside import Outside
 from tests.e2e.product.chaos.plan import draw
