@@ -36,6 +36,8 @@ KueueReport = Preempted | PreemptionCancelled
 _PREEMPTOR = re.compile(r"\(UID: ([^,)]+), JobUID: ")
 """In the message of `Preempted`, since Kueue 0.9 (pkg/scheduler/preemption, preemptionMessage)."""
 _UNKNOWN = "UNKNOWN"
+_LATER = "~"
+"""Between an eviction and the pod that it was told anew for, in the uid of a signal."""
 
 
 class Eviction(msgspec.Struct, frozen=True):
@@ -54,6 +56,11 @@ def eviction_of(workload: Workload, job: Job | None) -> Eviction | None:
     if job is None or job.spec.suspend or job.ended:
         return None
     return Eviction(f"{job.metadata.uid}@{evicted.last_transition_time}", workload, job)
+
+
+def eviction_uid_of(signal_uid: str) -> str:
+    """The stop that a signal of ours is about: what it is told by first; pods that come later are told by others."""
+    return signal_uid.partition(_LATER)[0]
 
 
 def job_uid_of(signal_uid: str) -> str:
@@ -93,7 +100,9 @@ class Preemptions:
         self._told: dict[str, Signal] = {}
         """By uid of the Job: signals that are neither released nor taken back."""
         self._over: dict[str, str] = {}
-        """By uid of the Job: the last eviction that nothing more is to be told of."""
+        """By uid of the Job: the last eviction that nothing more is to be told of, but of pods that came after it."""
+        self._victims_of: dict[str, tuple[str, frozenset[str]]] = {}
+        """By uid of the Job: its last eviction that was told, and the uids of all pods that were."""
 
     def pending(self) -> tuple[Preempted, ...]:
         """Every signal that was told and is not over."""
@@ -125,6 +134,7 @@ class Preemptions:
         job = self.job(job_uid)
         if job is None:
             self._over.pop(job_uid, None)
+            self._victims_of.pop(job_uid, None)
             return self._taken_back(job_uid, "its Job was deleted")
         if told is None:
             return ()
@@ -143,7 +153,11 @@ class Preemptions:
         return any(is_evicted(workload) for workload in self.workloads_of(job_uid))
 
     def _torn(self, job_uid: str) -> Eviction | None:
-        """The stop of this Job that went through unheld, while its pods still wait."""
+        """The stop of this Job that went through unheld, while pods still wait that nothing was told of.
+
+        All of them do where no webhook has answered. Where one has, those that were on their way back when Kueue
+        evicted their Job: there was nothing to save then, and they have run since.
+        """
         job = self.job(job_uid)
         if job is None or not is_suspended(job):
             return None
@@ -151,9 +165,17 @@ class Preemptions:
         if workload is None or (evicted := workload.condition(EVICTED)) is None:
             return None
         uid, now = f"{job_uid}@{evicted.last_transition_time}", self._clock()
-        if not any(still_asks(pod, now) for pod in self._pods_of.of(job_uid)):
+        told = self._told_of(uid)
+        asking = (pod.metadata.uid for pod in self._pods_of.of(job_uid) if still_asks(pod, now))
+        first = min((pod_uid for pod_uid in asking if pod_uid not in told), default=None)
+        if first is None:
             return None
-        return Eviction(uid, workload, job)
+        return Eviction(f"{uid}{_LATER}{first}" if told else uid, workload, job)
+
+    def _told_of(self, signal_uid: str) -> frozenset[str]:
+        """Uids of the pods that were told for this eviction, by whichever signal."""
+        uid, victims = self._victims_of.get(job_uid_of(signal_uid), ("", frozenset()))
+        return victims if uid == eviction_uid_of(signal_uid) else frozenset()
 
     def released(self, signal_uid: str) -> None:
         """Nothing more is to be told of this signal."""
@@ -179,16 +201,19 @@ class Preemptions:
         return now != name and is_named(job.spec.template), name
 
     def _begun(self, job_uid: str, eviction: Eviction) -> tuple[KueueReport, ...]:
-        if self._over.get(job_uid) == eviction.uid:  # the Workload's news are older than the Job's
-            return ()
-        if eviction.job.metadata.annotations.get(names.RELEASED) == hold_name(eviction.uid):
-            self._conclude(job_uid, eviction.uid)  # released before a restart
-            return ()
+        if not eviction.job.spec.suspend:
+            if self._over.get(job_uid) == eviction.uid:  # the Workload's news are older than the Job's
+                return ()
+            if eviction.job.metadata.annotations.get(names.RELEASED) == hold_name(eviction.uid):
+                self._conclude(job_uid, eviction.uid)  # released before a restart
+                return ()
         signal = self._signal(eviction)
         if not signal.victims:
             self._conclude(job_uid, eviction.uid)
             return ()
         self._told[job_uid] = signal
+        told = self._told_of(signal.uid) | {victim.workload.uid for victim in signal.victims}
+        self._victims_of[job_uid] = (eviction_uid_of(signal.uid), told)
         return (Preempted(signal),)
 
     def _taken_back(self, job_uid: str, why: str) -> tuple[KueueReport, ...]:
@@ -203,12 +228,13 @@ class Preemptions:
         if told is not None and told.uid == signal_uid:
             del self._told[job_uid]
         if self.job(job_uid) is not None:
-            self._over[job_uid] = signal_uid
+            self._over[job_uid] = eviction_uid_of(signal_uid)
 
     def _signal(self, eviction: Eviction) -> Signal:
         workload, job = eviction.workload, eviction.job
         reason, preemptor_uid = reason_of(workload)
-        pods = self._to_save(job.metadata.uid)
+        told = self._told_of(eviction.uid)
+        pods = [pod for pod in self._to_save(job.metadata.uid) if pod.metadata.uid not in told]
         return Signal(
             uid=eviction.uid,
             adapter=ADAPTER,

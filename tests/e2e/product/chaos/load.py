@@ -31,6 +31,7 @@ _ML_PAUSE_SECONDS = (3.0, 12.0)
 _ML_SECONDS = (2, 8)
 _ML_WITHIN = 240.0
 _ML_COMES_AT_A_RETURN = 0.5
+_OWN_POLICY_SECONDS = 10.0
 _ON_ITS_WAY = {RestoreStep.WAITING, RestoreStep.STAGING, RestoreStep.RESTORING}
 _ML, _GONE = "train-", "gone-"
 _BACKOFF_LIMIT = 1000
@@ -120,6 +121,28 @@ class Load:
             await insist_within(partial(_wait_until_returning, namespace), seconds=seconds)
         else:
             await asyncio.sleep(seconds)  # it is the passing of time that is wanted
+
+    @asynccontextmanager
+    async def failed_replaced(self) -> AsyncIterator[None]:
+        """Inside the block, pods of Volcano's jobs that have failed for a while are deleted, as a person would.
+
+        Volcano's controller does not hear of a pod that fails while it is away itself: nobody would replace it.
+        """
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._replace_failed(self.volcano), name="failed pods") if self.volcano else None
+            try:
+                yield
+            finally:
+                if task is not None:
+                    task.cancel()
+
+    async def _replace_failed(self, namespace: Namespace) -> None:
+        while True:
+            await insist(partial(_wait_until_one_has_failed, namespace))
+            await asyncio.sleep(_OWN_POLICY_SECONDS)  # its job's own policy has the first word
+            for pod in await insist(partial(self.world.api.objects, "v1", "Pod", namespace.name)):
+                if _has_failed(pod):
+                    await insist(partial(namespace.delete, "v1", "Pod", pod["metadata"]["name"]))
 
     async def _leave_sims(self) -> None:
         """Delete every job but those that count until the end."""
@@ -234,6 +257,16 @@ async def _wait_until_returning(namespace: Namespace) -> None:
         return any(one.get("status", {}).get("step") in _ON_ITS_WAY for one in found)
 
     await wait_for_all(namespace.api, API_VERSION, "Restore", returns, namespace=namespace.name, within=3600)
+
+
+async def _wait_until_one_has_failed(namespace: Namespace) -> None:
+    await wait_for_all(
+        namespace.api, "v1", "Pod", lambda pods: any(map(_has_failed, pods)), namespace=namespace.name, within=3600
+    )
+
+
+def _has_failed(pod: Object) -> bool:
+    return pod["status"].get("phase") == "Failed" and "deletionTimestamp" not in pod["metadata"]
 
 
 async def _wait_until_over(namespace: Namespace, api_version: str, name: str) -> None:

@@ -54,11 +54,12 @@ async def test_nothing_is_lost_whatever_befalls_the_cluster(
         volcano_queues.groups(theirs),
     ):
         load = Load(world, ours, theirs, run.seed)
-        async with load.running(), doomed_namespace(world, f"chaos-{run.seed}-doomed") as doomed:
-            await faults.bring_about(world, plan)
-            await insist(lambda: parts.whole(api, within=120), seconds=300)
-            doomed.cancel()
-        troubles = await _end(world, load)
+        async with load.failed_replaced():
+            async with load.running(), doomed_namespace(world, f"chaos-{run.seed}-doomed") as doomed:
+                await faults.bring_about(world, plan)
+                await insist(lambda: parts.whole(api, within=120), seconds=300)
+                doomed.cancel()
+            troubles = await _end(world, load)
         account = await account_of(world, load, audit, [ours, theirs])
     found, breaches = figures(account), [*troubles, *judge(account)]
     report(run, plan, account, found, breaches)

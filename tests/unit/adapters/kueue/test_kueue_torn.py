@@ -25,6 +25,7 @@ from tests.unit.adapters.kueue.kueue_builders import (
     NAMESPACE,
     World,
     admitted,
+    changed,
     deleted,
     job,
     pod,
@@ -84,6 +85,52 @@ def test_a_coordinator_that_leads_anew_tells_it_with_the_same_uid() -> None:
     first = signal_of(world.review())
     world.restart()
     assert signal_of(world.review()) == first
+
+
+def test_pods_that_were_on_their_way_back_when_it_was_let_go_are_saved_while_they_wait() -> None:
+    """Nothing was to be saved then. They have run since, for as long as their deletion took."""
+    world = World()
+    world.put(job(), preempted(), pod(0, phase="Pending"), pod(1, phase="Pending"))
+    assert world.review() == ()
+    needed, name = world.preemptions.annotation(JOB_UID)
+    assert needed, "it is let go"
+    released = {names.RELEASED: name or ""}
+    world.put(changed(job(suspend=True), annotations=released), pod(0), pod(1))
+    assert world.review() == ()
+    world.put(deleted(pod(0), ago=1, now=world.now), deleted(pod(1), ago=1, now=world.now))
+    signal = signal_of(world.review())
+    assert signal.uid == UID
+    assert [victim.workload.name for victim in signal.victims] == ["md-0", "md-1"]
+    assert world.review() == ()
+    world.restart()
+    assert signal_of(world.review()) == signal, "also by who leads then"
+
+
+def test_one_that_came_back_while_the_others_were_held_is_saved_while_it_waits() -> None:
+    world = World()
+    world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
+    first = signal_of(world.review())
+    assert [victim.workload.name for victim in first.victims] == ["md-0"]
+    world.preemptions.released(first.uid)
+    world.put(job(suspend=True), *(deleted(pod(index), ago=1, now=world.now) for index in (0, 1)))
+    later = signal_of(world.review())
+    assert [victim.workload.name for victim in later.victims] == ["md-1"]
+    assert later.uid != first.uid
+    assert world.review() == ()
+    assert world.review() == (), "each pod is told once"
+
+
+def test_an_eviction_that_was_told_later_is_over_when_the_job_runs_again() -> None:
+    """The Job's news may come before the Workload's."""
+    world = World()
+    world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
+    first = signal_of(world.review())
+    world.preemptions.released(first.uid)
+    world.put(job(suspend=True), *(deleted(pod(index), ago=1, now=world.now) for index in (0, 1)))
+    later = signal_of(world.review())
+    world.preemptions.released(later.uid)
+    world.put(job(), pod(2))
+    assert world.review() == ()
 
 
 @pytest.mark.parametrize(
