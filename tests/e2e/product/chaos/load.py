@@ -21,7 +21,7 @@ from tests.cluster.api.waiting import has_condition, is_gone, wait_for, wait_for
 from tests.cluster.fixtures.namespace import Namespace, container
 from tests.e2e.product import queues, volcano_queues
 from tests.e2e.product.chaos.program import ENOUGH, counting
-from tests.e2e.product.chaos.world import World, insist, insist_within
+from tests.e2e.product.chaos.world import FOR_EVER, World, insist, insist_within
 
 KUEUE_QUOTAS = {"bio": "700m", "ml": "700m"}
 _CPU = "200m"
@@ -138,7 +138,7 @@ class Load:
 
     async def _replace_failed(self, namespace: Namespace) -> None:
         while True:
-            await insist(partial(_wait_until_one_has_failed, namespace))
+            await insist(partial(_wait_until_one_has_failed, namespace), seconds=FOR_EVER)
             await asyncio.sleep(_OWN_POLICY_SECONDS)  # its job's own policy has the first word
             for pod in await insist(partial(self.world.api.objects, "v1", "Pod", namespace.name)):
                 if _has_failed(pod):
@@ -163,7 +163,7 @@ class Load:
         while True:
             name = f"{_GONE}{number}"
             await insist(partial(namespace.apply, kueue_sim(name, self.world, pods=1)))
-            await insist(partial(_wait_until_held, namespace, name))
+            await insist(partial(_wait_until_held, namespace, name), seconds=FOR_EVER)
             self.world.deleted.add(f"{namespace.name}/{name}")
             await insist(partial(namespace.delete, "batch/v1", "Job", name))
             self.world.steps.say(f"chaos: Job {name} deleted while its eviction was held")
@@ -196,7 +196,7 @@ async def doomed_namespace(world: World, name: str) -> AsyncIterator[asyncio.Tas
         await insist(lambda: namespace.pods("job=sim", within=120))
         train = queues.indexed_job("train", "ml", world.image, "sleep", "1")
         await insist(partial(namespace.apply, train))
-        await insist(partial(_wait_until_held, namespace, "sim"))
+        await insist(partial(_wait_until_held, namespace, "sim"), seconds=FOR_EVER)
         world.deleted.add(f"{name}/sim")
         await insist(partial(world.api.delete, "v1", "Namespace", name))
         world.steps.say(f"chaos: namespace {name} deleted while an eviction in it was held")

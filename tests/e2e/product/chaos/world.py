@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ T = TypeVar("T")
 _BROKEN = (aiohttp.ClientError, TimeoutError, ConnectionError, ClusterError, ApiException)
 """What a request meets while the control plane, a node or a webhook is away."""
 _INSIST_SECONDS = 150.0
+FOR_EVER = math.inf
+"""For what may rightly take longer than anything is away: it fails for the first time when that time is over."""
 
 
 @dataclass(frozen=True)
