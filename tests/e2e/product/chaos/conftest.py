@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -23,6 +24,11 @@ class Run:
     seed: int
     minutes: float
 
+    @property
+    def evidence(self) -> Path:
+        """Where what it is judged from is kept."""
+        return Path("build/chaos") / f"seed-{self.seed}"
+
 
 @pytest.fixture(scope="session")
 def run() -> Run:
@@ -31,9 +37,13 @@ def run() -> Run:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def beside(cluster: Cluster, steps: Steps, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outside]:
-    """What stands beside the cluster."""
-    async with outside.running(cluster, tmp_path_factory.mktemp("outside"), steps) as found:
+async def beside(
+    run: Run, cluster: Cluster, steps: Steps, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Outside]:
+    """What stands beside the cluster. The words of the pods are kept, however the run ends."""
+    words = run.evidence.absolute() / "words"
+    words.parent.mkdir(parents=True, exist_ok=True)
+    async with outside.running(cluster, tmp_path_factory.mktemp("outside"), words, steps) as found:
         yield found
 
 

@@ -202,8 +202,11 @@ async def doomed_namespace(world: World, name: str) -> AsyncIterator[asyncio.Tas
         world.steps.say(f"chaos: namespace {name} deleted while an eviction in it was held")
         await insist(lambda: wait_for(world.api, "v1", "Namespace", name, is_gone, within=60), seconds=240)
 
-    async with queues.groups(namespace, {"bio": "600m", "ml": "300m"}), asyncio.TaskGroup() as group:
-        yield group.create_task(live_and_die(), name=f"life and death of {name}")
+    try:
+        async with queues.groups(namespace, {"bio": "600m", "ml": "300m"}), asyncio.TaskGroup() as group:
+            yield group.create_task(live_and_die(), name=f"life and death of {name}")
+    finally:
+        await insist(partial(world.api.delete, "v1", "Namespace", name))  # also where nothing in it was ever held
 
 
 def kueue_sim(name: str, world: World, *, pods: int, cpu: str = _CPU, restartPolicy: str = "Never") -> Object:  # noqa: N803 - the field's name

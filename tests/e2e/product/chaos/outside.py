@@ -28,11 +28,13 @@ class Outside:
     Args:
         host: of all three; an address that pods and nodes reach.
         folder: of their files.
+        words: what the pods say goes there.
     """
 
-    def __init__(self, host: str, folder: Path) -> None:
+    def __init__(self, host: str, folder: Path, words: Path) -> None:
         self.host = host
         self._folder = folder
+        self._said = words
         self._words: list[Word] = []
         self._offset = 0
 
@@ -48,7 +50,7 @@ class Outside:
 
     def words(self) -> Sequence[Word]:
         """All that the pods have said so far, in the order in which it came."""
-        with self._file("words").open("rb") as file:
+        with self._said.open("rb") as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -64,7 +66,7 @@ class Outside:
             TimeoutError: it did not in time.
         """
         with asyncinotify.Inotify() as changes:
-            changes.add_watch(self._file("words"), asyncinotify.Mask.MODIFY)
+            changes.add_watch(self._said, asyncinotify.Mask.MODIFY)
             async with asyncio.timeout(within):
                 while not condition(self.words()):
                     await changes.get()
@@ -80,18 +82,18 @@ class Outside:
 
 
 @asynccontextmanager
-async def running(cluster: Cluster, folder: Path, steps: Steps) -> AsyncIterator[Outside]:
+async def running(cluster: Cluster, folder: Path, words: Path, steps: Steps) -> AsyncIterator[Outside]:
     """A store with an empty bucket, the gate before it and the collector; gone at the end."""
     binaries = await ensure("versitygw", steps=steps)
-    outside = Outside(str(cluster.place.address), folder)
+    outside = Outside(str(cluster.place.address), folder, words)
     (folder / "objects" / BUCKET).mkdir(parents=True)
     outside.behave("pass")
-    (folder / "words").touch()
+    words.write_bytes(b"")
     host, python = outside.host, sys.executable
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     store = (binaries.program("versitygw"), "--quiet", "--port", f"{host}:{STORE_PORT}", "posix", folder / "objects")
     gate = (python, _HERE / "store_gate.py", host, GATE_PORT, STORE_PORT, folder / "mode")
-    collector = (python, _HERE / "collector.py", host, COLLECTOR_PORT, folder / "words")
+    collector = (python, _HERE / "collector.py", host, COLLECTOR_PORT, words)
     async with (
         _on_the_switch(cluster, folder / "store.log", store, keys),
         _on_the_switch(cluster, folder / "gate.log", gate),

@@ -1,24 +1,19 @@
-"""What is kept of a run: the plan, what befell, the figures, every breach; beside them the words and our objects."""
+"""What is kept of a run: the plan, what befell, the figures, every breach; beside them our objects."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from tests.e2e.product.chaos.account import Account
 from tests.e2e.product.chaos.conftest import Run
 from tests.e2e.product.chaos.plan import Fault
 
-FOLDER = Path("build/chaos")
-
 
 def report(
     run: Run, plan: Sequence[Fault], account: Account, found: Mapping[str, int], breaches: Sequence[str]
 ) -> None:
-    """Write `seed-N.json`, and what it was judged from into the folder `seed-N`."""
-    evidence = FOLDER / f"seed-{run.seed}"
-    evidence.mkdir(parents=True, exist_ok=True)
+    """Write `seed-N.json`, and what it was judged from into the folder `seed-N`, where the words are."""
     said = {
         "seed": run.seed,
         "minutes": run.minutes,
@@ -29,10 +24,6 @@ def report(
         "figures": found,
         "breaches": breaches,
     }
-    (FOLDER / f"seed-{run.seed}.json").write_text(json.dumps(said, indent=1) + "\n")
+    run.evidence.with_suffix(".json").write_text(json.dumps(said, indent=1) + "\n")
     for name in ("checkpoints", "restores", "holds", "events"):
-        (evidence / f"{name}.json").write_text(json.dumps(getattr(account, name), indent=1, default=str) + "\n")
-    lines = (
-        f"{one.at:.3f} {one.name} {one.job} {'/'.join(one.found)} {one.pod} {one.number}\n" for one in account.words
-    )
-    (evidence / "words").write_text("".join(lines))
+        (run.evidence / f"{name}.json").write_text(json.dumps(getattr(account, name), indent=1, default=str) + "\n")
