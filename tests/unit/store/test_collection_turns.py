@@ -54,7 +54,9 @@ def test_a_collection_lists_each_key_once(tmp_path: Path) -> None:
 
     collect(backend)
 
-    assert backend.keys_listed == sum(1 for path in tmp_path.rglob("*") if path.is_file()) - 2, "but `references` and the mark"
+    assert backend.keys_listed == sum(1 for path in tmp_path.rglob("*") if path.is_file()) - 2, (
+        "but `references` and the mark"
+    )
 
 
 def test_what_is_remembered_protects_its_packs(tmp_path: Path) -> None:
