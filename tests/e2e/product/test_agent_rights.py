@@ -105,6 +105,22 @@ async def test_it_answers_orders_of_its_own_node_only(namespace: Namespace, acco
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", metadata={"labels": {"a": "b"}})
 
 
+async def test_it_tells_of_pods_that_begin_again_on_its_own_node_only(namespace: Namespace, account: str) -> None:
+    for name, node in (("ours", "gpu-3"), ("theirs", "gpu-4")):
+        made = checkpoint(name, node)
+        spec = {key: made["spec"][key] for key in ("uid", "identity", "pod", "adapter", "createdAt")}
+        await namespace.apply({**made, "kind": "Restore", "spec": spec})
+        status = {"status": {"step": "Running", "deadline": NOW}}
+        await namespace.api.patch(API_VERSION, "Restore", name, status, namespace.name, subresource="status")
+    agent = Agent(namespace, account, "gpu-3")
+    await agent.patches("crst/ours", "--subresource=status", status={"beginsAgain": "c2"})
+    written = (await namespace.get(API_VERSION, "Restore", "ours"))["status"]
+    assert (written["beginsAgain"], written["step"]) == ("c2", "Running")
+    said = await agent.is_refused("crst/theirs", "--subresource=status", status={"beginsAgain": "c2"})
+    assert "the agent of node gpu-3 has nothing to write about node gpu-4" in said
+    await agent.is_refused("crst/ours", "--subresource=status", status={"beginning": 1})
+
+
 async def test_it_answers_what_is_addressed_to_its_node_whoever_took_it(namespace: Namespace, account: str) -> None:
     """The snapshot of a node that is gone is removed by another one's agent."""
     lent = checkpoint("lent", "gpu-4")

@@ -42,9 +42,6 @@ def _runs_again(pod: Object) -> bool:
     return any(one["name"] == "main" and one["restartCount"] and "running" in one["state"] for one in statuses)
 
 
-# A kubelet publishes no init container of a Job's pod that begins again (status_manager.go refuses the transition), and
-# the coordinator reads the beginning there: fails until the node's agent reports it.
-@pytest.mark.exhaustive
 @pytest.mark.any_shape
 @pytest.mark.parametrize("happens", [kill_sandbox, reboot])
 async def test_restored_pod_continues_once_more(

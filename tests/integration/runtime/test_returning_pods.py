@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.returning.pods import OvertakenError, ReturningPods
+from cedana_sched.cluster.node.returning.served import BegunAgainError
+from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
@@ -349,6 +351,74 @@ def test_a_pod_that_begins_again_and_cannot_continue_begins_cold_in_its_new_sand
     main = third.containers["main"]
     main.await_lines(1)
     assert main.lines == ["cold"]
+
+
+def test_return_of_a_sandbox_that_is_gone_does_nothing_in_the_next_one(site: Site) -> None:
+    """Its order may still be under way, also after a reboot: what lies on /run is gone then, the note is not."""
+    second, images = _returned(site)
+    second.end()
+    third = site.node.pod("pod-2", 1)
+    shutil.rmtree(site.state / "pods")
+    waiting = site.wait_in(third)
+    site.returns = ReturningPods(
+        site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, site.returns._restore_seconds
+    )
+    first, pod = site.return_of(second), site.ref(third)
+    for order in (
+        site.returns.continue_from(first, pod, images, site.facts),
+        site.returns.start_cold(first, pod, "it took too long"),
+        site.returns.give_up(first, pod, "it took too long"),
+    ):
+        with pytest.raises(BegunAgainError):
+            asyncio.run(order)
+    assert waiting.poll() is None
+    asyncio.run(site.returns.start_cold(site.return_of(third), pod, "there is another return"))
+    said, _ = waiting.communicate(timeout=30)
+    assert "another return" in said
+
+
+def test_sandbox_that_dies_while_its_pod_waits_is_followed_by_the_same_return(site: Site) -> None:
+    """Nothing was decided in it: the order is for whichever comes."""
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    second = site.replacement("pod-2", "main")
+    uid = site.return_of(second)
+    died = site.wait_in(second)
+    asyncio.run(RestoreContainer("pod-2", site.node.places).waits())
+    died.kill()
+    died.communicate()
+    second.end()
+    third = site.node.pod("pod-2", 1)
+    with ThreadPoolExecutor() as pool:
+        agent = pool.submit(asyncio.run, site.returns.continue_from(uid, site.ref(third), images, site.facts))
+        said = site.let_start(third, "main")
+        agent.result(30)
+    assert "continuing from the snapshot" in said
+    served = site.returns.served.of("pod-2")
+    assert served is not None
+    assert (served.restore, served.sandbox) == (uid, third.sandbox)
+
+
+def test_restore_container_that_failed_is_continued_by_the_next_return_in_the_same_sandbox(site: Site) -> None:
+    first = site.node.pod("pod-1")
+    first.run("main", COUNTER).await_lines(3)
+    images = site.take(first)
+    second = site.replacement("pod-2", "main")
+    with ThreadPoolExecutor() as pool:
+        agent = pool.submit(asyncio.run, site.returns.give_up("r1", site.ref(second), "the store is away"))
+        failed = site.wait_in(second)
+        said, _ = failed.communicate(timeout=30)
+        agent.result(30)
+        assert "not started: the store is away" in said
+        agent = pool.submit(asyncio.run, site.returns.continue_from("r2", site.ref(second), images, site.facts))
+        again, _ = site.wait_in(second, attempt=1).communicate(timeout=30)
+        assert "continuing from the snapshot" in again
+        main = second.container("main")
+        main.make(["/bin/echo", "cold"])
+        main.start()
+        agent.result(30)
+    assert asyncio.run(site.returns.was_restored(site.ref(second)))
 
 
 def test_an_order_is_overtaken_by_the_next_one_for_the_same_pod(site: Site) -> None:

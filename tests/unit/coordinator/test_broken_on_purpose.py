@@ -168,7 +168,7 @@ def crosses_borders(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_checkpoint_deadlines(patch: pytest.MonkeyPatch) -> None:
     """A core whose checkpoints have no alarm."""
-    patch.setattr(CheckpointSteps, "arm", lambda self, checkpoint: None)
+    patch.setattr(CheckpointSteps, "arm", lambda self, checkpoint, **_: None)
 
 
 def forgets_restore_deadlines(patch: pytest.MonkeyPatch) -> None:
