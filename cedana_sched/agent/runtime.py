@@ -109,7 +109,7 @@ class KnowsEnds(Protocol):
 
 @runtime_checkable
 class KnowsBeginnings(Protocol):
-    """Optional: a workload may begin again under its own uid. What was ordered for one beginning is not for the next."""
+    """Optional: a workload may begin again under its uid. What was ordered for one beginning is not for the next."""
 
     def returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
         """Called right before `continue_from`, `start_cold` and `give_up`, which are part of this return."""

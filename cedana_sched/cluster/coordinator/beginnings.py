@@ -1,7 +1,7 @@
 """How often each returning pod has begun, as its Restores say: the one source for everybody who asks.
 
-A pod whose sandbox is made anew, or whose restore container has failed, begins again under its own uid. The node's agent
-says so in the status of the pod's latest Restore, for good; the next beginning is numbered by that one's. So a
+A pod whose sandbox is made anew, or whose restore container has failed, begins again under its own uid. The node's
+agent says so in the status of the pod's latest Restore, for good; the next beginning is numbered by that one's. So a
 coordinator that was away meanwhile finds it, and whoever reads it twice gets the same number.
 """
 

@@ -55,6 +55,7 @@ class Node:
         self.restores: Mirror[OrderObject] = Mirror(cast("Any", None))
         self.restores.synced.set()
         self.told: list[tuple[str, dict[str, Any]]] = []
+        self.heard = asyncio.Event()
         self.refusals = 0
         self.pods = {"p1": POD}
         self.beginnings = NewBeginnings(cast("Any", self), self.restores, self.pods.get, self.host.places, self.served)
@@ -71,6 +72,7 @@ class Node:
             self.refusals -= 1
             raise ApiUnavailableError("not now")
         self.told.append((name, patch["status"]))
+        self.heard.set()
 
     async def tells(self, *restores: OrderObject) -> list[str]:
         """On which Restores it tells of a new beginning."""
@@ -232,8 +234,7 @@ async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch:
     await asyncio.sleep(0)
     node.begins()  # the agent hears of it by the container's own files
     async with asyncio.timeout(10):
-        while not node.told:
-            await asyncio.sleep(0.01)
+        await node.heard.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert node.told[0] == ("r0", {"beginsAgain": "c2"})
@@ -249,8 +250,7 @@ async def test_return_that_is_decided_while_its_container_fails_is_looked_at_aga
     assert node.told == []
     node.restores._put(restore(RestoreStep.FAILED))
     async with asyncio.timeout(10):
-        while not node.told:
-            await asyncio.sleep(0.01)
+        await node.heard.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
