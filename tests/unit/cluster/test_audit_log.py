@@ -42,3 +42,14 @@ def test_what_is_half_written_at_first_is_read_whole(
     with log.open("ab") as file:
         file.write(line("second")[30:])
     assert [write.name for write in reader.writes()] == ["first", "second"]
+
+
+def test_an_entry_that_the_api_server_was_killed_in_the_middle_of_takes_no_other_with_it(tmp_path: Path) -> None:
+    """It begins its next line where it stands."""
+    log = tmp_path / "audit.log"
+    log.touch()
+    reader = Audit(log)
+    kind = b'{"kind":"Event","apiVersion":"audit.k8s.io/v1",'
+    first, cut, last = (kind + line(name).removeprefix(b"{").replace(b": ", b":") for name in ("first", "cut", "last"))
+    log.write_bytes(first + cut[:120] + last)
+    assert [write.name for write in reader.writes()] == ["first", "last"]
