@@ -32,7 +32,7 @@ def figures(account: Account) -> dict[str, int]:
         "begun anew, and said so": sum(account.had_snapshot(one) for one in begun),
         "begun anew, never saved": sum(not account.had_snapshot(one) for one in begun),
         "requests refused": sum(HELD in one.message and one.code == 429 for one in account.writes),
-        "deleted in a hold": len(account.deleted),
+        "jobs deleted, most of them in a hold": len(account.deleted),
         "parts ended": len(list(endings(account.writes))),
     }
 

@@ -206,6 +206,7 @@ async def doomed_namespace(world: World, name: str) -> AsyncIterator[asyncio.Tas
         async with queues.groups(namespace, {"bio": "600m", "ml": "300m"}), asyncio.TaskGroup() as group:
             yield group.create_task(live_and_die(), name=f"life and death of {name}")
     finally:
+        world.deleted.add(f"{name}/sim")
         await insist(partial(world.api.delete, "v1", "Namespace", name))  # also where nothing in it was ever held
 
 
