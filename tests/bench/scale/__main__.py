@@ -1,10 +1,11 @@
 """Measure how the product behaves at scale: `make bench-scale`.
 
-    python -m tests.bench.scale [--nodes 1000] [--sizes 100:20 1000:200 5000:1000] [--repeat 3] [--write docs/scale.md]
+    python -m tests.bench.scale [--nodes 1000] [--sizes 100:20 1000:200 5000:1000] [--repeat 3] [--no-watches]
+                                [--kept build/bench-scale.json] [--write docs/scale.md]
 
 A real API server, scheduler, Kueue, coordinator and webhooks; fake nodes (kwok), and on each the product's own order
 feed, which answers at once. Everything shares this machine's processors: what is to be kept are the numbers of writes,
-and how the rest grows from one size to the next.
+and how the rest grows from one size to the next. Of what is not measured now, what was kept of an earlier run is shown.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -50,30 +51,57 @@ _LARGE = 5000
 """Pods: so many take their time, and are had once."""
 
 
-async def measure(found: Found, sizes: Sequence[Size], repeat: int, steps: Steps, keep: Callable[[], None]) -> None:
+class Run(msgspec.Struct, frozen=True):
+    """What is to be measured; `keep` is called after each measurement, because a run of an hour may end early."""
+
+    found: Found
+    watches: bool
+    sizes: Sequence[Size]
+    repeat: int
+    steps: Steps
+    keep: Callable[[], None]
+
+    @property
+    def each(self) -> list[Size]:
+        """The sizes, each as often as it is measured."""
+        return [size for size in self.sizes for _ in range(self.repeat if size.pods < _LARGE else 1)]
+
+
+async def measure(run: Run) -> None:
     """What watches cost; then preemptions of each size on one cluster, and before each, the webhooks under a load."""
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(running_cluster(["kwok", "kueue"], steps))
+        cluster = await stack.enter_async_context(running_cluster(["kwok", "kueue"], run.steps))
         api = await stack.enter_async_context(cluster.api())
-        with steps.step("cost of watches"):
-            found.watches = await _watches(cluster, api, steps)
-            keep()
-        s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
-        product = await stack.enter_async_context(installation.installed(cluster, api, s3, steps))
-        await install(cluster, ["kwok", "kueue"], steps)
-        await product.ensure(kueue={"enabled": True}, log={"level": "info"}, agent={"nodeSelector": field.REAL})
-        with steps.step(f"{found.nodes} fake nodes"):
-            names = await kwok.add_nodes(cluster, found.nodes, within=600)
-        with steps.step(f"{found.nodes} agents"):
-            await stack.enter_async_context(Agents().on(cluster.kubeconfig, names))
-        for size in (one for one in sizes for _ in range(repeat if one.pods < _LARGE else 1)):
-            with steps.step(f"{size.pods} pods, {size.victims} victims"):
+        if run.watches:
+            with run.steps.step("cost of watches"):
+                run.found.watches = await _watches(cluster, api, run.steps)
+            run.keep()
+        if run.sizes:
+            await stack.enter_async_context(_installed(cluster, api, run))
+        for size in run.each:
+            with run.steps.step(f"{size.pods} pods, {size.victims} victims"):
                 figures, load = await _one(cluster, api, size)
-            found.sizes.setdefault(f"{size.pods}:{size.victims}", []).append(figures)
-            found.webhooks.append(load)
-            steps.say(" | ".join(row([figures])))
-            steps.say(load.in_words())
-            keep()
+            run.found.sizes.setdefault(size.pods, []).append(figures)
+            run.found.webhooks.append(load)
+            run.steps.say(" | ".join(row([figures])))
+            run.steps.say(load.in_words())
+            run.keep()
+
+
+@asynccontextmanager
+async def _installed(cluster: Cluster, api: Api, run: Run) -> AsyncIterator[None]:
+    """The product, fake nodes, and an agent on each."""
+    await install(cluster, ["kwok", "kueue"], run.steps)
+    changes = {"kueue": {"enabled": True}, "log": {"level": "info"}, "agent": {"nodeSelector": field.REAL}}
+    async with (
+        s3_server.running(cluster, api, run.steps) as s3,
+        installation.installed(cluster, api, s3, run.steps, **changes),
+    ):
+        with run.steps.step(f"{run.found.nodes} fake nodes"):
+            nodes = await kwok.add_nodes(cluster, run.found.nodes, within=600)
+        async with Agents().on(cluster.kubeconfig, nodes):
+            run.steps.say(f"{run.found.nodes} agents serve")
+            yield
 
 
 async def _watches(cluster: Cluster, api: Api, steps: Steps) -> list[WatchCost]:
@@ -122,23 +150,38 @@ def _size(text: str) -> Size:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--sizes", nargs="+", type=_size, default=[Size(100, 20), Size(1000, 200), Size(5000, 1000)])
+    parser.add_argument("--sizes", nargs="*", type=_size, default=[Size(100, 20), Size(1000, 200), Size(5000, 1000)])
     parser.add_argument("--repeat", type=int, default=3, help=f"of sizes below {_LARGE:,} pods")
+    parser.add_argument("--watches", action=argparse.BooleanOptionalAction, default=True, help="measure what they cost")
     parser.add_argument("--kept", type=Path, default=Path("build/bench-scale.json"), help="all that was measured")
     parser.add_argument("--write", type=Path, help="a page whose marked part is to be replaced")
     arguments = parser.parse_args()
-    found = Found(arguments.nodes)
-    arguments.kept.parent.mkdir(parents=True, exist_ok=True)
-    keep = partial(_keep, arguments.kept, found)
-    asyncio.run(measure(found, arguments.sizes, arguments.repeat, Steps(), keep))
+    found = _earlier(arguments.kept, arguments.nodes, arguments.sizes)
+    run = Run(
+        found, arguments.watches, arguments.sizes, arguments.repeat, Steps(), partial(_keep, arguments.kept, found)
+    )
+    if run.watches or run.sizes:
+        asyncio.run(measure(run))
     text = report(found)
     print(text)
     if arguments.write:
         replace_measured(arguments.write, text)
 
 
+def _earlier(kept: Path, nodes: int, sizes: Sequence[Size]) -> Found:
+    """What was kept of another run, but for what is measured now; of as many nodes, where their number matters."""
+    if not kept.exists():
+        return Found(nodes)
+    found = msgspec.json.decode(kept.read_bytes(), type=Found)
+    if found.nodes != nodes:
+        return Found(nodes, watches=found.watches)
+    for size in sizes:
+        found.sizes.pop(size.pods, None)
+    return found
+
+
 def _keep(path: Path, found: Found) -> None:
-    """After each measurement: a run of an hour may end early."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(found))
 
 

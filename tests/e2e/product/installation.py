@@ -128,8 +128,8 @@ def values(s3: S3Server, images: Mapping[str, Path]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> AsyncIterator[Product]:
-    """The product, ready, with its snapshots in that bucket; uninstalled at the end."""
+async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps, **changes: Any) -> AsyncIterator[Product]:
+    """The product with these changes to its values, ready, its snapshots in that bucket; uninstalled at the end."""
     binaries = await ensure(TOOL, steps=steps)
     images = {image.name: await ensure_image(steps, image) for image in find_images().values() if image.is_product}
     with steps.step(f"images of the product on {len(cluster.nodes)} nodes"):
@@ -140,7 +140,7 @@ async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> A
     await api.apply(s3.secret(KEYS, NAMESPACE))
     try:
         with steps.step("cedana-sched ready"):
-            await product.install()
+            await product.install(**changes)
         yield product
     finally:
         with steps.step("cedana-sched uninstalled"):
