@@ -63,6 +63,7 @@ class NodeAgent:
         budget: DumpBudget | None = None,
         stall_seconds: float = STALL_SECONDS,
         shelter: Shelter | None = None,
+        store_in_use: bool = False,
     ) -> None:
         """An agent that is at home in `state_directory`.
 
@@ -79,6 +80,7 @@ class NodeAgent:
             budget: how much is dumped at once.
             stall_seconds: how long a dump may go without a sign of life.
             shelter: see `Captures`.
+            store_in_use: whether it is asked for snapshots only where somebody has taken some.
         """
         self._launcher = launcher
         self._stall_seconds = stall_seconds
@@ -96,7 +98,9 @@ class NodeAgent:
         self._garbage = Garbage(self._store, self._threads)
         staging = Staging(state_directory / "staged", toolchain.version, reserve)
         self._prefetching = Prefetching(self._store, self._threads)
-        self._returns = Returns(runtime, self._store, staging, self._threads, self._prefetching.begin)
+        self._returns = Returns(
+            runtime, self._store, staging, self._threads, self._prefetching.begin, store_in_use=store_in_use
+        )
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
         self._captures = Captures(toolchain, self._work, shelter)

@@ -30,8 +30,11 @@ class Returns:
         staging: Staging,
         threads: StoreThreads,
         continued: Callable[[SnapshotRef], None] = lambda _: None,
+        *,
+        store_in_use: bool = False,
     ) -> None:
-        """`continued` is called with the snapshot of a workload that runs again."""
+        """`continued` is called with the snapshot of a workload that runs again; `store_in_use`: see `latest`."""
+        self._store_in_use = store_in_use
         self._runtime = runtime
         self._store = store
         self._staging = staging
@@ -55,7 +58,9 @@ class Returns:
     def _newest(self, order: orders.Find) -> SnapshotRef | None:
         if order.wanted is not None:
             return self._store.open_snapshot(order.wanted).manifest.ref
-        newest = self._store.latest(order.identity, excluding=order.excluding, avoiding=order.avoiding)
+        newest = self._store.latest(
+            order.identity, excluding=order.excluding, avoiding=order.avoiding, in_use=self._store_in_use
+        )
         return newest.ref if newest is not None else None
 
     async def stage_by_and_by(

@@ -38,11 +38,13 @@ class Mark:
         name = blake2b(os.fsencode(root.absolute()), digest_size=16).hexdigest()
         self._note = notes / name if notes is not None else None
         self._seen: str | None = None
-        with contextlib.suppress(OSError):
-            self._seen = self._note.read_text().partition("\n")[0] if self._note is not None else None
 
     @property
     def was_seen(self) -> bool:
+        """By this process, or by another one of this machine, perhaps a moment ago."""
+        if self._seen is None and self._note is not None:
+            with contextlib.suppress(OSError):
+                self._seen = self._note.read_text().partition("\n")[0]
         return self._seen is not None
 
     def require(self, *, writing: bool = False) -> None:
@@ -62,6 +64,16 @@ class Mark:
             raise self._away(error.strerror or str(error)) from error
         else:
             self._remember(name)
+
+    def require_there(self) -> None:
+        """Called by who knows that somebody has written into it, from another machine perhaps.
+
+        Raises:
+            StoreUnavailableError: there is no store.
+        """
+        self.require()
+        if not self.was_seen and not (self._root / layout.ROOT).is_dir():
+            raise self._away("the folder is there, and no store is in it")
 
     def _require_unmarked(self, *, writing: bool) -> None:
         is_older = (self._root / layout.ROOT).is_dir()  # of a version that made no marks

@@ -93,6 +93,10 @@ class PosixBackend:
         except OSError as error:
             raise explain(error, "create the store", root.parent) from error
 
+    def require_there(self) -> None:
+        """See `Mark.require_there`."""
+        self._mark.require_there()
+
     @property
     def description(self) -> str:
         return f"the folder {self.root}"

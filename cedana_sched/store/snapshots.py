@@ -152,13 +152,24 @@ class SnapshotStore:
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
     def latest(
-        self, identity: Identity, *, excluding: Collection[str] = (), avoiding: Collection[int] = ()
+        self,
+        identity: Identity,
+        *,
+        excluding: Collection[str] = (),
+        avoiding: Collection[int] = (),
+        in_use: bool = False,
     ) -> SnapshotSummary | None:
         """The newest committed snapshot of an identity, if there is any that can be read.
 
         Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
-        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over.
+        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over. `in_use`: somebody has
+        written into this store before, so that a folder without one is none.
+
+        Raises:
+            StoreUnavailableError: the store is away.
         """
+        if in_use and isinstance(self._backend, PosixBackend):
+            self._backend.require_there()
         generations = self._catalogue.of(identity)
         for ref in sorted(generations.committed, reverse=True):
             if ref.generation in avoiding:

@@ -114,6 +114,7 @@ class _Agent:
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
             shelter=shelter,
+            store_in_use=True,  # pods come back only where Checkpoints, or their annotations, tell of snapshots
         )
         self._pre_stop = PreStopServer(
             self._pods.with_token, self._runtime.ending, self._pods.released, answered=self._container_ends

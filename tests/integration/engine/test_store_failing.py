@@ -20,6 +20,7 @@ from cedana_sched.store.snapshots import SnapshotStore
 from tests.integration.engine.conftest import ONE_GROUP, Engine
 from tests.integration.engine.processes import capture_of, kill
 from tests.integration.engine.witnesses import Witness
+from tests.leftovers import mounts_below
 from tests.servers.gate import Gate
 from tests.servers.versitygw import ACCESS_KEY, SECRET_KEY, Server, s3_server
 
@@ -265,6 +266,52 @@ async def test_a_full_store_is_said_and_leaves_the_job_running(on_small_disk: En
         with pytest.raises(DumpError, match=r"full|No space"):
             await client.checkpoint(witness.uid, leave_running=True)
     await witness.counts_on(len(witness.beats) + 10)
+    assert witness.rewinds == 0
+    await witness.end()
+
+
+async def run_program(*words: str | Path) -> None:
+    process = await asyncio.create_subprocess_exec(*words)
+    assert await process.wait() == 0
+
+
+@pytest.fixture
+async def on_mount(home: Path, toolchain: Toolchain) -> AsyncIterator[Engine]:
+    """An engine whose store is a mount."""
+    export, point = home / "export", home / "mnt"
+    export.mkdir()
+    point.mkdir()
+    await run_program("mount", "--bind", export, point)
+    engine = Engine(home, PATIENT, str(point))
+    await engine.start()
+    yield engine
+    await engine.end()
+    if mounts_below(point):
+        await run_program("umount", "--lazy", point)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_job_waits_for_a_store_whose_mount_is_away(on_mount: Engine, restarted: bool) -> None:
+    witness = await Witness.submit(on_mount)
+    await witness.running()
+    async with on_mount.client() as client:
+        await client.checkpoint(witness.uid, leave_running=False)
+    await run_program("umount", "--lazy", on_mount.store)
+    if restarted:
+        await on_mount.stop()
+        await on_mount.start()
+    async with on_mount.client() as client, on_mount.client() as asking, asyncio.timeout(60):
+        is_asked = False
+        async for change in client.watch():
+            if not is_asked:
+                is_asked = True
+                await asking.restore(witness.uid)
+            if change.event is not None and "is not mounted" in change.event.text:
+                break
+    assert list(Path(on_mount.store).iterdir()) == []
+    await run_program("mount", "--bind", on_mount.home / "export", on_mount.store)
+    back = await witness.running(2)
+    assert back.runs[1].restored_from == "default/witness/0/main@1", back.runs
     assert witness.rewinds == 0
     await witness.end()
 

@@ -14,6 +14,7 @@ from cedana_sched.store import layout
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.mark import NAME
 from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from tests.leftovers import mounts_below
 from tests.servers.snapshots import take
 
 MD = Identity("bio", "md")
@@ -44,7 +45,7 @@ def volume(tmp_path: Path) -> Iterator[Volume]:
     volume = Volume(tmp_path)
     volume.mount()
     yield volume
-    if volume.point.is_mount():
+    if mounts_below(volume.point):
         volume.unmount()
 
 
@@ -105,6 +106,25 @@ def test_a_person_begins_anew_by_removing_the_note(volume: Volume) -> None:
     assert str(note) in caught.value.remedy
     note.unlink()
     assert take(volume.open(), MD, {"core.img": b"1"}).ref == SnapshotRef(MD, 1)
+
+
+def test_what_another_process_of_this_machine_has_written_was_seen(volume: Volume) -> None:
+    store = volume.open()
+    take(volume.open(), MD, {"core.img": b"1"})
+    volume.unmount()
+    with pytest.raises(StoreUnavailableError, match=AWAY):
+        store.latest(MD)
+
+
+def test_a_node_that_never_saw_the_store_does_not_take_an_empty_folder_for_it(volume: Volume) -> None:
+    volume.unmount()
+    store = volume.open()
+    assert store.latest(MD) is None, "a first job, on a machine of its own"
+    with pytest.raises(StoreUnavailableError, match=AWAY):
+        store.latest(MD, in_use=True)
+    volume.mount()
+    take(volume.open(noted=False), MD, {"core.img": b"1"})
+    assert store.latest(MD, in_use=True) is not None
 
 
 def test_two_that_write_first_agree_on_one_mark(volume: Volume) -> None:
