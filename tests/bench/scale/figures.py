@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -32,6 +33,7 @@ class Figures(msgspec.Struct, frozen=True):
         coordinator: what it has used, from the first word to the last release; its peak since it began.
         api_server, etcd: the same of them.
         seconds: from the first word to the last release.
+        load: how many processes wanted a processor when all was over (the average of a minute), others' work included.
     """
 
     pods: int
@@ -45,6 +47,7 @@ class Figures(msgspec.Struct, frozen=True):
     api_server: Usage
     etcd: Usage
     seconds: float
+    load: float
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -88,6 +91,7 @@ def figures_of(audit: Audit, namespace: str, pods: int, victims: int, before: Us
         api_server=after.api_server.since(before.api_server),
         etcd=after.etcd.since(before.etcd),
         seconds=_seconds(begin, end),
+        load=os.getloadavg()[0],
     )
 
 
@@ -127,6 +131,7 @@ COLUMNS: Mapping[str, Callable[[Figures], float]] = {
     "API server's CPU a victim (ms)": lambda one: 1e3 * one.api_server.cpu_seconds / one.victims,
     "etcd's CPU a victim (ms)": lambda one: 1e3 * one.etcd.cpu_seconds / one.victims,
     "coordinator's peak (MiB)": lambda one: one.coordinator.peak_bytes / (1 << 20),
+    "load average of the machine": lambda one: one.load,
 }
 
 

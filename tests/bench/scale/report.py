@@ -39,15 +39,16 @@ class Found(msgspec.Struct):
 
     nodes: int
     watches: list[WatchCost] = []
-    sizes: dict[str, list[Figures]] = {}
+    sizes: dict[int, list[Figures]] = {}
+    """By the number of pods."""
     webhooks: list[Load] = []
 
 
 def report(found: Found) -> str:
     """The measured part of the page."""
     parts = [
-        f"{machine()}, {found.nodes:,} nodes. In brackets: the least and the most of the repetitions.",
-        *([table(list(found.sizes.values()))] if found.sizes else []),
+        f"{machine()}; {found.nodes:,} nodes. In brackets: the least and the most of the repetitions.",
+        *([table([found.sizes[pods] for pods in sorted(found.sizes)])] if found.sizes else []),
         *([_webhooks(found.webhooks)] if found.webhooks else []),
         *([watchers.table(found.watches)] if found.watches else []),
     ]
