@@ -16,6 +16,7 @@ from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
+from cedana_sched.cluster.node.containers.daemon_answers import until_listening
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.draining import Busy, until_drained
 from cedana_sched.cluster.node.eviction import Kubelet
@@ -99,7 +100,10 @@ class _Agent:
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
-        self._returns = ReturningPods(places, state, data, installed.toolchain, self._pods, configuration.stall_seconds)
+        answering = partial(until_listening, places.here(configuration.containerd_socket))
+        self._returns = ReturningPods(
+            places, state, data, installed.toolchain, self._pods, configuration.stall_seconds, answering=answering
+        )
         self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._returns.served)
         self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
         self._agent = NodeAgent(

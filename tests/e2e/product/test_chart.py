@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,10 @@ async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
             refused[name] = await said_of(api, body)
     finally:
         await api.delete("v1", "Namespace", "restricted-test")
-    assert "violates PodSecurity" in refused.pop("cedana-sched-agent")
+    assert "privileged" in refused.pop("cedana-sched-agent")
+    of_holds = refused.pop("cedana-sched-holds")  # the node's network, and root's socket
+    assert "hostNetwork" in of_holds
+    assert not {"privileged", "capabilities", "hostPID"} & set(re.findall(r"\w+", of_holds))
     assert set(refused.values()) == {""}
     restricted = {"cedana-sched-coordinator", "cedana-sched-webhooks", "cedana-sched-uninstall", EXTENDER}
     assert set(refused) == restricted

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,6 +83,7 @@ class ReturningPods:
         pods: what the agent's watches know.
         stall_seconds: how long CRIU may go without a sign of life.
         restore_seconds: how long one container may take; less than the kubelet's `runtimeRequestTimeout`.
+        answering: returns while containerd answers; an end that it does not see is a failure of the pod.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class ReturningPods:
         pods: PodsOfNode,
         stall_seconds: float = STALL_SECONDS,
         restore_seconds: float = RESTORE_SECONDS,
+        answering: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._stall_seconds = stall_seconds
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
         self._places = places
         self._state = state
         self._logs = data / _LOGS
@@ -188,7 +191,8 @@ class ReturningPods:
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
-        await container.decide(RESTORE, plan.why, partial(self._serve_next, restore_uid, workload.uid))
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
         results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
@@ -305,7 +309,8 @@ class ReturningPods:
             await container.waits()
         decided = plan._replace(sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
         await asyncio.to_thread(plans.write_plan, self._folder(workload.uid), decided)
-        await container.decide(plan.decision, plan.why, partial(self._serve_next, restore_uid, workload.uid))
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
 
     async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
         """Do what needs the pod.
