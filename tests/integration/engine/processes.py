@@ -34,7 +34,7 @@ def capture_of(engine: Engine) -> int:
     """The capture process that works: the one that has taken its lock."""
     locks = [lock.read_text() for lock in (engine.state / "captures").glob("*/lock")]
     (pid,) = (text for text in locks if text)
-    return int(pid)
+    return int(pid.splitlines()[0])
 
 
 async def criu_of(engine: Engine, command: str) -> psutil.Process:
