@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +32,8 @@ async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> Non
     told: list[str] = []
 
     class Container:
-        async def decide(self, decision: str, why: str) -> None:
+        async def decide(self, decision: str, why: str, serve_next: Callable[[], None]) -> None:
+            del serve_next
             told.append(f"{decision}: {why}")
 
     answers = asyncio.Event()
@@ -41,7 +43,7 @@ async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> Non
 
     nothing = cast("Any", None)
     returns = ReturningPods(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, nothing, answering=answering)
-    ending = asyncio.create_task(returns._end(cast("Any", Container()), "cold", "why"))
+    ending = asyncio.create_task(returns._end(cast("Any", Container()), lambda: None, "cold", "why"))
     await asyncio.sleep(0)
     assert not told
     answers.set()

@@ -97,8 +97,8 @@ class ReturningPods:
         restore_seconds: float = RESTORE_SECONDS,
         answering: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from functools import partial
+        self._stall_seconds = stall_seconds
+        self._answering = answering
         self._places = places
         self._state = state
         self._logs = data / _LOGS
@@ -191,8 +191,7 @@ from functools import partial
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from functools import partial
+        await self._end(container, partial(self._serve_next, restore_uid, workload.uid), RESTORE, plan.why)
         results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
@@ -309,8 +308,12 @@ from functools import partial
             await container.waits()
         decided = plan._replace(sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
         await asyncio.to_thread(plans.write_plan, self._folder(workload.uid), decided)
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from functools import partial
+        await self._end(container, partial(self._serve_next, restore_uid, workload.uid), plan.decision, plan.why)
+
+    async def _end(self, container: RestoreContainer, serve_next: Callable[[], None], decision: str, why: str) -> None:
+        if self._answering is not None:
+            await self._answering()
+        await container.decide(decision, why, serve_next)
 
     async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
         """Do what needs the pod.
