@@ -30,6 +30,7 @@ from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES, CONFIG_MAPS, PODS
 from cedana_sched.model.identity import Identity
+from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
@@ -158,7 +159,8 @@ PARTS: tuple[Part, ...] = (
     coordinator, storages, events, webhooks, certificates, volcano_webhooks, extender, agent
 )  # fmt: skip
 WATCHES = {
-    "coordinator": 15, "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
+    "coordinator": 14 + sum(bool(scheme.pods) for scheme in SCHEMES),
+    "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
     "extender": 6, "agent": 4,
 }  # fmt: skip
 """How many watches each keeps open."""
