@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 
@@ -10,7 +11,7 @@ from cedana_sched.agent.runtime import KnowsBeginnings, ShowsStaging, WorkloadRu
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
-from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.model.errors import CedanaSchedError, IntegrityError, RetryableError, StoreUnavailableError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.store.reader import Progress
@@ -18,6 +19,8 @@ from cedana_sched.store.snapshots import SnapshotStore
 
 PROGRESS_SECONDS = 10.0
 """So often the coordinator is told that bytes come; it puts a deadline off, which is minutes away."""
+DAMAGED_TIMES = 5
+"""So often a snapshot is read before it counts as damaged: a proxy or a disk may spoil bytes for some seconds."""
 
 
 class Returns:
@@ -40,18 +43,22 @@ class Returns:
         self._staging = staging
         self._threads = threads
         self._continued = continued
+        self._damaged: Counter[str] = Counter()
+        """By return: how often its snapshot was read and was damaged."""
 
     async def remove_all_but(self, restore_uids: Collection[str]) -> None:
         """See `Staging.remove_all_but`."""
+        for uid in self._damaged.keys() - set(restore_uids):
+            del self._damaged[uid]
         await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
 
     async def find(self, order: orders.Find) -> orders.Outcome:
         """Ask the store. One that is away is said to be, and nobody starts cold because of that before the deadline."""
         try:
             snapshot = await self._threads.run(self._newest, order)
-        except RetryableError as error:
-            return orders.StageFailed(order.restore_uid, str(error), retryable=True)
         except CedanaSchedError as error:
+            if self._is_read_again(order.restore_uid, error):
+                return orders.StageFailed(order.restore_uid, str(error), retryable=True)
             return orders.Found(order.restore_uid, problem=str(error))
         return orders.Found(order.restore_uid, snapshot)
 
@@ -94,11 +101,18 @@ class Returns:
             await self._threads.staging.run(self._staging.stage, self._store, uid, order.snapshot, progress)
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
-            return orders.StageFailed(uid, str(error), isinstance(error, RetryableError))
+            return orders.StageFailed(uid, str(error), self._is_read_again(uid, error))
         except OSError as error:  # a full disk may have room in a moment, and a cold start costs the work
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, f"the snapshot cannot be laid on this node: {error}", retryable=True)
         return orders.Staged(uid)
+
+    def _is_read_again(self, uid: str, error: CedanaSchedError) -> bool:
+        """Whether the store may give the snapshot, as it was written, another time."""
+        if isinstance(error, IntegrityError):
+            self._damaged[uid] += 1
+            return self._damaged[uid] < DAMAGED_TIMES
+        return isinstance(error, RetryableError)
 
     def _shows(self, workload: WorkloadRef) -> Progress | None:
         runtime = self._runtime
@@ -118,6 +132,8 @@ class Returns:
             except RetryableError:
                 raise
             except CedanaSchedError as error:
+                if self._is_read_again(uid, error):
+                    raise StoreUnavailableError(str(error), remedy="it is read again") from error
                 await asyncio.to_thread(self._staging.remove, uid)
                 return orders.ContinueFailed(uid, "; ".join((str(error), *error.evidence[-3:])))
         self._continued(order.snapshot)

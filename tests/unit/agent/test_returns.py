@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.prefetching import Prefetching
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.returns import DAMAGED_TIMES, Returns
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
@@ -36,7 +37,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         for name in ("store", "cgroup"):
             (folder / name).mkdir()
-        self.store = SnapshotStore.open(StorageConfig(path=folder / "store"))
+        self.store_folder = folder / "store"
+        self.store = SnapshotStore.open(StorageConfig(path=self.store_folder))
         self.runtime = FakeRuntime(folder / "cgroup")
         self.runtime.runs = False
         self.staging = Staging(folder / "staged", "4.2.1")
@@ -85,6 +87,42 @@ async def test_a_store_that_is_away_is_no_answer(bench: Bench, monkeypatch: pyte
     assert isinstance(answer, orders.StageFailed)
     assert answer.retryable
     assert "the store does not answer" in answer.why
+
+
+def _with_pack_spoilt(bench: Bench) -> Callable[[], None]:
+    """Give every read of the packs other bytes; returns what mends them."""
+    packs = [path for path in (bench.store_folder).rglob("packs/**/*") if path.is_file()]
+    written = {path: path.read_bytes() for path in packs}
+    assert written
+    for path, data in written.items():
+        path.write_bytes(bytes(byte ^ 0xFF for byte in data))
+
+    def mend() -> None:
+        for path, data in written.items():
+            path.write_bytes(data)
+
+    return mend
+
+
+async def test_bytes_that_are_wrong_for_a_while_cost_no_work(bench: Bench) -> None:
+    bench.commit()
+    mend = _with_pack_spoilt(bench)
+    answer = await bench.returns.stage(STAGE)
+    assert isinstance(answer, orders.StageFailed)
+    assert answer.retryable
+    assert "is damaged" in answer.why
+    mend()
+    assert await bench.returns.stage(STAGE) == orders.Staged("r1")
+
+
+async def test_a_snapshot_that_stays_damaged_is_given_up(bench: Bench) -> None:
+    bench.commit()
+    _with_pack_spoilt(bench)
+    answers = [await bench.returns.stage(STAGE) for _ in range(DAMAGED_TIMES)]
+    assert [isinstance(one, orders.StageFailed) and one.retryable for one in answers] == [
+        *[True] * (DAMAGED_TIMES - 1),
+        False,
+    ]
 
 
 async def test_bytes_that_come_are_told_while_a_snapshot_is_staged(
