@@ -2,6 +2,8 @@
 
 It is asked of nobody: the agent sees the kubelet's process, its arguments and its files. Where there is no such process
 (k3s has the kubelet inside its own), the folder of the kubelet is looked into, and then the kubelet's defaults count.
+A process of a pod may call itself what it likes, and have files that never end or grow a thousandfold when they are
+read: it is told by its PID namespace, which is not the node's.
 The threshold above which it removes unused images (`imageGCHighThresholdPercent`) is no reason to keep a pod waiting.
 """
 
@@ -79,11 +81,14 @@ class Kubelet:
         return [_of_flag(hard) if hard is not None else found[0], _of_flag(soft) if soft is not None else found[1]]
 
     def _process(self) -> _Kubelet | None:
+        of_node = (self._proc / "1/ns/pid").readlink()
         for path in self._proc.glob("[0-9]*"):
             try:
+                if (path / "ns/pid").readlink() != of_node:
+                    continue
                 arguments = (path / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it ended meanwhile, or is none that we could believe
             if Path(arguments[0]).name == "kubelet":
                 return _Kubelet(tuple(arguments[1:]), path / "root")
         return None

@@ -24,9 +24,10 @@ class Node:
         self.process(1, "/sbin/init")
         self.process(2, "/usr/bin/kubelet-watcher", "--config=/nowhere")
 
-    def process(self, pid: int, *words: str) -> None:
+    def process(self, pid: int, *words: str, namespace: str = "pid:[4026531836]") -> None:
         folder = self.proc / str(pid)
-        folder.mkdir(parents=True)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "ns/pid").symlink_to(namespace)
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
         self.files.mkdir(exist_ok=True)
         (folder / "root").symlink_to(self.files)
@@ -78,6 +79,15 @@ def test_without_a_kubelet_of_its_own_its_folder_is_looked_into(node: Node) -> N
     assert node.reserve() == DEFAULT
     node.file("var/lib/kubelet/config.yaml", "evictionHard: {nodefs.available: 2%}\n")
     assert node.reserve() == Reserve(0.03, 0, 0.01, 0)
+
+
+def test_process_of_a_pod_is_no_kubelet_whatever_it_calls_itself(node: Node) -> None:
+    """Its file may be a pipe that nobody writes, and hold up every return to the node."""
+    node.process(50, "kubelet", "--eviction-hard=nodefs.available<99%", namespace="pid:[4026532900]")
+    node.file("var/lib/kubelet/config.yaml", "evictionHard: {nodefs.available: 2%}\n")
+    assert node.reserve() == Reserve(0.03, 0, 0.01, 0)
+    node.process(77, "kubelet", "--eviction-hard=nodefs.available<7%")
+    assert node.reserve() == Reserve(0.08, 0, 0.01, 0)
 
 
 @pytest.mark.parametrize("text", ["", "[", "- a\n", "evictionHard: {nodefs.available: much%}\n"])
