@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.life import show_life
+from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from tests.unit.cluster_node.bundle_tree import Host, state
 
@@ -34,3 +38,48 @@ async def test_who_waits_is_shown_and_no_other(tmp_path: Path) -> None:
         await showing
     assert not list(over.iterdir())
     assert not list(other.iterdir())
+
+
+@pytest.mark.parametrize("name", ["alive", "progress", "waiting"])
+def test_nothing_but_a_regular_file_of_a_pod_is_ever_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A pod may make devices in its volumes; to open one may be enough. A pipe tells that it was opened."""
+    host = Host(tmp_path)
+    volume = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/cedana-restore")
+    container = RestoreContainer("p1", host.places)
+    says: dict[str, Callable[[], object]] = {
+        "alive": container.show_life,
+        "progress": lambda: container.tell("10 %"),
+        "waiting": container.has_taken,
+    }
+    os.mkfifo(volume / name)
+    opened: list[int] = []
+    plainly = os.open
+
+    def watched(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        number = plainly(path, flags, mode, dir_fd=dir_fd)
+        if not flags & os.O_PATH:
+            opened.append(number)
+        return number
+
+    reader = plainly(volume / name, os.O_RDWR | os.O_NONBLOCK)  # so that whoever writes could
+    monkeypatch.setattr(os, "open", watched)
+    if name == "waiting":
+        assert says[name]() is False
+    else:
+        with pytest.raises(RestoreError):
+            says[name]()
+    assert opened == []
+    os.close(reader)
+
+
+def test_what_is_written_again_is_written_to_the_same_file(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    volume = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/cedana-restore")
+    container = RestoreContainer("p1", host.places)
+    for line in ("10 %", "20 %"):
+        container.show_life()
+        container.tell(line)
+    assert (volume / "alive").read_text() == "\n"
+    assert (volume / "progress").read_text() == "10 %\n20 %\n"

@@ -3,13 +3,15 @@
 The kubelet mounts that volume before it starts the container; what is written before lies below the mount, unseen. So
 the agent waits for the file `waiting`, which the container writes. The volume outlives the container, and a sandbox
 that is made anew: each run of the container writes its own number there, and a decision is for that run alone. The
-pod's own processes may reach the volume, too, if its author mounts it: no link in it is followed.
+pod's own processes may reach the volume, too, if its author mounts it: no link in it is followed, and nothing in it is
+opened but a regular file. A device may be made there, and some act as soon as they are opened, a watchdog for one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -107,11 +109,11 @@ class RestoreContainer:
         """Of the container's run; empty for one of an earlier version, which does not say that it has taken one."""
         with self._open_volume() as volume:
             try:
-                file = os.open(WAITING, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=volume.number)
+                file = volume.open_regular(WAITING, os.O_RDONLY)
             except OSError:
                 return ""
             with os.fdopen(file, "rb") as opened:
-                text = opened.read(64).decode(errors="replace") if stat.S_ISREG(os.fstat(file).st_mode) else ""
+                text = opened.read(64).decode(errors="replace")
         return text if text.isalnum() else ""
 
     def _write_decision(self, number: str, decision: str, why: str) -> None:
@@ -140,10 +142,9 @@ class RestoreContainer:
         Raises:
             RestoreError: the volume is gone, or not mounted yet.
         """
-        flags = os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with self._open_volume() as volume:
             try:
-                with os.fdopen(os.open(ALIVE, flags, 0o644, dir_fd=volume.number), "wb") as file:
+                with os.fdopen(volume.open_regular(ALIVE, os.O_WRONLY | os.O_TRUNC | os.O_CREAT), "wb") as file:
                     file.write(b"\n")
             except OSError as error:
                 raise RestoreError(f"the restore container's {ALIVE} is not what it should be: {error}") from error
@@ -154,15 +155,13 @@ class RestoreContainer:
         Raises:
             RestoreError: the volume is gone, and so is the pod.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with self._open_volume() as volume:
             try:
-                file = os.open(PROGRESS, flags, 0o644, dir_fd=volume.number)
+                file = volume.open_regular(PROGRESS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                with os.fdopen(file, "w", encoding="utf-8") as written:
+                    written.write(f"{line}\n")
             except OSError as error:
                 raise RestoreError(f"the restore container's {PROGRESS} is not what it should be: {error}") from error
-            with os.fdopen(file, "w", encoding="utf-8") as written:
-                if stat.S_ISREG(os.fstat(file).st_mode):
-                    written.write(f"{line}\n")
 
     def _open_volume(self) -> _Folder:
         try:
@@ -186,3 +185,22 @@ class _Folder:
 
     def __exit__(self, *_: object) -> None:
         os.close(self.number)
+
+    def open_regular(self, name: str, flags: int) -> int:
+        """A descriptor of a regular file in it; `O_CREAT` makes one that is missing. Blocks for nobody's lease.
+
+        Raises:
+            OSError: there is none, or something else.
+        """
+        try:
+            seen = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=self.number)
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+            return os.open(name, flags | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=self.number)
+        try:
+            if not stat.S_ISREG(os.fstat(seen).st_mode):
+                raise OSError(errno.EINVAL, "no regular file", name)
+            return os.open(f"/proc/self/fd/{seen}", (flags & ~os.O_CREAT) | os.O_NONBLOCK)
+        finally:
+            os.close(seen)
