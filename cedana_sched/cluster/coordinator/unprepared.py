@@ -76,9 +76,8 @@ class Unprepared:
         self._excluded = excluded | NEVER
         self._siblings = Siblings(api)
         self.unlabelled = {
-            scheme.pods: Mirror(Watch(api, PODS, Pod, labels=f"{scheme.pods},!{names.PROTECTED}", fields=UNFINISHED))
-            for scheme in SCHEMES
-            if scheme.pods
+            label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED))
+            for label, selector in _selectors().items()
         }
         """By the label that a controller's pods have."""
         self.refused = Mirror(Watch(api, PODS, PartialObject, labels=f"{names.PROTECTED}=false", fields=UNFINISHED))
@@ -159,6 +158,15 @@ class Unprepared:
         workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
         identity = Identity(metadata.namespace, replica.id, replica.index)
         self._tell(Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod)))
+
+
+def _selectors() -> dict[str, str]:
+    """By the label that a controller's pods have. A pod with the labels of several is kept in memory once."""
+    labels = [scheme.pods for scheme in SCHEMES if scheme.pods]
+    return {
+        label: ",".join((label, *(f"!{other}" for other in (*labels[:place], names.PROTECTED))))
+        for place, label in enumerate(labels)
+    }
 
 
 def _owner(pod: Pod) -> HeldObject | None:

@@ -202,6 +202,21 @@ async def test_others_are_left_alone(body: Object) -> None:
     assert world.told == []
 
 
+def test_pod_with_the_labels_of_many_controllers_is_kept_once() -> None:
+    """Whoever may create pods would else multiply what the coordinator keeps of them."""
+    unlabelled = World(pod()).unprepared.unlabelled
+    selectors = [mirror._watch._query["labelSelector"].split(",") for mirror in unlabelled.values()]
+    for labels in ({label} for label in unlabelled):
+        assert sum(_selects(selector, labels) for selector in selectors) == 1
+    for labels in (set(unlabelled), set(list(unlabelled)[2:])):
+        assert sum(_selects(selector, labels) for selector in selectors) == 1
+        assert not any(_selects(selector, labels | {names.PROTECTED}) for selector in selectors)
+
+
+def _selects(selector: list[str], labels: set[str]) -> bool:
+    return all(term[1:] not in labels if term.startswith("!") else term in labels for term in selector)
+
+
 async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
     world = World(pod())
     seen = msgspec.convert(world.body, Pod)
