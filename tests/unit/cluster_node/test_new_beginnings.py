@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
+from asyncinotify import Inotify, Mask, Watch
 
-from cedana_sched.cluster.node.containers.bundles import Beginning
+from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.orders import OrderObject, _Answered, _Given, _Pod, _Spec, _Status
 from cedana_sched.cluster.node.returning.beginnings import NewBeginnings, containers_made
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
@@ -276,6 +278,77 @@ async def test_containers_are_heard_of_once_runc_has_written_their_state(tmp_pat
         await heard.get()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_container_that_cannot_be_watched_is_looked_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watches of root are those of every pod that runs as root: one of them may take all."""
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.LATER_SECONDS", 0.01)
+    states = tmp_path / "states"
+    states.mkdir()
+    watches = Inotify.add_watch
+
+    def taken(self: Inotify, path: Path, mask: Mask) -> Watch:
+        if path != states:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return watches(self, path, mask)
+
+    monkeypatch.setattr(Inotify, "add_watch", taken)
+    heard: asyncio.Queue[None] = asyncio.Queue()
+    watching = asyncio.create_task(containers_made(states, lambda: heard.put_nowait(None)))
+    async with asyncio.timeout(10):
+        await heard.get()
+        (states / "c1").mkdir()
+        await heard.get()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.begins()
+    node.restores._replace((restore(),))
+    looks, defects = Bundles.beginnings, [ValueError("odd"), ValueError("odd")]
+
+    def fails(self: Bundles) -> dict[str, Beginning]:
+        if defects:
+            raise defects.pop()
+        return looks(self)
+
+    monkeypatch.setattr(Bundles, "beginnings", fails)
+    running = asyncio.create_task(node.beginnings.run())
+    async with asyncio.timeout(10):
+        await node.heard.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_it_is_looked_again_once_at_a_time_however_much_changes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.LONGEST_PAUSE_SECONDS", 0.05)
+    looked = 0
+
+    async def unclear() -> bool:
+        nonlocal looked
+        looked += 1
+        return False
+
+    node.host.folder(node.host.places.states)
+    monkeypatch.setattr(node.beginnings, "report", unclear)
+    running = asyncio.create_task(node.beginnings.run())
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+        node.restores._put(restore())
+        node.restores._drop(restore())
+    before = looked
+    await asyncio.sleep(0.5)
+    assert looked - before <= 11
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_note_outlives_the_agent(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.life import show_life
 from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
@@ -38,6 +39,26 @@ async def test_who_waits_is_shown_and_no_other(tmp_path: Path) -> None:
         await showing
     assert not list(over.iterdir())
     assert not list(other.iterdir())
+
+
+async def test_defect_that_a_pod_shows_ends_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path)
+    waits = host.folder(host.places.pods / "waits/volumes/kubernetes.io~empty-dir/cedana-restore")
+    host.container("s1", kind="sandbox")
+    host.container("c1", "waits", RESTORE_CONTAINER)
+    looks, defects = Bundles.beginnings, [ValueError("odd")]
+
+    def fails(self: Bundles) -> dict[str, Beginning]:
+        if defects:
+            raise defects.pop()
+        return looks(self)
+
+    monkeypatch.setattr(Bundles, "beginnings", fails)
+    showing = asyncio.create_task(show_life(host.places, every_seconds=0.01))
+    async with asyncio.timeout(10):
+        await until(waits, lambda: True if (waits / "alive").exists() else None)
+    showing.cancel()
+    await asyncio.gather(showing, return_exceptions=True)
 
 
 @pytest.mark.parametrize("name", ["alive", "progress", "waiting"])

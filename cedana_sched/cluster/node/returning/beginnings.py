@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
+LATER_SECONDS = 5.0
+"""After which runc has made a container, or has failed."""
 _MADE = Mask.CREATE | Mask.MOVED_TO
 _STATE = "state.json"
 _DECIDED = {str(RestoreStep.RUNNING), str(RestoreStep.FAILED)}
@@ -72,18 +74,27 @@ class NewBeginnings:
         """Tell of all that there are, and of each that comes, for ever."""
         self._restores.subscribe(lambda before, now: self._changed.set())  # noqa: ARG005
         await self._restores.synced.wait()
-        pause = FIRST_PAUSE_SECONDS
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
+        again: asyncio.Handle = loop.call_soon(lambda: None)
         async with asyncio.TaskGroup() as group:
             made = containers_made(self._places.here(self._places.states), self._changed.set)
             group.create_task(made, name="containers of this node")
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                if await self.report():
+                again.cancel()  # one at a time, however often something changes meanwhile
+                if await self._reported():
                     pause = FIRST_PAUSE_SECONDS
                 else:
-                    asyncio.get_running_loop().call_later(pause, self._changed.set)
+                    again = loop.call_later(pause, self._changed.set)
                     pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _reported(self) -> bool:
+        try:
+            return await self.report()
+        except Exception:  # a defect that one pod shows must not end the agent
+            log.exception("new beginnings not told")
+            return False
 
     async def report(self) -> bool:
         """Tell of those that there are now; False: of some, it must be looked again."""
@@ -157,11 +168,16 @@ async def containers_made(states: Path, made: Callable[[], None]) -> None:
             elif event.name is None:
                 continue
             elif event.watch.path == states:
-                with contextlib.suppress(OSError):  # it is gone again
+                try:
                     watch = inotify.add_watch(states / event.name, _MADE)
                     if (states / event.name / _STATE).exists():
                         inotify.rm_watch(watch)
                         made()
+                except FileNotFoundError:
+                    continue  # it is gone again
+                except OSError as error:  # others of this user, root of any pod too, have all watches that there are
+                    log.warning("container is looked for later", why=str(error), seconds=LATER_SECONDS)
+                    asyncio.get_running_loop().call_later(LATER_SECONDS, made)
             elif str(event.name) == _STATE:
                 with contextlib.suppress(OSError, ValueError):
                     inotify.rm_watch(event.watch)
