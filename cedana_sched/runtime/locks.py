@@ -167,7 +167,10 @@ def _holder(process: int, lock: PosixLock) -> int:
 
 
 def _number_inside(process: int) -> int:
-    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process}/status", encoding="utf-8") as status:
+    with (
+        suppress(FileNotFoundError, ProcessLookupError),
+        open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as status,
+    ):
         for line in status:
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])

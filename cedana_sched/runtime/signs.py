@@ -64,7 +64,10 @@ class Signs:
     def _has_worked(self, seconds: float) -> bool:
         states, ticks = {}, {}
         for pid in {self._leader, *self._processes()}:
-            with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file,  # a process may have any name
+            ):
                 name, _, rest = file.read().rpartition(")")
                 fields = rest.split()
                 ticks[pid] = sum(map(int, fields[11:15]))  # its own and its children's, user and system

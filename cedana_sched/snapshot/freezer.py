@@ -229,6 +229,6 @@ def _write(path: Path, value: str) -> None:
 
 def _describe(pid: int) -> str:
     try:
-        return " ".join(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[0].split("(", 1)) + ")"
+        return " ".join(Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[0].split("(", 1)) + ")"
     except OSError:
         return f"{pid} (gone)"

@@ -61,7 +61,7 @@ def _tracers(pid: int) -> Iterator[Obstacle]:
     """Any thread may be traced alone."""
     folder = Path(f"/proc/{pid}")
     for task in list((folder / "task").iterdir()):
-        tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", (task / "status").read_text(), re.MULTILINE)
+        tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", (task / "status").read_text(errors="replace"), re.MULTILINE)
         if tracer:
             by = f"process {tracer.group(1)} ({_command(Path('/proc', tracer.group(1)))})"
             yield Obstacle(pid, _command(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
@@ -69,14 +69,14 @@ def _tracers(pid: int) -> Iterator[Obstacle]:
 
 def _command(folder: Path) -> str:
     try:
-        return (folder / "comm").read_text().strip()
+        return (folder / "comm").read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
 
 
 def _look_at(pid: int) -> Iterator[Obstacle]:
     folder = Path(f"/proc/{pid}")
-    command = (folder / "comm").read_text().strip()
+    command = (folder / "comm").read_text(errors="replace").strip()
     yield from _tracers(pid)
     if path := _leased_mapping(pid):
         yield Obstacle(pid, command, f"has a lease on a file that it has mapped ({path})", "give one of them up")

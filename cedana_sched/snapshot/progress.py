@@ -101,7 +101,7 @@ class Progress:
 def _describe(pid: int) -> str:
     folder = Path(f"/proc/{pid}")
     try:
-        name, _, rest = (folder / "stat").read_text().rpartition(")")
+        name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
         wchan = (folder / "wchan").read_text()
     except OSError:
         return f"process {pid} has ended"

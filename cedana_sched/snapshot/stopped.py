@@ -98,4 +98,4 @@ def _started(pid: int) -> str | None:
 
 def _fields(process: Path) -> list[str]:
     """Those of `stat` after the command, from the third on."""
-    return (process / "stat").read_text().rpartition(")")[2].split()
+    return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()

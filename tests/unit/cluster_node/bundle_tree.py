@@ -78,4 +78,4 @@ def start_of(pid: int) -> int:
     Raises:
         FileNotFoundError, ProcessLookupError: there is none.
     """
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[19])

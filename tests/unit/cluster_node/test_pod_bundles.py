@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.volumes import volumes_of
+from cedana_sched.runtime import locks
+from cedana_sched.runtime.signs import Signs
+from cedana_sched.snapshot import freezer, progress, stopped
+from cedana_sched.snapshot.preflight import find_obstacles
 from tests.unit.cluster_node.bundle_tree import MOUNTS, Host, start_of, state
 
 
@@ -84,3 +89,30 @@ def test_empty_dirs_and_shared_memory_are_volumes(host: Host) -> None:
 def test_shared_memory_of_the_machine_or_of_a_volume_is_none_of_the_pods_own(host: Host, source: str) -> None:
     host.container("a", mounts=[*MOUNTS[:-1], MOUNTS[-1] | {"source": source}])
     assert volumes_of("p1", Bundles(host.places).of_pod("p1"), host.places) == {}
+
+
+@pytest.fixture
+def odd_name() -> Iterator[None]:
+    """A name of this process that is no text, as of one that is cut off within a character."""
+    name = Path("/proc/self/comm")
+    before = name.read_bytes()
+    name.write_bytes(b"\xe4\xb8")
+    yield
+    name.write_bytes(before)
+
+
+@pytest.mark.usefixtures("odd_name")
+def test_process_may_have_any_name(host: Host, tmp_path: Path) -> None:
+    """One pod's process, in a container that is called as ours, would else end the agent, and each that follows."""
+    host.container("s1", kind="sandbox")
+    host.container("a")
+    host.container("b", name="cedana-restore")
+    assert names(host) == ["main"]
+    assert list(Bundles(host.places).beginnings()) == ["p1"]
+    signs = Signs(os.getpid(), str(tmp_path / "log"), lambda: [os.getpid()])
+    assert signs.look() in {True, False}
+    assert find_obstacles([os.getpid()]) is not None
+    assert "state" in progress._describe(os.getpid())
+    assert str(os.getpid()) in freezer._describe(os.getpid())
+    assert stopped._started(os.getpid())
+    assert locks._number_inside(os.getpid())

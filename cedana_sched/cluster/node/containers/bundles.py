@@ -173,7 +173,8 @@ def _decode(path: Path, kind: type[T]) -> T | None:
 
 def _is_the_same(pid: int, start: int) -> bool:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a process may have any name
     except (FileNotFoundError, ProcessLookupError):
         return False
+    fields = stat.rsplit(")", 1)[1].split()
     return fields[0] not in {"Z", "X"} and int(fields[19]) == start

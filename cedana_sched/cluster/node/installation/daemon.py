@@ -48,8 +48,8 @@ class Daemon:
         try:
             if unit := _UNIT.search((process / "cgroup").read_text()):
                 return ("systemctl", "restart", unit.group(1))
-            parent = proc / (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
-            if (parent / "comm").read_text().strip() == _SUPERVISED:
+            parent = proc / (process / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1]
+            if (parent / "comm").read_text(errors="replace").strip() == _SUPERVISED:
                 return ("sv", "restart", str((parent / "cwd").readlink()))
         except (FileNotFoundError, ProcessLookupError) as error:
             raise HostError(
@@ -67,7 +67,7 @@ def find_daemon(socket: Path, proc: Path = Path("/proc")) -> Daemon:
     Raises:
         HostError: there is none, or it is no containerd.
     """
-    inode = _listening_inode((proc / "1/net/unix").read_text(), str(socket))
+    inode = _listening_inode((proc / "1/net/unix").read_text(errors="replace"), str(socket))
     for process in _holders(proc, inode) if inode else ():
         with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
             command = tuple((process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0"))
