@@ -111,7 +111,7 @@ def test_process_may_have_any_name(host: Host, tmp_path: Path) -> None:
     assert list(Bundles(host.places).beginnings()) == ["p1"]
     signs = Signs(os.getpid(), str(tmp_path / "log"), lambda: [os.getpid()])
     assert signs.look() in {True, False}
-    assert find_obstacles([os.getpid()]) is not None
+    find_obstacles([os.getpid()])
     assert "state" in progress._describe(os.getpid())
     assert str(os.getpid()) in freezer._describe(os.getpid())
     assert stopped._started(os.getpid())
