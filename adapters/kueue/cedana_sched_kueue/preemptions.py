@@ -116,6 +116,11 @@ class Preemptions:
         """Kueue's records of a Job, by name: whichever has changed last, the same one counts."""
         return sorted(self._by_job.of(job_uid), key=lambda one: one.metadata.name)
 
+    def _pods(self, job: Job) -> list[Pod]:
+        """Its pods. One of another namespace may name any owner, and is none of it: the garbage collector removes it."""
+        owned = self._pods_of.of(job.metadata.uid)
+        return [pod for pod in owned if pod.metadata.namespace == job.metadata.namespace]
+
     def eviction(self, job_uid: str) -> Eviction | None:
         """The stop of this Job that is due."""
         job = self.job(job_uid)
@@ -166,7 +171,7 @@ class Preemptions:
             return None
         uid, now = f"{job_uid}@{evicted.last_transition_time}", self._clock()
         told = self._told_of(uid)
-        asking = (pod.metadata.uid for pod in self._pods_of.of(job_uid) if still_asks(pod, now))
+        asking = (pod.metadata.uid for pod in self._pods(job) if still_asks(pod, now))
         first = min((pod_uid for pod_uid in asking if pod_uid not in told), default=None)
         if first is None:
             return None
@@ -234,7 +239,7 @@ class Preemptions:
         workload, job = eviction.workload, eviction.job
         reason, preemptor_uid = reason_of(workload)
         told = self._told_of(eviction.uid)
-        pods = [pod for pod in self._to_save(job.metadata.uid) if pod.metadata.uid not in told]
+        pods = [pod for pod in self._to_save(job) if pod.metadata.uid not in told]
         return Signal(
             uid=eviction.uid,
             adapter=ADAPTER,
@@ -254,9 +259,9 @@ class Preemptions:
             return preemptor_uid
         return f"{preemptor.metadata.namespace}/{preemptor.metadata.name}"
 
-    def _to_save(self, job_uid: str) -> list[Pod]:
+    def _to_save(self, job: Job) -> list[Pod]:
         """Its running pods, and of those that are being deleted the ones whose end waits for us."""
-        running = (pod for pod in self._pods_of.of(job_uid) if pod.status.phase == "Running")
+        running = (pod for pod in self._pods(job) if pod.status.phase == "Running")
         now = self._clock()
         return [pod for pod in running if pod.metadata.deletion_timestamp is None or still_asks(pod, now)]
 

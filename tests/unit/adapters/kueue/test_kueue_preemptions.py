@@ -66,6 +66,15 @@ def test_a_preemption_becomes_one_signal_of_all_running_pods(world: World) -> No
     assert signal.victims[0].started_at == 1_795_269_600
 
 
+def test_pod_of_another_namespace_is_no_pod_of_the_job_whatever_it_says(world: World) -> None:
+    """It would be saved with them, all members or none, and Kueue tells its victims the uids of others' Jobs."""
+    world.put(changed(pod(2), namespace="other", name="md-2"), preempted())
+
+    signal = _signal(world.review())
+
+    assert [victim.workload.name for victim in signal.victims] == ["md-0", "md-1"]
+
+
 def test_the_preemptor_is_named_and_binds_its_victims_together(world: World) -> None:
     world.put(preempted())
     unknown = _signal(world.review())
