@@ -117,7 +117,7 @@ class Preemptions:
         return sorted(self._by_job.of(job_uid), key=lambda one: one.metadata.name)
 
     def _pods(self, job: Job) -> list[Pod]:
-        """Its pods. One of another namespace may name any owner, and is none of it: the garbage collector removes it."""
+        """Its pods. One of another namespace, which may name any owner, is none of them."""
         owned = self._pods_of.of(job.metadata.uid)
         return [pod for pod in owned if pod.metadata.namespace == job.metadata.namespace]
 
