@@ -114,6 +114,7 @@ class Keeper:
             except aiohttp.ClientError as error:
                 log.warning("the agent has gone while it held a pod: the next one is asked", why=repr(error))
                 away_since = clock()
+                await asyncio.sleep(PAUSE_SECONDS)  # it may be there still, and break every call
 
     def _tell_changed(self) -> None:
         for changed in self._changed:

@@ -99,6 +99,20 @@ async def test_a_hold_may_last_longer_than_an_agent_may_be_away(tmp_path: Path) 
         assert await asking == (200, "let go\n")
 
 
+async def test_an_agent_that_breaks_every_call_is_not_asked_without_a_pause(tmp_path: Path) -> None:
+    agents, asked = Agents(tmp_path), 0
+
+    async def breaks(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.close()
+
+    async with await asyncio.start_unix_server(breaks, str(agents.socket)), _kept(agents) as kubelet:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(kubelet.asks(), 1.0)
+    assert 0 < asked < 10
+
+
 async def test_a_kubelet_that_hangs_up_is_held_for_no_more(tmp_path: Path) -> None:
     agents, held = Agents(tmp_path), Held()
     keeper = Keeper(agents.socket)
