@@ -85,6 +85,17 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
 
 
+async def test_who_keeps_holds_waits_for_the_port_of_an_older_agent(helm: Binaries) -> None:
+    """That one has it until it has drained, after those of other nodes; nobody listens while a container backs off."""
+    objects = await render(helm, S3)
+    keeper, agent = (
+        named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"]["template"]["spec"] for part in ("holds", "agent")
+    )
+    probe = keeper["containers"][0]["startupProbe"]
+    patience = probe["periodSeconds"] * probe["failureThreshold"]
+    assert patience >= 10 * agent["terminationGracePeriodSeconds"], "a tenth of the nodes at a time"
+
+
 async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     await lint(helm, VOLCANO)
     objects = await render(helm, VOLCANO)
