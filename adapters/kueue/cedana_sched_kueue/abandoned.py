@@ -1,4 +1,4 @@
-"""The holds that an earlier run of the coordinator has left standing."""
+"""The holds of an earlier run of the coordinator: those that it has left standing, and whom the others were about."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class _Spec(msgspec.Struct, frozen=True):
 
 class _Status(msgspec.Struct, frozen=True):
     step: str = HoldStep.HOLDING
+    verdicts: dict[str, str] = {}
 
 
 class _Hold(msgspec.Struct, frozen=True):
@@ -30,8 +31,22 @@ async def holds_that_stand(api: Api, adapter: str) -> tuple[str, ...]:
     Raises:
         ApiError: they cannot be read.
     """
+    return tuple(one.spec.uid for one in await _holds_of(api, adapter) if one.status.step == HoldStep.HOLDING)
+
+
+async def victims_let_go(api: Api, adapter: str) -> dict[str, frozenset[str]]:
+    """Of this adapter's signals whose PreemptionHold waits no more: the uids of the pods that they were told of.
+
+    Raises:
+        ApiError: they cannot be read.
+    """
+    over = (one for one in await _holds_of(api, adapter) if one.status.step != HoldStep.HOLDING)
+    return {one.spec.uid: frozenset(one.status.verdicts) for one in over}
+
+
+async def _holds_of(api: Api, adapter: str) -> list[_Hold]:
     try:
         found, _ = await api.list_all(PREEMPTION_HOLDS, None, into=_Hold)
     except AbsentError:  # the kind is not installed: nothing is held
-        return ()
-    return tuple(one.spec.uid for one in found if one.spec.adapter == adapter and one.status.step == HoldStep.HOLDING)
+        return []
+    return [one for one in found if one.spec.adapter == adapter]

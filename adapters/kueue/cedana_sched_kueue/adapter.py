@@ -29,7 +29,7 @@ from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import Release, Verdict
-from cedana_sched_kueue.abandoned import holds_that_stand
+from cedana_sched_kueue.abandoned import holds_that_stand, victims_let_go
 from cedana_sched_kueue.admission_checks import AdmissionChecks
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
@@ -80,6 +80,7 @@ class KueueAdapter:
             group.create_task(self._workloads.run(), name="Workloads")
             await self._workloads.synced.wait()
             await self._pods.synced.wait()
+            await self._remember()
             self._synced.set()
             for job in self._jobs:
                 self._review(job.metadata.uid)
@@ -199,6 +200,16 @@ class KueueAdapter:
         except ConflictError as error:
             message = f"Job {metadata.namespace}/{metadata.name} is another one, or was changed meanwhile"
             raise RetryableError(message, remedy="it is tried again") from error
+
+    async def _remember(self) -> None:
+        """Who was told before this run of the coordinator: others of the same Job may still be to be told."""
+        try:
+            told = await victims_let_go(self._api, ADAPTER)
+        except ApiError as error:
+            log.warning("earlier holds cannot be read: who comes late to one is not saved", problem=error.message)
+            return
+        for signal_uid, victims in told.items():
+            self._preemptions.told_before(signal_uid, victims)
 
     async def _taken_back_unseen(self) -> list[PreemptionCancelled]:
         """Holds of Jobs that Kueue has stopped evicting while nobody looked."""

@@ -71,7 +71,8 @@ def job_uid_of(signal_uid: str) -> str:
 class Preemptions:
     """Tells what is new about Jobs, one at a time, and what is pending.
 
-    It remembers only what it has told; told again after a restart, everything has the same uids.
+    It remembers only what it has told; told again after a restart, everything has the same uids. A hold that is over by
+    then takes nobody in any more: see `told_before`.
 
     Args:
         jobs: by their uid.
@@ -103,6 +104,14 @@ class Preemptions:
         """By uid of the Job: the last eviction that nothing more is to be told of, but of pods that came after it."""
         self._victims_of: dict[str, tuple[str, frozenset[str]]] = {}
         """By uid of the Job: its last eviction that was told, and the uids of all pods that were."""
+
+    def told_before(self, signal_uid: str, victims: frozenset[str]) -> None:
+        """An earlier run of the coordinator has told this signal, and its hold is over. `victims` are uids of pods."""
+        job_uid, eviction_uid = job_uid_of(signal_uid), eviction_uid_of(signal_uid)
+        latest, known = self._victims_of.get(job_uid, ("", frozenset()))
+        if eviction_uid >= latest:  # what tells them apart is the time of the eviction
+            told = known | victims if eviction_uid == latest else victims
+            self._victims_of[job_uid] = (eviction_uid, told)
 
     def pending(self) -> tuple[Preempted, ...]:
         """Every signal that was told and is not over."""

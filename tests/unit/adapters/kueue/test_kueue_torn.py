@@ -120,6 +120,21 @@ def test_one_that_came_back_while_the_others_were_held_is_saved_while_it_waits()
     assert world.review() == (), "each pod is told once"
 
 
+def test_one_that_came_back_is_saved_by_who_leads_after_the_others_were_let_go() -> None:
+    """Told by the uid of the eviction, it would be answered with the hold that is over, and go at once."""
+    world = World()
+    world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
+    first = signal_of(world.review())
+    world.restart()
+    world.preemptions.told_before(f"{JOB_UID}@2026-11-21T14:00:00Z", frozenset({pod(1).metadata.uid}))
+    world.preemptions.told_before(first.uid, frozenset({pod(0).metadata.uid}))
+    world.preemptions.told_before(f"{JOB_UID}@2026-11-21T13:00:00Z", frozenset({pod(1).metadata.uid}))
+    world.put(job(suspend=True), *(deleted(pod(index), ago=1, now=world.now) for index in (0, 1)))
+    later = signal_of(world.review())
+    assert [victim.workload.name for victim in later.victims] == ["md-1"]
+    assert later.uid != first.uid
+
+
 def test_an_eviction_that_was_told_later_is_over_when_the_job_runs_again() -> None:
     """The Job's news may come before the Workload's."""
     world = World()
