@@ -98,7 +98,7 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
     cache = Path(request.cache_directory)
     toolchain = request.toolchain
     if any((request.criu_directory(tree.name) / LOG_NAME).exists() for tree in request.workload.containers):
-        await_orphans(toolchain, request)  # of an earlier capture
+        await_orphans(toolchain, Path(request.work_directory), request.workload)  # of an earlier capture
     storage = StorageConfig.load(request.store)
     store = SnapshotStore.open(
         storage,

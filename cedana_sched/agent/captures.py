@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +23,8 @@ from cedana_sched.agent.messages import (
     encode,
 )
 from cedana_sched.agent.orphans import await_captures, await_orphans, captures_of, prune, stop_capture
+from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
@@ -87,43 +89,55 @@ class Captures:
         if self._of_before is not None:
             await asyncio.shield(self._of_before)
 
-    async def stop_others(self, checkpoint_uid: str, freezers: Iterable[Path]) -> None:
-        """Stop the captures of these cgroups that were begun for another checkpoint, also by an earlier agent."""
+    async def stop_others(self, checkpoint_uid: str, running: RunningWorkload | None) -> None:
+        """Stop the captures of this workload that were begun for another checkpoint, also by an earlier agent."""
+        freezers = running.freezers if running is not None else ()
         for directory in await asyncio.to_thread(captures_of, self._work, freezers):
             if directory.name != checkpoint_uid:
                 log.warning("capture of a checkpoint that is over is stopped", checkpoint=directory.name)
                 await asyncio.to_thread(stop_capture, directory)
+                await self._clean_up(directory, running)
 
     async def run(self, request: CaptureRequest) -> AsyncIterator[CaptureReport]:
-        """Run one capture to its end; the last report says how it ended, also when its process was killed."""
+        """Run one capture to its end; the last report says how it ended, also when its process was killed.
+
+        A failure is told when nothing of the capture is left: another attempt may begin at once.
+        """
         process = await self._take_spare()
         self._running[request.checkpoint_uid] = process
         request = replace(request, outlives_agent=process.pid in self._sheltered)
-        finished = False
+        is_committed, failed = False, None
         try:
             _write(process, encode(request))
             assert process.stdout is not None  # noqa: S101  # _start asks for the pipe
             async for line in process.stdout:
                 report = decode_report(line)
-                finished = not isinstance(report, CaptureProgress)
-                yield report
+                if isinstance(report, CaptureFailed):
+                    failed = report
+                else:
+                    is_committed = not isinstance(report, CaptureProgress)
+                    yield report
             status = await process.wait()
         finally:
             await asyncio.shield(self._forget(request, process))
-        if not finished:
-            yield CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
+        if not is_committed:
+            yield failed or CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
 
-    async def stop(self, checkpoint_uid: str) -> None:
-        """Stop a capture if it runs, also that of an earlier agent, and return when it has ended."""
-        process = self._running.get(checkpoint_uid)
+    async def stop(self, checkpoint_uid: str, running: RunningWorkload | None) -> None:
+        """Stop a capture if it runs, also that of an earlier agent; return when it has ended, and its CRIU.
+
+        `running` is the workload that it works on, as far as that runs.
+        """
+        process, directory = self._running.get(checkpoint_uid), self._work / checkpoint_uid
         if process:
             _write(process, _STOP_WORD)  # before an earlier one makes room for it
         own = process.pid if process else None
-        await asyncio.to_thread(stop_capture, self._work / checkpoint_uid, own)
+        await asyncio.to_thread(stop_capture, directory, own)
         if process:
             await _end(process)
             async with self._idle:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
+        await self._clean_up(directory, running)  # of one whose agent is gone nobody else undoes anything
 
     async def _take_spare(self) -> Process:
         while self._spares:
@@ -145,18 +159,27 @@ class Captures:
     async def _forget(self, request: CaptureRequest, process: Process) -> None:
         _close_stdin(process)
         if await process.wait() < 0:
-            await self._clean_up(request)
+            await self._clean_up(Path(request.work_directory), request.workload)
         async with self._idle:
-            del self._running[request.checkpoint_uid]
+            if self._running.get(request.checkpoint_uid) is process:  # the next attempt's may have its place
+                del self._running[request.checkpoint_uid]
             self._sheltered.discard(process.pid)
             self._idle.notify_all()
         await asyncio.to_thread(prune, self._work)
         await self._refill()
 
-    async def _clean_up(self, request: CaptureRequest) -> None:
-        """The capture process was killed: its CRIU notices that nobody reads."""
-        if not await asyncio.to_thread(await_orphans, self._toolchain, request):
-            log.warning("criu had to be killed", checkpoint=request.checkpoint_uid)
+    async def _clean_up(self, directory: Path, workload: RunningWorkload | None) -> None:
+        """The capture process was killed, perhaps: its CRIU notices that nobody reads. Success leaves no directory.
+
+        What cannot be undone must not keep the workload from being let go.
+        """
+        if workload is None or not await asyncio.to_thread(directory.exists):
+            return
+        try:
+            if not await asyncio.to_thread(await_orphans, self._toolchain, directory, workload):
+                log.warning("criu had to be killed", checkpoint=directory.name)
+        except (CedanaSchedError, OSError) as error:
+            log.warning("rest of a capture not undone", checkpoint=directory.name, problem=str(error))
 
 
 async def _start() -> Process:

@@ -48,8 +48,7 @@ class CaptureRequest(msgspec.Struct, frozen=True):
 
     def criu_directory(self, container: str) -> Path:
         """CRIU's own folder for the dump of one container."""
-        work = Path(self.work_directory)
-        return work / "containers" / container if container else work
+        return criu_directory(Path(self.work_directory), container)
 
 
 class CaptureProgress(msgspec.Struct, frozen=True, tag=True):
@@ -69,6 +68,11 @@ class CaptureFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 CaptureReport = CaptureProgress | CaptureCommitted | CaptureFailed
+
+
+def criu_directory(work: Path, container: str) -> Path:
+    """CRIU's own folder for one container's dump of the capture in `work`."""
+    return work / "containers" / container if container else work
 
 
 def encode(message: CaptureRequest | CaptureReport) -> bytes:

@@ -179,7 +179,7 @@ class NodeAgent:
         if not order.in_gang and not await self._has_turn(order):
             return orders.CheckpointFailed(uid, "the checkpoint was called off")
         running = await self._runtime.running(order.workload)
-        await self._captures.stop_others(uid, running.freezers if running is not None else ())
+        await self._captures.stop_others(uid, running)
         running = None
         try:
             running = await self._frozen.freeze(uid, order.workload)
@@ -288,7 +288,7 @@ class NodeAgent:
         uid = order.checkpoint_uid
         self._frozen.close(uid)
         self._budget.give_back(uid)
-        await self._captures.stop(uid)
+        await self._captures.stop(uid, await self._runtime.running(order.workload))
         await self._frozen.thaw(uid, order.workload)
         try:
             await self._threads.run(self._remove_committed, order)

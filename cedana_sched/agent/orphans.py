@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from cedana_sched.agent.messages import CaptureRequest
+from cedana_sched.agent.messages import criu_directory
+from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.snapshot.aftermath import undo_killed_dump
 from cedana_sched.snapshot.dump import LOG_NAME
 from cedana_sched.snapshot.freezer import members
@@ -118,13 +119,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def await_orphans(toolchain: Toolchain, request: CaptureRequest) -> bool:
-    """Return when no CRIU works for this request any more.
+def await_orphans(toolchain: Toolchain, work: Path, workload: RunningWorkload) -> bool:
+    """Return when no CRIU works for the capture of this workload in `work` any more, which has ended.
 
     Returns:
         True if all ended by themselves, or there were none; False if one had to be killed, and its traces removed.
     """
-    directories = {str(request.criu_directory(tree.name)): tree for tree in request.workload.containers}
+    directories = {str(criu_directory(work, tree.name)): tree for tree in workload.containers}
     orphans = {
         process: directory
         for process in psutil.process_iter()
@@ -133,7 +134,7 @@ def await_orphans(toolchain: Toolchain, request: CaptureRequest) -> bool:
     alive = _end(orphans)
     for directory in {orphans[process] for process in alive}:
         undo_killed_dump(toolchain, members(directories[directory].freezer), Path(directory, LOG_NAME))
-    for namespace in shared_namespaces(tree.root_pid for tree in request.workload.containers):
+    for namespace in shared_namespaces(tree.root_pid for tree in workload.containers):
         mend_loopback(toolchain, namespace)
     return not alive
 

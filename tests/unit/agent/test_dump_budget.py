@@ -130,9 +130,9 @@ class Captures:
 
     async def none_of_before(self) -> None: ...
 
-    async def stop_others(self, uid: str, freezers: tuple[Path, ...]) -> None: ...
+    async def stop_others(self, uid: str, running: RunningWorkload | None) -> None: ...
 
-    async def stop(self, uid: str) -> None:
+    async def stop(self, uid: str, running: RunningWorkload | None) -> None:
         self.end(uid)
 
     async def run(self, request: CaptureRequest) -> AsyncIterator[CaptureReport]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cedana_sched.agent import orphans
 from cedana_sched.agent.captures import Captures
+from cedana_sched.agent.messages import criu_directory
+from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from tests.unit.agent.test_capture_messages import request
 
 LISTENING = """
@@ -49,7 +53,10 @@ def end_of_stdin(process: subprocess.Popen[bytes]) -> None:
 
 
 def says(process: subprocess.Popen[bytes]) -> bytes:
-    said, errors = process.communicate(timeout=30)
+    """All that it says until it ends; its stdin stays open till then."""
+    assert process.stdout is not None
+    said = process.stdout.read()
+    _, errors = process.communicate(timeout=30)
     assert errors == b""
     return said
 
@@ -95,3 +102,20 @@ async def test_only_who_is_sheltered_is_told_to_outlive(can: bool, tmp_path: Pat
     async with Captures(request().toolchain, tmp_path, shelter) as captures:
         assert set(moved) == {process.pid for process in captures._spares}
         assert captures._sheltered == (set(moved) if can else set())
+
+
+async def test_a_killed_one_whose_agent_is_gone_leaves_no_criu_to_a_workload_that_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent would have undone what it leaves; the next one is told that the checkpoint is called off."""
+    monkeypatch.setattr(orphans, "PATIENCE_SECONDS", 0.2)
+    directory = tmp_path / "c1"
+    work = criu_directory(directory, "main")
+    work.mkdir(parents=True)
+    criu = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import sys; sys.stdin.read()", str(work), stdin=asyncio.subprocess.PIPE
+    )
+    async with Captures(request().toolchain, tmp_path) as captures:
+        tree = RunningContainer(criu.pid, tmp_path / "gone", "main")
+        await captures.stop("c1", RunningWorkload((tree,)))
+        assert await asyncio.wait_for(criu.wait(), 10) == -signal.SIGKILL

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cedana_sched.agent import captures as module
 from cedana_sched.agent.captures import SPARES, Captures
-from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, encode
+from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, encode
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer
 from tests.unit.agent.test_capture_messages import request
@@ -84,3 +84,54 @@ async def test_spares_are_taken_at_once_and_replaced_when_all_is_dumped(
         assert await second == [_COMMITTED]
         assert len(started) == 2 * SPARES
     assert all(process.returncode == 0 for process in started)
+
+
+async def test_a_failure_is_told_when_nothing_is_left_of_the_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nothing moves says so, and is killed then: another attempt must not find it, nor its CRIU."""
+    started: list[_Process] = []
+
+    async def start() -> asyncio.subprocess.Process:
+        started.append(_Process())
+        return cast("asyncio.subprocess.Process", started[-1])
+
+    monkeypatch.setattr(module, "_start", start)
+    async with Captures(request().toolchain, tmp_path) as captures:
+        reports = captures.run(request())
+        telling = asyncio.ensure_future(anext(reports))
+        await started[0].asked.wait()
+        monkeypatch.setattr(started[0].stdin, "close", lambda: None)
+        failed = CaptureFailed("nothing could be stored", retryable=True)
+        started[0].stdout.feed_data(encode(failed))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        was_told = telling.done()
+        started[0].end()
+        assert not was_told
+        assert await telling == failed
+        assert "c1" not in captures._running
+
+
+async def test_an_attempt_that_ends_late_leaves_the_next_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[_Process] = []
+
+    async def start() -> asyncio.subprocess.Process:
+        started.append(_Process())
+        return cast("asyncio.subprocess.Process", started[-1])
+
+    async def capture() -> list[CaptureReport]:
+        return [report async for report in captures.run(request())]
+
+    monkeypatch.setattr(module, "_start", start)
+    async with Captures(request().toolchain, tmp_path) as captures:
+        first, second = asyncio.create_task(capture()), asyncio.create_task(capture())
+        for process in started:
+            await process.asked.wait()
+        started[0].end()
+        assert len(await first) == 1
+        assert captures._running["c1"] is cast("object", started[1])
+        started[1].commit()
+        assert await second == [_COMMITTED]
