@@ -35,7 +35,7 @@ from cedana_sched.agent.messages import (
     encode,
 )
 from cedana_sched.agent.orphans import await_orphans, lock
-from cedana_sched.agent.watching import ended_when_quiet
+from cedana_sched.agent.watching import beside, ended_when_quiet
 from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError
 from cedana_sched.model.manifest import SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.records import Transfer
@@ -211,21 +211,14 @@ def _say_no_more() -> None:
     os.close(nowhere)
 
 
-@contextlib.contextmanager
-def _telling_progress(say: Callable[[CaptureReport], None], stats: Callable[[], TransferStats]) -> Iterator[None]:
-    done = threading.Event()
-
-    def tell() -> None:
+def _telling_progress(
+    say: Callable[[CaptureReport], None], stats: Callable[[], TransferStats]
+) -> contextlib.AbstractContextManager[None]:
+    def tell(done: threading.Event) -> None:
         while not done.wait(PROGRESS_SECONDS):
             say(CaptureProgress(_transfer(stats())))
 
-    thread = threading.Thread(target=tell, name="progress")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    return beside(tell, "progress")
 
 
 def _transfer(stats: TransferStats) -> Transfer:

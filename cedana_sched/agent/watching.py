@@ -28,10 +28,9 @@ def ended_when_quiet(
         stall_seconds: see `QUIET_FACTOR`.
         end: called with the reason, once, from another thread.
     """
-    done = threading.Event()
     bound = stall_seconds * QUIET_FACTOR
 
-    def look() -> None:
+    def look(done: threading.Event) -> None:
         lived, before = time.monotonic(), signs()
         while not done.wait(bound / _LOOKS):
             now = signs()
@@ -41,7 +40,15 @@ def ended_when_quiet(
                 end(f"nothing of the snapshot could be read or stored for {bound:g} s")
                 return
 
-    thread = threading.Thread(target=look, name="signs of life", daemon=True)
+    with beside(look, "signs of life"):
+        yield
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Do `work` in a thread of that name while the block runs; the event tells it that the block is over."""
+    done = threading.Event()
+    thread = threading.Thread(target=work, args=(done,), name=name, daemon=True)
     thread.start()
     try:
         yield
