@@ -62,14 +62,7 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
         order = "kill" if checkpoint.stops else "thaw"
         text = f"Node {checkpoint.workload.node} has not confirmed the {order} of {name}"
     if kind:
-        desk.tell(
-            kind,
-            text,
-            identity=identity,
-            workload=checkpoint.workload,
-            signal_uid=checkpoint.signal_uid,
-            warning=warning,
-        )
+        _publish(desk, checkpoint, kind, text, warning=warning)
 
 
 def of_work_left(desk: Desk, checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> None:
@@ -79,14 +72,7 @@ def of_work_left(desk: Desk, checkpoint: Checkpoint, snapshot: SnapshotRef, left
         " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
         f" its name (of a pod: the annotation {names.WANTED}: {short(left)})"
     )
-    desk.tell(
-        "WorkLeft",
-        text,
-        identity=checkpoint.identity,
-        workload=checkpoint.workload,
-        signal_uid=checkpoint.signal_uid,
-        warning=True,
-    )
+    _publish(desk, checkpoint, "WorkLeft", text, warning=True)
 
 
 def of_overdue(desk: Desk, checkpoint: Checkpoint) -> None:
@@ -95,14 +81,7 @@ def of_overdue(desk: Desk, checkpoint: Checkpoint) -> None:
         f"{checkpoint.workload.name} was released and is not deleted after {seconds(desk.timing.patience)}: it is"
         f" killed; {_snapshot(checkpoint)} stays"
     )
-    desk.tell(
-        "NotDeleted",
-        text,
-        identity=checkpoint.identity,
-        workload=checkpoint.workload,
-        signal_uid=checkpoint.signal_uid,
-        warning=True,
-    )
+    _publish(desk, checkpoint, "NotDeleted", text, warning=True)
 
 
 def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
@@ -166,6 +145,17 @@ def of_new_beginning(desk: Desk, earlier: Restore, workload: WorkloadRef) -> Non
     was = f"it had been resumed from {short(earlier.snapshot)}" if earlier.snapshot is not None else "it had begun"
     text = f"{workload.name} begins again on node {workload.node}: {was}, and its containers are made anew"
     desk.tell("BeganAgain", text, identity=earlier.identity, workload=workload, warning=True)
+
+
+def _publish(desk: Desk, checkpoint: Checkpoint, reason: str, text: str, *, warning: bool) -> None:
+    desk.tell(
+        reason,
+        text,
+        identity=checkpoint.identity,
+        workload=checkpoint.workload,
+        signal_uid=checkpoint.signal_uid,
+        warning=warning,
+    )
 
 
 def _snapshot(checkpoint: Checkpoint) -> str:
