@@ -2,7 +2,9 @@
 
 The webhook refuses that write while a PreemptionHold of the pod holds, and marks the pod meanwhile (see
 `model.objects.eviction_mark`). So the signal is the mark, and the release needs no word: the scheduler's next attempt
-goes through. A scheduler may think otherwise at any time, also after the release; its mark grows stale then.
+goes through. A scheduler may think otherwise at any time, also after the release; its mark grows stale then, is
+removed, and the preemption is cancelled. In this order: a cache may be behind, and what is cancelled although the
+scheduler goes on asking would be evicted unsaved.
 
 An eviction that the webhook has missed shows as a deletion. The pod's preStop is the net below: it waits for the agent.
 """
@@ -10,8 +12,10 @@ An eviction that the webhook has missed shows as a deletion. The pod's preStop i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -19,7 +23,7 @@ import structlog
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.pods import identity_of, workload_of
-from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -33,6 +37,12 @@ log = structlog.get_logger(__name__)
 
 Report = Preempted | PreemptionCancelled
 NOT_ASKED = "the scheduler does not ask for it any more"
+CACHE_BEHIND_SECONDS = 1.0
+"""After a mark was found changed, until it is looked at again: the cache shows the change by then, most likely."""
+
+ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
+"""So often in that time one is taken up. A scheduler that changes its mind cannot do it more often than its marks grow
+stale; whoever may write to the pod can remove and write them as he likes, and each time costs two objects."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -89,7 +99,12 @@ class MarkedEvictions:
         """What is pending is known, and can be released."""
         self._readers: list[asyncio.Queue[Report]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._unmarking = WorkQueue("removal of an eviction mark", self._unmark)
+        self._withdrawals: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By uid of the family: one at a time, which else would find each other's changes."""
+        self._cancelled: deque[tuple[float, str]] = deque()
+        """When (the loop's time), and the uid of the family."""
+        self._cancelled_often: Counter[str] = Counter()
+        self._withdrawing = WorkQueue("withdrawal of an eviction", self._withdraw)
 
     async def run(self) -> None:
         """Follow the pods, for ever."""
@@ -100,7 +115,7 @@ class MarkedEvictions:
             for pod in pods:
                 self._heard(None, pod)
             self.synced.set()
-            await self._unmarking.run()
+            await self._withdrawing.run()
         finally:
             pods.unsubscribe(self._heard)
             for timer in self._timers.values():
@@ -118,24 +133,32 @@ class MarkedEvictions:
         finally:
             self._readers.remove(queue)
 
-    def released(self, release: Release) -> bool:
+    async def released(self, release: Release) -> bool:
         """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared.
 
         Of a gang those that are not saved stay, unless the scheduler takes them. Not before `synced`.
 
         Returns:
             Whether what is left of a gang is to go; False for a pod alone, whom the scheduler itself takes.
+
+        Raises:
+            ApiError: whether the scheduler still asks cannot be settled now.
         """
         is_gang = len(release.verdicts) > 1
         committed = frozenset(uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED)
         family = next((uid for uid, signal in self._told.items() if signal.uid == release.signal_uid), None)
         if family is not None:
             self._saved[family] = committed
-            self._review(family)
-            return is_gang and family in self._told
+            await self._withdraw(family)
+            told = self._told.get(family)
+            return is_gang and told is not None and told.uid == release.signal_uid  # else the scheduler asks anew
         if is_gang and self._is_under_way(release):
             return True
-        if any(pod.metadata.uid in committed and _is_running(pod) for pod in self._cluster.pods):
+        not_asked = committed - self._family_of_victim.keys()
+        spared = [pod for pod in self._cluster.pods if pod.metadata.uid in not_asked and _is_running(pod)]
+        if spared:
+            if not await self._remove_marks(spared):
+                raise ConflictError("a pod that is not evicted after all has changed", remedy="look again")
             self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))
         return False
 
@@ -157,54 +180,83 @@ class MarkedEvictions:
             self._torn.pop(pod.metadata.uid, None)
             self._let_go.discard(pod.metadata.uid)
         elif now.metadata.deletion_timestamp is not None:
-            self._review_deletion(now, now.metadata.deletion_timestamp)
+            self._review_deletion(now)
         elif _fresh(now, self._now()) is not None:
             self._review(self._family_of(now).uid, now)
 
     def _review(self, uid: str, pod: Pod | None = None) -> None:
-        if (told := self._told.get(uid)) is not None:
-            self._review_told(uid, told)
-        elif pod is not None and (signal := self._begun(self._family_of(pod))) is not None:
+        if uid not in self._told and pod is not None and not self._is_fickle(uid):
+            self._take_up(uid, self._family_of(pod))
+        if (told := self._told.get(uid)) is not None and self._update(uid, told):
+            self._withdrawing.add(uid)
+
+    def _take_up(self, uid: str, family: Family) -> None:
+        if (signal := self._begun(family)) is not None:
             self._told[uid] = signal
             self._family_of_victim |= {victim.workload.uid: uid for victim in signal.victims}
             self._report(Preempted(signal))
-            self._review_told(uid, signal)
 
-    def _review_deletion(self, pod: Pod, ends_at: str) -> None:
+    def _review_deletion(self, pod: Pod) -> None:
         """An eviction that went past the webhook: its preStop holds the pod, as long as its grace lasts."""
         uid = pod.metadata.uid
         if uid in self._torn or uid in self._let_go or pod.status.phase != "Running" or not pod.is_evicted:
             return
         if (victim := self._victim(pod, alone(pod))) is not None:
-            not_after = datetime.fromisoformat(ends_at).timestamp()
-            signal = self._signal(f"{uid}@{ends_at}", (victim,), not_after)
+            signal = self._signal(f"{uid}@{pod.metadata.deletion_timestamp}", (victim,), pod.metadata.ends_at)
             self._torn[uid] = signal
             self._report(Preempted(signal))
 
-    def _review_told(self, uid: str, signal: Signal) -> None:
-        """Whether the scheduler still wants it."""
-        left = [pod for pod in self._victims(signal) if pod.metadata.deletion_timestamp is None]
+    def _update(self, uid: str, signal: Signal) -> bool:
+        """Forget it, or look again later, as the marks of those that are left say; True: it is to be withdrawn."""
+        left = self._left(signal)
         if not left:
             self._forget(uid)
-            return
-        broken = len(left) < len(signal.victims)
-        if broken and self._goes_on(uid, signal, left):
-            return
-        now = self._now()
-        seconds = [mark.seconds_left(now) for pod in left if (mark := read_mark(pod.metadata.annotations))]
-        if (longest := max(seconds, default=0.0)) > 0:
-            self._look_again(uid, longest)
-            return
-        over = broken and uid in self._saved
+        elif not self._goes_on(uid, signal, left):
+            if (seconds := self._seconds_left(left)) <= 0:
+                return True
+            self._look_again(uid, seconds)
+        return False
+
+    async def _withdraw(self, uid: str) -> None:
+        """Cancel what the scheduler asks for no more, its marks first: whoever it asks for after that is marked anew.
+
+        Raises:
+            ApiError: the API server neither removes a mark nor shows it.
+        """
+        async with self._withdrawals.setdefault(uid, asyncio.Lock()):
+            signal = self._told.get(uid)
+            if signal is None or not self._update(uid, signal):
+                return
+            if not await self._remove_marks(self._left(signal)):
+                self._look_again(uid, CACHE_BEHIND_SECONDS)
+            elif (told := self._told.get(uid)) is not None and told.uid == signal.uid:
+                self._cancel(uid, told)
+
+    def _cancel(self, uid: str, signal: Signal) -> None:
+        left = self._left(signal)
+        over = len(left) < len(signal.victims) and uid in self._saved
         self._forget(uid)
-        if not over:  # else it would spare those that are just going
+        self._cancelled.append((asyncio.get_running_loop().time(), uid))
+        self._cancelled_often[uid] += 1
+        if left and not over:  # else it would spare those that are just going
             self._report(PreemptionCancelled(signal.uid, NOT_ASKED))
         for pod in left:
-            self._unmarking.add(pod.metadata.uid)
+            if _fresh(pod, self._now()) is not None:
+                self._review(self._family_of(pod).uid, pod)
 
-    def _goes_on(self, uid: str, signal: Signal, left: Iterable[Pod]) -> bool:
-        """Whether the rest of a gang goes too, of which some are gone: once it is released, as far as it was saved."""
-        if any(victim.gang is None for victim in signal.victims):
+    def _is_fickle(self, uid: str) -> bool:
+        """Whether it was cancelled so often of late that it is taken up only if it is still asked for later."""
+        then = asyncio.get_running_loop().time() - ANEW_SECONDS
+        while self._cancelled and self._cancelled[0][0] <= then:
+            _, earlier = self._cancelled.popleft()
+            self._cancelled_often[earlier] -= 1
+            if not self._cancelled_often[earlier]:
+                del self._cancelled_often[earlier]
+        return self._cancelled_often[uid] >= ANEW_AT_MOST
+
+    def _goes_on(self, uid: str, signal: Signal, left: Sequence[Pod]) -> bool:
+        """Whether the rest of a gang goes too, of which some are gone: after its release only if one was saved."""
+        if len(left) == len(signal.victims) or any(victim.gang is None for victim in signal.victims):
             return False
         saved = self._saved.get(uid)
         return saved is None or any(pod.metadata.uid in saved for pod in left)
@@ -251,7 +303,7 @@ class MarkedEvictions:
         return Signal(uid, self._adapter, victims, PREEMPTION, observed_at, not_after=not_after)
 
     def _victim(self, pod: Pod, family: Family) -> Victim | None:
-        metadata, started = pod.metadata, pod.status.start_time
+        metadata = pod.metadata
         try:
             identity = identity_of(pod)
         except (KeyError, UsageError, ValueError) as error:
@@ -262,7 +314,7 @@ class MarkedEvictions:
             identity=identity,
             policy=self._cluster.policies.named(metadata.annotations.get(names.POLICY)),
             gang=family.gang,
-            started_at=datetime.fromisoformat(started).timestamp() if started else None,
+            started_at=pod.status.started_at,
         )
 
     def _victims(self, signal: Signal) -> Iterable[Pod]:
@@ -271,18 +323,40 @@ class MarkedEvictions:
             if pod is not None and pod.metadata.uid == victim.workload.uid and not pod.finished:
                 yield pod
 
-    async def _unmark(self, pod_uid: str) -> None:
-        """Remove the stale mark, lest it is taken for the next wish."""
-        pod = next((one for one in self._cluster.pods if one.metadata.uid == pod_uid), None)
-        if pod is None or names.EVICTING not in pod.metadata.annotations or _fresh(pod, self._now()) is not None:
-            return
-        metadata = pod.metadata
-        seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        try:
+    def _left(self, signal: Signal) -> list[Pod]:
+        return [pod for pod in self._victims(signal) if pod.metadata.deletion_timestamp is None]
+
+    def _seconds_left(self, pods: Iterable[Pod]) -> float:
+        """Until the last mark on them is stale."""
+        now = self._now()
+        return max(
+            (mark.seconds_left(now) for pod in pods if (mark := read_mark(pod.metadata.annotations))), default=0.0
+        )
+
+    async def _remove_marks(self, pods: Iterable[Pod]) -> bool:
+        """Whether none is fresh, by what the API server has: where it lets us, they are removed.
+
+        Raises:
+            ApiError: it neither removes a mark nor shows it.
+        """
+        for pod in pods:
+            metadata = pod.metadata
+            if names.EVICTING not in metadata.annotations:
+                continue
+            seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
             patch = {"metadata": {**seen, "annotations": {names.EVICTING: None}}}
-            await self._cluster.api.patch(PODS, metadata.name, metadata.namespace, patch)
-        except (AbsentError, ConflictError):  # it is asked for again, or gone
-            return
+            try:
+                await self._cluster.api.patch(PODS, metadata.name, metadata.namespace, patch)
+            except AbsentError:
+                continue
+            except ConflictError:
+                return False
+            except ApiError as error:  # such as another webhook's refusal of all writes of pods
+                log.warning("eviction mark stays", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
+                there = await self._cluster.api.find(PODS, metadata.name, metadata.namespace, into=Pod)
+                if there is not None and there.metadata.uid == metadata.uid and _fresh(there, self._now()) is not None:
+                    return False
+        return True
 
 
 def _fresh(pod: Pod, now: datetime) -> EvictionMark | None:

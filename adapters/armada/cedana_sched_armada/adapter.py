@@ -214,7 +214,7 @@ class ArmadaAdapter:
             self._job_sets.review(case.job_set)
 
     def _not_yet_concluded(self, case: Case, error: ArmadaError) -> None:
-        """Say on the pods what keeps their jobs away; of those that were saved the coordinator says it."""
+        """Say on the pods what keeps their jobs away; of those that were held the coordinator says it."""
         for member in case.members if not case.held else ():
             text = f"Armada job {member.job} was preempted and cannot come back yet, trying again: {error}"
             self._say(member, "ResubmissionFailed", text, warning=True)

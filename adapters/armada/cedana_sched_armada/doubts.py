@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from cedana_sched.kube.objects import Pod
 from cedana_sched_armada.jobs import job_of
-from cedana_sched_armada.signals import seconds
 
 WORD_SECONDS = 8.0
 """From a deletion until it counts as unexplained."""
@@ -40,7 +39,7 @@ class Doubts:
         job = job_of(now) if now is not None else None
         if now is None or job is None or now.finished:
             return
-        uid, ends_at = now.metadata.uid, seconds(now.metadata.deletion_timestamp)
+        uid, ends_at = now.metadata.uid, now.metadata.ends_at
         if ends_at is None or uid in self._timers:
             return
         begun_at = ends_at - (now.metadata.deletion_grace_period_seconds or 0)

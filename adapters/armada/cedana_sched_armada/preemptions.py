@@ -20,7 +20,7 @@ from cedana_sched_armada.job_pods import JobPods
 from cedana_sched_armada.jobs import job_of, job_set_of, queue_of
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.settings import ArmadaSettings
-from cedana_sched_armada.signals import member_of, seconds, signal_of
+from cedana_sched_armada.signals import member_of, signal_of
 from cedana_sched_armada.successor import id_of, predecessor
 
 log = structlog.get_logger(__name__)
@@ -133,7 +133,7 @@ class Preemptions:
             return None
         victims = {member.pod_uid for member in case.members if member.runs}
         pods = (pod for member in case.members for pod in self._pods.of(member.job) if pod.metadata.uid in victims)
-        ends = (seconds(pod.metadata.deletion_timestamp) for pod in pods)  # the grace period is in it already
+        ends = (pod.metadata.ends_at for pod in pods)
         return min([case.not_after, *(end for end in ends if end is not None)])
 
     def over(self, uid: str) -> None:

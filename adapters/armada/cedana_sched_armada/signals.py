@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 import structlog
 
@@ -64,10 +63,6 @@ def member_of(pod: Pod) -> Member | None:
         pod_uid=metadata.uid,
         node=pod.spec.node_name,
         policy=metadata.annotations.get(names.POLICY),
-        started_at=seconds(pod.status.start_time),
+        started_at=pod.status.started_at,
         runs=pod.status.phase == "Running",
     )
-
-
-def seconds(time: str | None) -> float | None:
-    return datetime.fromisoformat(time).timestamp() if time else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import datetime
 
 import msgspec
 import structlog
@@ -26,7 +25,7 @@ from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal, Victim
 from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Job, Workload
 from cedana_sched_kueue.templates import is_named
-from cedana_sched_kueue.torn import ends_at, is_evicted, is_suspended, still_asks
+from cedana_sched_kueue.torn import is_evicted, is_suspended, still_asks
 
 log = structlog.get_logger(__name__)
 
@@ -254,7 +253,7 @@ class Preemptions:
             adapter=ADAPTER,
             victims=tuple(self._victims(workload, pods)),
             reason=reason,
-            not_after=min((ends for pod in pods if (ends := ends_at(pod)) is not None), default=None),
+            not_after=min((ends for pod in pods if (ends := pod.metadata.ends_at) is not None), default=None),
             observed_at=self._clock(),
             preemptor=self._name_of(preemptor_uid, job.metadata.namespace) if preemptor_uid else None,
             together=preemptor_uid,
@@ -276,7 +275,7 @@ class Preemptions:
 
     def _victims(self, workload: Workload, pods: Iterable[Pod]) -> Iterable[Victim]:
         for pod in sorted(pods, key=lambda pod: pod.metadata.name):
-            metadata, started = pod.metadata, pod.status.start_time
+            metadata = pod.metadata
             try:
                 identity = identity_of(pod)
             except (KeyError, UsageError, ValueError) as error:
@@ -287,7 +286,7 @@ class Preemptions:
                 identity=identity,
                 policy=self._policies.named(metadata.annotations.get(names.POLICY)),
                 gang=workload.metadata.uid,
-                started_at=datetime.fromisoformat(started).timestamp() if started else None,
+                started_at=pod.status.started_at,
             )
 
 

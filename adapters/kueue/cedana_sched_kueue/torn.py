@@ -6,7 +6,6 @@ them asks before its end (`names.ASKS`), for as long as its agent waits for an a
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from cedana_sched.kube.objects import Pod
@@ -42,14 +41,8 @@ def is_being_asked(pod: Pod) -> bool:
 
 def still_asks(pod: Pod, now: float) -> bool:
     """Whether its preStop waits at this moment (seconds since the epoch), so that its processes run as before."""
-    ends_at = pod.metadata.deletion_timestamp
+    ends_at = pod.metadata.ends_at
     if ends_at is None or not is_being_asked(pod) or pod.status.phase != "Running":
         return False
-    asked_at = datetime.fromisoformat(ends_at).timestamp() - (pod.metadata.deletion_grace_period_seconds or 0)
+    asked_at = ends_at - (pod.metadata.deletion_grace_period_seconds or 0)
     return now - asked_at < ASKS_FOR_SECONDS
-
-
-def ends_at(pod: Pod) -> float | None:
-    """When the kubelet ends it, whatever holds."""
-    deletion = pod.metadata.deletion_timestamp
-    return None if deletion is None else datetime.fromisoformat(deletion).timestamp()

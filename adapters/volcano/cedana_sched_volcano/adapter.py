@@ -72,7 +72,7 @@ class VolcanoAdapter:
             RetryableError: the API server could not be told.
         """
         await self._evictions.synced.wait()
-        if not self._evictions.released(release):
+        if not await self._evictions.released(release):
             return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
         for pod in self._pods:

@@ -32,8 +32,8 @@ class EvictionMark(msgspec.Struct, frozen=True):
         return self.seconds_left(now) > 0
 
     def seconds_left(self, now: datetime) -> float:
-        """Until it is stale."""
-        return STALE_SECONDS - (now - datetime.fromisoformat(self.last)).total_seconds()
+        """Until it is stale. One of the future is nobody's: that a clock is a little ahead counts against it."""
+        return STALE_SECONDS - abs((now - datetime.fromisoformat(self.last)).total_seconds())
 
     def waited(self, now: datetime) -> float:
         """Seconds since the scheduler has asked first."""
@@ -41,16 +41,19 @@ class EvictionMark(msgspec.Struct, frozen=True):
 
 
 def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
-    """None where there is none, or where somebody else wrote something else."""
+    """None where there is none, or where somebody else wrote something else.
+
+    Times must stand as `written` writes them: `since` becomes a part of uids, and Python reads any number of digits.
+    """
     text = annotations.get(names.EVICTING)
     if text is None:
         return None
     try:
         mark = msgspec.json.decode(text, type=EvictionMark)
-        moments = datetime.fromisoformat(mark.since), datetime.fromisoformat(mark.last)
-    except (ValueError, RecursionError):
+        is_ours = all(_text(datetime.fromisoformat(moment)) == moment for moment in (mark.since, mark.last))
+    except (ValueError, ArithmeticError, RecursionError):
         return None
-    return mark if all(moment.tzinfo is not None for moment in moments) else None
+    return mark if is_ours else None
 
 
 def asked_now(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionMark | None:

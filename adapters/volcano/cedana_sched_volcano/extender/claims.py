@@ -149,8 +149,9 @@ class Claims:
         """By pod: tasks that are going to get it."""
         self._swept = clock()
 
-    def __len__(self) -> int:
+    def count(self) -> int:
         """Preemptors that are remembered."""
+        self._sweep(self._clock())
         return sum(len(job.tasks) for job in self._jobs.values())
 
     def decide(

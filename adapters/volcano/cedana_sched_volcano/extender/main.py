@@ -43,6 +43,7 @@ class RunningHolder(Holder, Protocol):
 async def serve(configuration: Configuration, holding: RunningHolder, stop: asyncio.Event) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
     metrics, claims = Metrics(), Claims(time.monotonic, steering=configuration.victim_steering)
+    metrics.preemptors.set_function(claims.count)
     application = extender_application(holding, claims, stop, metrics)
     ready: dict[str, Ready] = {
         "objects": lambda: None if holding.synced else holding.awaited,
@@ -51,8 +52,8 @@ async def serve(configuration: Configuration, holding: RunningHolder, stop: asyn
     async with asyncio.TaskGroup() as tasks:
         background = tasks.create_task(holding.run(), name="holder")
         async with (
+            listening(application, configuration.port) as port,  # before anybody calls it ready
             serving(configuration.operations_port, ready, metrics.registry) as operations_port,
-            listening(application, configuration.port) as port,
         ):
             log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
             await stop.wait()
@@ -69,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kubeconfig", help="where the pod's own ServiceAccount is not to be used")
     given = parser.parse_args(arguments)
 
-    async def replica(configuration: Configuration, told: asyncio.Event) -> None:
+    async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            await serve(configuration, Holding(api), told)
+            await serve(configuration, Holding(api), stopping)
 
     def go(configuration: Configuration) -> int:
         return run_in_good_order(functools.partial(replica, configuration))

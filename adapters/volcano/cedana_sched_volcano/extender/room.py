@@ -13,10 +13,9 @@ import msgspec
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.quantities import thousandths, whole
-from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.resources import NODES, PODS, UNFINISHED_PODS
 from cedana_sched.kube.watching import Mirror, Watch
 
-UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _COUNTED = frozenset({"memory", "pods"})
 """Resources whose unit is not a thousandth."""
 
@@ -98,7 +97,7 @@ class Rooms:
 
     def __init__(self, api: Api) -> None:
         self.nodes = Mirror(Watch(api, NODES, Node))
-        self.pods = Mirror(Watch(api, PODS, Occupant, fields=UNFINISHED))
+        self.pods = Mirror(Watch(api, PODS, Occupant, fields=UNFINISHED_PODS))
         self._taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._waiting: Index[str, Occupant] = Index(lambda pod: pod.waits_for, self.pods)
         self.pods.subscribe(self._note)

@@ -61,7 +61,6 @@ def _endpoint(
             log.exception("extender", action=way)
             raise
         _tell(way, answered, metrics)
-        metrics.preemptors.set(len(claims))
         metrics.duration.labels(way).observe(time.perf_counter() - began)
         response = web.Response(body=answered.body, content_type="application/json")
         if ending.is_set():  # the scheduler keeps its connection, and would come to us to the last moment

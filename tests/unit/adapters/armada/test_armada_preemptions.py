@@ -29,6 +29,14 @@ async def test_a_preemption_becomes_a_signal_of_its_run(world: World) -> None:
     assert world.let_go == []
 
 
+async def test_the_reason_tells_who_asked_for_the_place(world: World) -> None:
+    jobs = [world.running(), world.running()]
+    async with world.coordinator() as coordinator:
+        for job, by, reason in zip(jobs, ("01other", ""), ("Preempted", "PreemptionRequested"), strict=True):
+            world.armada.preempt(job, by=by)
+            assert (await coordinator.signal()).reason == reason
+
+
 async def test_a_deleted_victim_has_the_deadline_of_its_deletion(world: World) -> None:
     job = world.running()
     async with world.coordinator() as coordinator:

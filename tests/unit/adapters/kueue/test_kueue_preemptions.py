@@ -50,9 +50,8 @@ def _signal(reports: tuple[KueueReport, ...]) -> Signal:
 
 
 def test_a_preemption_becomes_one_signal_of_all_running_pods(world: World) -> None:
-    world.put(
-        preempted(), pod(2, phase="Pending"), pod(3, phase="Succeeded"), changed(pod(4), deletion_timestamp="now")
-    )
+    going = changed(pod(4), deletion_timestamp="2026-11-24T00:00:00Z")
+    world.put(preempted(), pod(2, phase="Pending"), pod(3, phase="Succeeded"), going)
 
     signal = _signal(world.review())
 

@@ -48,7 +48,7 @@ class World:
         return self.now.timestamp()
 
     def at(self, seconds: float) -> str:
-        return (NOON + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+        return (NOON + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
     def put(self, name: str = "md-0", **fields: Any) -> None:
         self._version += 1

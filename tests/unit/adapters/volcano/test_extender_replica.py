@@ -65,8 +65,9 @@ async def test_from_the_start_to_the_end() -> None:
                     return answer.status
 
             async with asyncio.timeout(20):
-                while not _listens(settings.port):  # noqa: ASYNC110  # as the kubelet does
+                while not _listens(settings.operations_port):  # noqa: ASYNC110  # as the kubelet does
                     await asyncio.sleep(0)
+            assert _listens(settings.port), "whoever may be called ready listens"
             assert await ready() == 503
             assert (await ask("/reclaimable"))[0] == 503  # who is protected is not known yet
             assert holding.told == []
@@ -85,6 +86,8 @@ async def test_from_the_start_to_the_end() -> None:
             assert 'extender_calls_total{action="preempt",decision="unreadable"} 1.0' in metrics
             assert 'extender_calls_total{action="reclaim",decision="not-ready"} 1.0' in metrics
             assert 'extender_evictees_total{action="reclaim",allowed="true"} 1.0' in metrics
+            assert 'extender_duration_seconds_count{action="reclaim"} 2.0' in metrics
+            assert "extender_preemptors 1.0" in metrics
             stop.set()
             await asyncio.sleep(0)
             assert await ready() == 503
