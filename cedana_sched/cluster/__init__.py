@@ -1,1 +1,1 @@
-"""The suite as it runs in a Kubernetes cluster: one coordinator, and an agent on each node."""
+"""The suite in a Kubernetes cluster: one coordinator, an agent and a keeper of preStop calls on each node."""

@@ -1,4 +1,4 @@
-"""What the coordinator and the agents are told, beside what every component is told.
+"""The configuration of the coordinator and of the agents, beside what every component has.
 
 Names are camelCase, as in Kubernetes. Keys of the store are not in the files: they come from a Secret, as
 `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. The node's name comes from the pod, as `NODE_NAME`.
@@ -18,7 +18,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
 from cedana_sched.model.policy import StallSeconds
 from cedana_sched.runtime.signs import STALL_SECONDS
-from cedana_sched.service.configuration import ComponentConfiguration, Port
+from cedana_sched.service.configuration import ComponentConfiguration, PodsConfiguration, Port
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.node_cache import CACHE_BYTES
 
@@ -44,17 +44,13 @@ class LeaseConfiguration(Written):
         return LeaseTiming(duration=self.duration, renew_deadline=self.renew_deadline, renew_every=self.renew_every)
 
 
-class CoordinatorConfiguration(ComponentConfiguration):
+class CoordinatorConfiguration(PodsConfiguration):
     """`coordinator.json`."""
 
-    storage: StorageConfig | None = None
-    """Absent where only nodes can see it: a folder of theirs."""
     adapters: tuple[str, ...] = ()
     """Names under which they are registered, such as `kueue`."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """By name of the adapter, which says itself what may stand there."""
-    excluded_namespaces: frozenset[str] = frozenset()
-    """Whose pods are left alone, as by the webhooks; beside them `kube-system`, `kueue-system` and our own."""
     deployment: str | None = None
     """Name of its own Deployment, on which Events about itself go."""
     operations_port: Port = 8081
@@ -94,7 +90,7 @@ class AgentConfiguration(ComponentConfiguration):
 
     @property
     def hold_socket(self) -> Path:
-        """Where the keeper of this node's holds asks."""
+        """Where the keeper of this node's holds calls."""
         return self.state / "holds" / "agent.sock"
 
     @staticmethod

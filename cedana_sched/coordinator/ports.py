@@ -1,4 +1,4 @@
-"""What the shell needs of the world: protocols that the embedded engine and, later, a cluster implement."""
+"""What the shell needs of the world: protocols that the embedded engine and `cluster/coordinator` implement."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Clock(Protocol):
 
 
 class Listener(Protocol):
-    """Who wants to know: the engine's log of events, the CLI's live view."""
+    """Takes what the coordinator publishes: the engine's log, the CLI's live view, the cluster's Events and metrics."""
 
-    def told(self, tell: Tell) -> None:
-        """Called in the coordinator's loop, after what it tells is saved: must not block."""
+    def announced(self, tell: Tell) -> None:
+        """Called in the coordinator's loop, after what it is about is saved: must not block."""
         ...

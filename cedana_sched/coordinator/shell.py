@@ -184,7 +184,7 @@ class Coordinator:
 
     def _told(self, tell: Tell) -> None:
         log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
-        self._listener.told(tell)
+        self._listener.announced(tell)
 
     def _set_alarm(self) -> None:
         """Wake the core at its next deadline."""

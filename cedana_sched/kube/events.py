@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from collections import OrderedDict
@@ -26,6 +27,11 @@ KEPT = 10_000
 SAME_SECONDS = 600.0
 """An Event that was told within this time is counted, not told again; a warning is tried for so long."""
 REMEMBERED = 4_096
+LONGEST_MESSAGE, LONGEST_NAME = 1024, 253
+"""Characters: as many as the API server takes of an Event's message, and of an object's name."""
+
+_NEVER_TAKEN = (400, 422)
+_NO_NAME = re.compile(r"[^a-z0-9.-]+")
 
 _Key = tuple[str, ...]
 
@@ -72,6 +78,7 @@ class EventRecorder:
 
     def tell(self, happening: Happening) -> None:
         """Have it told; returns at once."""
+        happening = _bounded(happening)
         key = _key(happening)
         waiting = self._warnings if happening.warning else self._normal
         if (known := waiting.get(key)) is not None:
@@ -129,7 +136,8 @@ class EventRecorder:
         try:
             await self._write(told)
         except ApiError as error:
-            is_over = isinstance(error, AbsentError) or time.monotonic() - waiting.since > SAME_SECONDS
+            is_vain = isinstance(error, AbsentError) or error.status in _NEVER_TAKEN
+            is_over = is_vain or time.monotonic() - waiting.since > SAME_SECONDS
             if not is_over:
                 raise
             log.error("event not written", reason=told.happening.reason, problem=error.message)  # noqa: TRY400
@@ -150,7 +158,7 @@ class EventRecorder:
             patch: Object = {"count": count + max(waiting.count, 1), "lastTimestamp": now}
             await self._api.patch(EVENTS, name, namespace, patch)
         else:
-            name, count = f"{happening.involved['name'][:200]}.{uuid.uuid4().hex[:16]}", 0
+            name, count = f"{_name_of(happening)}.{uuid.uuid4().hex[:16]}", 0
             body = self._body(happening, name, namespace, now) | {"count": max(waiting.count, 1)}
             await self._api.create(EVENTS, body, into=dict)
         self._told[_key(happening)] = (name, count + max(waiting.count, 1), time.monotonic())
@@ -163,7 +171,7 @@ class EventRecorder:
             "involvedObject": happening.involved,
             "type": "Warning" if happening.warning else "Normal",
             "reason": happening.reason,
-            "message": happening.message[:1024],
+            "message": happening.message,
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._component,
@@ -172,11 +180,24 @@ class EventRecorder:
         }
 
 
+def _bounded(happening: Happening) -> Happening:
+    """The same, with as much of each text as an Event has room for; users write some of them, of any length."""
+    involved = {key: value[:LONGEST_NAME] for key, value in happening.involved.items()}
+    return msgspec.structs.replace(happening, involved=involved, message=happening.message[:LONGEST_MESSAGE])
+
+
+def _name_of(happening: Happening) -> str:
+    """What the Event's own name begins with: no object has to have that name."""
+    return _NO_NAME.sub("-", happening.involved["name"].lower())[:200].strip("-.") or "object"
+
+
 def _with_others(waiting: _Waiting) -> Happening:
     happening = waiting.happening
     message = happening.message
     if waiting.others > 0:
-        message = f"{message[:900]} (and {waiting.others} more objects of this namespace: see the log)"
+        message = (
+            f"{message[: LONGEST_MESSAGE - 100]} (and {waiting.others} more objects of this namespace: see the log)"
+        )
     # what a program has printed may be no text that JSON can hold
     return msgspec.structs.replace(happening, message=message.encode(errors="replace").decode())
 

@@ -5,6 +5,7 @@ Times stay the strings that the API server writes (RFC 3339), because they are m
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -38,6 +39,11 @@ class Metadata(_Kube, frozen=True):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
+
+    @property
+    def ends_at(self) -> float | None:
+        """When a pod that is deleted ends, whatever holds (epoch seconds; its grace is in it); None: not deleted."""
+        return datetime.fromisoformat(self.deletion_timestamp).timestamp() if self.deletion_timestamp else None
 
     @property
     def owner(self) -> OwnerReference | None:
@@ -84,6 +90,14 @@ class PodSpec(_Kube, frozen=True):
     restart_policy: str = ""
 
 
+def read_time(text: object) -> float | None:
+    """A time of RFC 3339 in seconds since the epoch; None for anything else, where an object is of use without it."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
+    except (ValueError, ArithmeticError):
+        return None
+
+
 class ContainerStatus(_Kube, frozen=True):
     name: str
     state: dict[str, dict[str, Any]] = {}
@@ -93,6 +107,11 @@ class ContainerStatus(_Kube, frozen=True):
     def running(self) -> bool:
         return "running" in self.state
 
+    @property
+    def started_at(self) -> float | None:
+        """The start of what runs, in seconds since the epoch; None: nothing runs, or no time stands there."""
+        return read_time(self.state.get("running", {}).get("startedAt"))
+
 
 class PodStatus(_Kube, frozen=True):
     phase: str = ""
@@ -101,6 +120,18 @@ class PodStatus(_Kube, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     start_time: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the time is none, so that the object is not read."""
+        try:
+            _ = self.started_at
+        except ArithmeticError as error:
+            raise ValueError(str(error)) from error
+
+    @property
+    def started_at(self) -> float | None:
+        """Its start, in seconds since the epoch; None: it has not started."""
+        return datetime.fromisoformat(self.start_time).timestamp() if self.start_time else None
 
 
 class Pod(_Kube, frozen=True):

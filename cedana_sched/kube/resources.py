@@ -40,6 +40,8 @@ class Resource:
 
 
 PODS = Resource("v1", "Pod", "pods")
+UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of those whose containers have not ended for good."""
 NODES = Resource("v1", "Node", "nodes", namespaced=False)
 NAMESPACES = Resource("v1", "Namespace", "namespaces", namespaced=False)
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")

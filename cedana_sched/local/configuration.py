@@ -1,5 +1,7 @@
 """The engine's configuration: capacity, groups, fair sharing. A TOML file whose words are Kueue's.
 
+    stallSeconds = 30               # above all tables; a dump or restore without a sign of life for so long is ended
+
     [capacity]                      # default: this machine's
     cpu = 4
     memory = "8Gi"
@@ -18,8 +20,6 @@
     preemption = {reclaimWithinCohort = "Any", withinClusterQueue = "LowerPriority"}
     fairSharing = {weight = 2}
     checkpointPolicy = {deadlineSeconds = 60}
-
-    stallSeconds = 30               # above all tables; a dump or restore without a sign of life for so long is ended
 
 Defaults are Kueue's: no preemption unless it is written down. Quota that is promised must be there, so nominal
 quotas that add up to more than the capacity are refused. A group of weight 0 may borrow, and is the first to

@@ -109,7 +109,7 @@ class EngineService:
             for event in events:
                 self._hub.publish(Change(event=event))
 
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         """See `coordinator.ports.Listener`."""
         owner = self._loop.owner_of(tell.workload.uid) if tell.workload else None
         self._hub.publish(Change(event=event_view(tell, time.time(), owner)))

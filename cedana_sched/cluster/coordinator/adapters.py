@@ -29,7 +29,7 @@ NOT_FOLLOWED = "SchedulerNotFollowed"
 
 
 class AdapterMetrics:
-    """What Prometheus hears of adapters."""
+    """The metrics of adapters."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._up = Gauge(
@@ -44,7 +44,7 @@ class AdapterMetrics:
 
 
 class OwnDeployment:
-    """The Deployment that we are pods of, on which Events about ourselves go. Without a name nothing is told."""
+    """The Deployment that we are pods of, on which Events about ourselves go. Without a name nothing is published."""
 
     def __init__(self, api: Api, events: EventRecorder, namespace: str, name: str | None) -> None:
         self._api = api
@@ -53,13 +53,13 @@ class OwnDeployment:
         self._name = name
 
     async def warn(self, reason: str, message: str) -> None:
-        """Tell it as a warning; what cannot be told is logged."""
+        """Publish it as a warning; what cannot be published is logged."""
         if self._name is None:
             return
         try:
             found = await self._api.get(DEPLOYMENTS, self._name, self._namespace, into=PartialObject)
         except ApiError as error:
-            log.info("event not told", reason=reason, problem=error.message)
+            log.info("event not published", reason=reason, problem=error.message)
             return
         involved = DEPLOYMENTS.reference(self._name, self._namespace, found.metadata.uid)
         self._events.tell(Happening(involved, reason, message, warning=True))

@@ -17,7 +17,7 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import AgentRestarted, NodeLost
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.objects import Metadata, Node, read_time
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
@@ -59,6 +59,8 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
     transfer: _Transfer = _Transfer()
     beginning: int = 0
     begins_again: str | None = None
+    cold: bool = False
+    running_at: str | None = None
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -66,24 +68,36 @@ class _Pod(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     pod: _Pod = _Pod()
+    first_order: _Given | None = None
 
 
-class OrderObject(msgspec.Struct, frozen=True):
-    """A Checkpoint or Restore, as far as orders and answers go."""
+class AnsweredObject(msgspec.Struct, frozen=True):
+    """A Checkpoint or Restore as the coordinator reads it: its agent's answer, and which order it shows."""
 
     metadata: Metadata
     spec: _Spec
     status: _Status = _Status()
 
+    @property
+    def order_number(self) -> int:
+        """Of the order that it shows; 0: none."""
+        order = self.status.order or self.spec.first_order
+        return order.number if order is not None else 0
+
+    @property
+    def continued_at(self) -> float | None:
+        """When a Restore's pod ran on from its snapshot (seconds since the epoch); None where it did not."""
+        return None if self.status.cold else read_time(self.status.running_at)
+
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """Who waits for the answer to the order of that number; told of every change of its object, None: no more."""
+    """Who waits for the answer to the order of that number; `changed` gets each change of its object, None: no more."""
 
     number: int
-    tell: Callable[[OrderObject | None], None]
+    changed: Callable[[AnsweredObject | None], None]
 
 
 class ObjectAgents:
@@ -103,15 +117,15 @@ class ObjectAgents:
             api: may watch Checkpoints and Restores.
             projection: writes orders.
             nodes: all of the cluster.
-            removed: hears of snapshots that retention has removed.
+            removed: called with snapshots that retention has removed.
             alive: on which nodes there is something to lose.
         """
         self._alive = alive or Alive()
         self._projection = projection
         self._removed = removed
         pending = f"!{names.SETTLED}"
-        self.restores = Mirror(Watch(api, RESTORES, OrderObject, labels=pending))
-        self._mirrors = [Mirror(Watch(api, CHECKPOINTS, OrderObject, labels=pending)), self.restores]
+        self.restores = Mirror(Watch(api, RESTORES, AnsweredObject, labels=pending))
+        self._mirrors = [Mirror(Watch(api, CHECKPOINTS, AnsweredObject, labels=pending)), self.restores]
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}
         self._shown: dict[str, int] = {}
@@ -134,13 +148,13 @@ class ObjectAgents:
             number = self._projection.order(uid, order)
         except KeyError:
             raise OrderGivenUpError(f"{uid} is forgotten", remedy="nothing is to be done") from None
-        told: asyncio.Queue[OrderObject | None] = asyncio.Queue()
+        changes: asyncio.Queue[AnsweredObject | None] = asyncio.Queue()
         if overtaken := self._waiting.get(uid):
-            overtaken.tell(None)
-        waiting = self._waiting[uid] = _Waiting(number, told.put_nowait)
+            overtaken.changed(None)
+        waiting = self._waiting[uid] = _Waiting(number, changes.put_nowait)
         try:
             last = Transfer()
-            while (seen := await told.get()) is not None:
+            while (seen := await changes.get()) is not None:
                 if isinstance(order, Dump) and (transfer := _transfer(seen)) != last:
                     last = transfer
                     yield Progress(uid, transfer)
@@ -170,11 +184,11 @@ class ObjectAgents:
             self._projection.again(uid)
 
     def _forgotten(self, uid: str) -> None:
-        """Its object may never have been there, so that no watch tells that it is gone."""
+        """Its object may never have been there, so that no watch shows that it is gone."""
         if waiting := self._waiting.get(uid):
-            waiting.tell(None)
+            waiting.changed(None)
 
-    def _heard(self, before: OrderObject | None, now: OrderObject | None) -> None:
+    def _heard(self, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
         known = now or before
         if known is None:
             return
@@ -182,10 +196,10 @@ class ObjectAgents:
         if now is None:
             self._shown.pop(uid, None)
         else:
-            self._shown[uid] = now.status.order.number if now.status.order is not None else 0
+            self._shown[uid] = now.order_number
         self._projection.seen(uid, now.metadata.labels if now is not None else None)
         if waiting := self._waiting.get(uid):
-            waiting.tell(now)
+            waiting.changed(now)
 
     async def changes(self) -> AsyncIterator[AgentRestarted | NodeLost]:
         """Nodes that are gone for good: deleted, or tainted as out of service, also while nobody led.
@@ -212,9 +226,9 @@ class ObjectAgents:
             self._nodes.unsubscribe(heard)
 
 
-def _transfer(seen: OrderObject) -> Transfer:
-    told = seen.status.transfer
-    return Transfer(told.read_bytes, told.zero_bytes, told.reused_bytes, told.stored_bytes)
+def _transfer(seen: AnsweredObject) -> Transfer:
+    shown = seen.status.transfer
+    return Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)
 
 
 def _is_out_of_service(node: Node) -> bool:

@@ -9,7 +9,7 @@ from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Resto
 
 
 class Alive:
-    """`recorded` hears of everything that is saved; the first call tells all that there is."""
+    """Call `recorded` with everything that is saved, and first with all that there is."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, WorkloadRef] = {}
@@ -19,7 +19,7 @@ class Alive:
         self._sinks: list[Callable[[WorkloadRef], None]] = []
 
     def subscribe(self, sink: Callable[[WorkloadRef], None]) -> None:
-        """`sink` hears of each pod that is counted on from now on. Must not block."""
+        """`sink` is called for each pod that is counted on from now on. Must not block."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Callable[[WorkloadRef], None]) -> None:

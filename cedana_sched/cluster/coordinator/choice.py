@@ -26,7 +26,7 @@ class Choice:
         pods.subscribe(self._forget)
 
     def of(self, pod: Pod) -> KnownCheckpoint | None:
-        """What this pod continues: the same whenever it is asked. None: nothing is left, and it begins anew."""
+        """What this pod continues: the same at every call. None: nothing is left, and it begins anew."""
         metadata = pod.metadata
         known = self._checkpoints.of((metadata.namespace, metadata.annotations[names.ID]))
         offers = [one for one in known if not one.is_deleted and one.status.step is not CheckpointStep.FAILED]

@@ -14,13 +14,13 @@ from cedana_sched.model.records import (
 
 _AWAITS = {
     CheckpointStep.WAITING: "waits until another checkpoint or restore of the pod has ended",
-    CheckpointStep.FREEZING: "the node was told to freeze the pod",
+    CheckpointStep.FREEZING: "waits until the node has frozen the pod",
     CheckpointStep.FROZEN: "frozen; waits for the rest of its gang",
     CheckpointStep.DUMPING: "its state is streamed to the store",
     CheckpointStep.COMMITTED: "committed; waits for the rest of its gang",
-    CheckpointStep.KILLING: "committed; the node was told to end the pod with its eviction",
-    CheckpointStep.RESUMING: "committed; the node was told to let the pod run on",
-    CheckpointStep.ABORTING: "the node was told to undo it and to let the pod run on",
+    CheckpointStep.KILLING: "committed; the node ends the pod with its eviction",
+    CheckpointStep.RESUMING: "committed; waits until the node lets the pod run on",
+    CheckpointStep.ABORTING: "waits until the node has undone it and lets the pod run on",
     CheckpointStep.READY: "can be restored",
 }
 _COMES_BACK = {
@@ -58,7 +58,7 @@ def of_hold(record: PreemptionHold) -> tuple[Condition, ...]:
     """`Released`."""
     waiting = {
         HoldStep.HOLDING: f"waits for {len(record.checkpoints)} checkpoints",
-        HoldStep.RELEASING: "the scheduler is told to go on",
+        HoldStep.RELEASING: "waits until the release has reached the scheduler",
         HoldStep.RELEASED: "the scheduler goes on",
     }[record.step]
     return (_condition("Released", record.released_at, record.created_at, "Released", str(record.step), waiting),)

@@ -1,4 +1,4 @@
-"""Whether a pod that the mirror of protected pods does not show has ended: asks the API server before anybody says so.
+"""Whether a pod that the mirror of protected pods does not show has ended: calls the API server before anybody says so.
 
 A pod leaves that mirror also when somebody takes our label from it. Then it runs on, and whoever took it for ended
 would let another pod run as the same identity. While a record counts on it, it is labelled again.
@@ -31,7 +31,7 @@ class PodEnds:
     Args:
         api: may get and patch pods.
         alive: which pods the records count on.
-        events: hears of labels that were put back.
+        events: publishes that labels were put back.
         ended: is called with the uid of each pod that has ended, and how. Must not block.
     """
 

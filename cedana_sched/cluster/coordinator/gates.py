@@ -19,7 +19,7 @@ from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError
-from cedana_sched.kube.objects import Node, Pod
+from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, Resource
@@ -36,7 +36,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 
 class Gates:
-    """The gates of all protected pods. Run `run` as a task; `recorded` hears of everything that is saved."""
+    """The gates of all protected pods. Run `run` as a task; call `recorded` with everything that is saved."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Gates:
         self._loaded = asyncio.Event()
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record] = ()) -> None:
-        """Take note of checkpoints that begin and end; the first call tells all that there is."""
+        """Take note of checkpoints that begin and end; the first call has all that there is."""
         self._loaded.set()
         for record in (*records, *forgotten):
             if not isinstance(record, Checkpoint):
@@ -80,7 +80,7 @@ class Gates:
 
     async def run(self) -> None:
         """Open gates, for ever."""
-        await self._loaded.wait()  # before it nobody knows what is in flight
+        await self._loaded.wait()  # before it what is in flight is not loaded
         await self._checkpoints.synced.wait()  # nor what there is to choose from
         self._pods.subscribe(self._heard)
         try:
@@ -140,12 +140,16 @@ class Gates:
                 return
 
     def _patch(self, body: Object) -> list[Object]:
-        spec: Object = body["spec"]
-        gates = [gate["name"] for gate in spec.get("schedulingGates") or []]
+        try:
+            pod = msgspec.convert(body, Pod)
+        except ValueError as error:  # what its watch showed could be read
+            self._unreadable(PODS, Unreadable(msgspec.convert(body["metadata"], Metadata), str(error)))
+            return []
+        gates = [gate.name for gate in pod.spec.scheduling_gates]
         if names.RESTORE_GATE not in gates:
             return []
+        spec: Object = body["spec"]
         patch: list[Object] = []
-        pod = msgspec.convert(body, Pod)
         try:
             identity = identity_of(pod)
         except (KeyError, UsageError) as error:  # somebody else wrote what our webhook writes: it stays as he wants it
@@ -170,10 +174,10 @@ class Gates:
 
 def _numbered(identity: Identity) -> list[Object]:
     """Who the pod is from now on. One that finds nothing keeps its number, and begins anew."""
-    told = {names.INDEX: str(identity.index), names.RESTORES: f"{identity.id}/{identity.index}"}
+    numbered = {names.INDEX: str(identity.index), names.RESTORES: f"{identity.id}/{identity.index}"}
     return [
         {"op": "replace", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}
-        for name, value in told.items()
+        for name, value in numbered.items()
     ]
 
 

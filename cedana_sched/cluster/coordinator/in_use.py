@@ -13,7 +13,7 @@ _FETCHING = {RestoreStep.STAGING, RestoreStep.RESTORING}
 
 
 class InUse:
-    """`recorded` hears of everything that is saved; the first call tells all that there is, and sets `loaded`."""
+    """Call `recorded` with everything that is saved, and first with all that there is: this sets `loaded`."""
 
     def __init__(self) -> None:
         self.loaded = asyncio.Event()

@@ -35,7 +35,7 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 
 Recorded = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
-"""Hears what was saved and what forgotten, once it is durable; and all that there is when it was loaded."""
+"""Called with what was saved and what forgotten, once it is durable; and with all that there is when it was loaded."""
 
 
 class ObjectJournal:
@@ -47,7 +47,7 @@ class ObjectJournal:
         namespace: str,
         writer: str,
         projection: Projection,
-        recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not want to know
+        recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not use it
         unreadable: Callable[[Resource, Unreadable], None] = lambda resource, one: None,  # noqa: ARG005
     ) -> None:
         self._api = api
@@ -81,7 +81,8 @@ class ObjectJournal:
         late = _without_deleted(entries, records)
         for record in late.forgotten:
             records.pop(record.uid, None)
-        records |= {record.uid: record for record in late.records}
+        for record in late.records:
+            records[record.uid] = record
         self._projection.write(late.records, late.forgotten)
         self._recorded(tuple(records.values()), ())
         return tuple(records.values())
@@ -91,10 +92,9 @@ class ObjectJournal:
             record = to_record(resource, body)
             self._projection.know(record, body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
-            # written by hand, or before its status was
             metadata = msgspec.convert(body["metadata"], Metadata)
             log.warning("object is none of ours", kind=resource.kind, name=metadata.name, problem=str(error))
-            if body.get("status"):
+            if body.get("status"):  # else it was written by hand
                 self._unreadable(resource, Unreadable(metadata, str(error)))
             return None
         return record
@@ -118,10 +118,6 @@ class ObjectJournal:
             raise ApiUnavailableError(error.message, status=error.status, reason=error.reason) from error
         self._projection.write(records, forget)
         self._recorded(records, forget)
-
-
-def _without_version(body: Object) -> Object:
-    return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}}
 
 
 def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:

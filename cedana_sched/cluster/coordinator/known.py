@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, read_time
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -62,7 +62,7 @@ class _SnapshotName(_Read, frozen=True):
 
 
 class _Message(_Read, frozen=True):
-    """An order or an outcome, as far as one must know which it is."""
+    """An order or an outcome, as far as it shows which one it is."""
 
     type: str = ""
     why: str = ""
@@ -82,6 +82,7 @@ class _Status(_Read, frozen=True):
     step: CheckpointStep = CheckpointStep.WAITING
     unconfirmed: bool = False
     snapshot: _SnapshotName | None = None
+    committed_at: str | None = None
     order: Given | None = None
     answer: Answered | None = None
 
@@ -110,6 +111,11 @@ class KnownCheckpoint(_Read, frozen=True):
         return SnapshotRef(identity, named.generation)
 
     @property
+    def committed_at(self) -> float | None:
+        """In seconds since the epoch; None where nothing is committed, or where no time stands there."""
+        return read_time(self.status.committed_at)
+
+    @property
     def is_deleted(self) -> bool:
         """Whether it goes as soon as nobody keeps it back."""
         return self.metadata.deletion_timestamp is not None
@@ -121,7 +127,7 @@ class KnownCheckpoint(_Read, frozen=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more happens to it: its node has done all that it was told."""
+        """Whether nothing more happens to it: its node has done all that was ordered."""
         return self.status.step in TERMINAL_CHECKPOINT_STEPS and not self.status.unconfirmed
 
     @property
@@ -148,3 +154,10 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
         """See `adapter.cluster.Snapshots`."""
         ready = (one for one in self.of((namespace, identifier)) if one.status.step is CheckpointStep.READY)
         return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
+
+    def was_saved(self, pod_uid: str, identity: Identity, before: float) -> bool:
+        """Whether a snapshot of this very pod was committed before that moment (seconds since the epoch)."""
+        return any(
+            one.spec.pod.uid == pod_uid and one.snapshot is not None and (one.committed_at or before) < before
+            for one in self.of((identity.namespace, identity.id))
+        )

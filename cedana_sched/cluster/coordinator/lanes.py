@@ -1,7 +1,7 @@
 """What waits for a writer, in two lanes: what somebody waits for is taken first, what only shows something after it.
 
-In a storm of preemptions the orders of a thousand victims so do not wait behind what is told of the first ones; what is
-told waits until something newer has overtaken it, and costs no write.
+In a storm of preemptions the orders of a thousand victims so do not wait behind what is shown of the first ones; what
+is shown waits until something newer has overtaken it, and costs no write.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
@@ -77,7 +77,7 @@ class Leader:
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
         self._projection = Projection(
-            api, namespace, self._removal.is_removed, Owners(self.pods).of, Refusals(self._events, refused).told
+            api, namespace, self._removal.is_removed, Owners(self.pods).of, Refusals(self._events, refused).refused
         )
         self._alive = Alive()
         self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed, self._alive)
@@ -95,8 +95,9 @@ class Leader:
         self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._storages = StorageProbe(api)
-        beginnings = Beginnings(self._agents.restores)
-        self.pods.subscribe(ContainerRestarts(self._events, by_id, beginnings).heard)
+        beginnings = BeginningNumbers(self._agents.restores)
+        self._restarts = ContainerRestarts(self._events, by_id, beginnings)
+        self.pods.subscribe(self._restarts.heard)
 
         def access(adapter: str) -> ClusterAccess:
             notes = ConfigMapNotes(api, namespace, adapter, identity)
@@ -107,11 +108,10 @@ class Leader:
         self._pod_reports = PodReports(access(PodReports.name), self._alive, beginnings)
         adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
         listener = Listeners(TellEvents(self._events, self.pods), *listeners)
-        excluded = configuration.excluded_namespaces | {namespace}
-        self._unprepared = Unprepared(api, by_id, self._events, listener.told, excluded)
+        self._unprepared = Unprepared(api, by_id, self._events, listener.announced, configuration.excluded_namespaces)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
-        self._told = recorded
+        self._on_recorded = recorded
         self.coordinator = Coordinator(
             journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded, unreadable),
             adapters=adapters,
@@ -135,6 +135,7 @@ class Leader:
                     ("pods", self.pods.run()),
                     ("ends of pods", self._pod_reports.run()),
                     ("checkpoints", self._checkpoints.run()),
+                    ("restarts of containers", self._restarts.run(self.pods)),
                     ("gates", self._gates.run()),
                     ("rivals", self._rivals.run()),
                     ("storages", self._storages.run()),
@@ -143,7 +144,7 @@ class Leader:
                     ("events", self._events.run()),
                 )
             ]
-            # who asks them before would hear that there is nothing: no pod, no node, no snapshot to continue from
+            # read before, these caches would show that there is nothing: no pod, no node, no snapshot to continue from
             for synced in (self.pods.synced, self._nodes.synced, self._policies.synced, self._checkpoints.synced):
                 await synced.wait()
             background.append(group.create_task(self._unprepared.run(), name="unprepared pods"))
@@ -178,8 +179,8 @@ class Leader:
         self._gates.recorded(records, forgotten)
         self._in_use.recorded(records, forgotten)
         self._alive.recorded(records, forgotten)
-        if self._told is not None:
-            self._told(records, forgotten)
+        if self._on_recorded is not None:
+            self._on_recorded(records, forgotten)
 
     async def _flush(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The coordinator's process: waits for the lease, then leads until it is lost or the process is told to end."""
+"""The coordinator's process: waits for the lease, then leads until it is lost or the process gets SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus hears of the coordinator; names and units as its conventions ask."""
+"""The coordinator's metrics; names and units follow the conventions of Prometheus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import Severity, Tell
 from cedana_sched.model.records import (
     Checkpoint,
     CheckpointStep,
@@ -24,10 +24,10 @@ _RESTORED: Final = "restored"
 
 
 class CoordinatorMetrics:
-    """Implements `coordinator.ports.Listener`, and hears of every record that is saved (`journal.Recorded`)."""
+    """Implements `coordinator.ports.Listener`, and `journal.Recorded`, which gets every record that is saved."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._told = Counter(
+        self._announced = Counter(
             "cedana_sched_told_total",
             "What happened to workloads, by the reason of its Event.",
             ["reason", "severity"],
@@ -72,6 +72,9 @@ class CoordinatorMetrics:
             registry=registry,
         )
         self._known: dict[str, str] = {}
+        for outcome in (_COLD, _RESTORED):  # what alerts look at: an increase from nothing at all is none
+            self._restores.labels(outcome)
+        self._announced.labels("EvictionReleased", str(Severity.WARNING))
 
     def leads(self, *, leads: bool) -> None:
         """Whether this replica coordinates."""
@@ -80,9 +83,9 @@ class CoordinatorMetrics:
             self._known.clear()
             self._holding.set(0)
 
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         """See `coordinator.ports.Listener`."""
-        self._told.labels(tell.kind, str(tell.severity)).inc()
+        self._announced.labels(tell.kind, str(tell.severity)).inc()
 
     def refused(self, kind: str, status: int) -> None:
         """The API server has answered the write of an object with this HTTP status, 0: with nothing."""

@@ -32,7 +32,7 @@ from cedana_sched.model.objects.preemption_hold import (
 )
 from cedana_sched.model.objects.restore import RestoreSpec, RestoreStatus
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
-from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore, Transfer
+from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record, Restore, Transfer
 
 RESOURCES: tuple[Resource, ...] = (CHECKPOINTS, PREEMPTION_HOLDS, RESTORES)
 
@@ -94,7 +94,7 @@ def to_record(resource: Resource, body: Object) -> Record:
     namespace = body["metadata"]["namespace"]
     spec, status = body["spec"], body.get("status", {})
     if resource is CHECKPOINTS:
-        return _to_checkpoint(namespace, CheckpointSpec.model_validate(spec), CheckpointStatus.model_validate(status))
+        return _to_checkpoint(namespace, CheckpointSpec.model_validate(spec), status)
     if resource is PREEMPTION_HOLDS:
         hold = PreemptionHoldSpec.model_validate(spec), PreemptionHoldStatus.model_validate(status)
         return _to_hold(namespace, *hold)
@@ -159,7 +159,11 @@ def _checkpoint_status(record: Checkpoint) -> Object:
     return status.to_json()
 
 
-def _to_checkpoint(namespace: str, spec: CheckpointSpec, status: CheckpointStatus) -> Checkpoint:
+def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Checkpoint:
+    if spec.first_order is not None and "step" not in shown:  # its node may have frozen the pod by it already
+        deadline = moment(spec.created_at.timestamp() + spec.policy.deadline_seconds)
+        shown = {**shown, "step": CheckpointStep.FREEZING, "deadline": deadline}
+    status = CheckpointStatus.model_validate(shown)
     transfer = status.transfer
     return Checkpoint(
         uid=spec.uid,

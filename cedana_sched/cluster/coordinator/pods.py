@@ -13,7 +13,7 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.ends import PodEnds
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import UsageError
@@ -29,7 +29,7 @@ class PodReports:
 
     name: ClassVar[str] = "pods"
 
-    def __init__(self, cluster: ClusterAccess, alive: Alive, beginnings: Beginnings) -> None:
+    def __init__(self, cluster: ClusterAccess, alive: Alive, beginnings: BeginningNumbers) -> None:
         """Reports what happens to the protected pods.
 
         Args:

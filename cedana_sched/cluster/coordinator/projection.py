@@ -1,13 +1,14 @@
 """Carries records over to their objects in the background: the latest state of each, many objects at a time.
 
-The orders for agents travel in the same writes, so that a step costs one request; writes that somebody waits for come
-before those that only show something. It is level-triggered: what a record says, and its object does not show, is
-written again, whatever the API server said before.
+The orders for agents travel in the same writes, so that a step costs one request, and a Checkpoint's first order in its
+creation; writes that somebody waits for come before those that only show something. It is level-triggered: what a
+record says, and its object does not show, is written again, whatever the API server said before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
 
 Refused = Callable[[Record, ApiError, bool], None]
-"""Hears of each write that the API server did not take, and whether it is the first one since one was taken."""
+"""Called for each write that the API server did not take, with whether it is the first one since one was taken."""
 
 
 class Pending(Struct, frozen=True):
@@ -119,7 +120,7 @@ class Projection:
             system_namespace: where holds go that have no namespace of their own.
             is_removed: says whether a checkpoint's snapshot is not there any more.
             owners: `ownerReferences` of a Checkpoint of this pod.
-            refused: hears of writes that were refused.
+            refused: called for each write that was refused.
         """
         self._api = api
         self._refused = refused
@@ -139,11 +140,11 @@ class Projection:
         """An object that is there already."""
         target = self._target(record)
         target.exists = True
-        order = body.get("status", {}).get("order")
+        order = body.get("status", {}).get("order") or body["spec"].get("firstOrder")
         target.order_number = target.order_shown = order["number"] if order else 0
 
     def subscribe(self, sink: Callable[[str], None]) -> None:
-        """`sink` hears the uid of each record that no order is given for any more. Must not block."""
+        """`sink` is called with the uid of each record that no order is given for any more. Must not block."""
         self._sinks.append(sink)
 
     def write(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
@@ -164,7 +165,7 @@ class Projection:
             self._enqueue(target)
 
     def order(self, uid: str, order: Order) -> int:
-        """Tell the agent of a record's node; the number under which it answers.
+        """Write an order for the agent of a record's node; the number under which it answers.
 
         Raises:
             KeyError: there is no such record any more.
@@ -261,7 +262,8 @@ class Projection:
         except ApiError as error:
             self._pause(target, error)
             return False
-        target.refusals, target.written, target.order_shown = 0, version, order_number
+        target.refusals, target.order_shown = 0, order_number
+        target.written = version
         if target.written == target.wanted:
             self._settle(target)
         return True
@@ -308,18 +310,17 @@ class Projection:
         if not target.forgotten:
             await self._show(target)
         elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY and not target.is_removed:
-            try:
+            with contextlib.suppress(AbsentError):  # the record is gone, and so is its object, or its namespace
                 await self._show(target)
                 patch: Object = {"metadata": {"labels": {names.SETTLED: "true"}}}
                 await self._api.patch(target.resource, target.name, target.namespace, patch)
-            except AbsentError:  # the record is gone, and so is its object, or its namespace
-                return
         else:
             await self._api.delete(target.resource, target.name, target.namespace)
 
     async def _show(self, target: _Target) -> None:
-        if not target.exists:
-            await self._create(target)
+        if not target.exists and await self._create(target) and not target.forgotten:
+            target.wanted += 1  # its order is given; its status waits for its turn
+            return
         patch: Object = {"status": self._status(target)}
         try:
             if not target.is_labelled:
@@ -336,21 +337,32 @@ class Projection:
         await self._api.patch(target.resource, target.name, target.namespace, {"metadata": {"labels": labels}})
         target.is_labelled = True
 
-    async def _create(self, target: _Target) -> None:
+    async def _create(self, target: _Target) -> bool:
+        """Whether that has given its order to the agent."""
         body = to_object(target.record, self._system_namespace)
-        if isinstance(target.record, Checkpoint) and (owners := self._owners(target.record.workload)):
-            body["metadata"]["ownerReferences"] = owners
+        gives_order = False
+        if isinstance(target.record, Checkpoint):
+            if owners := self._owners(target.record.workload):
+                body["metadata"]["ownerReferences"] = owners
+            if target.order is not None:
+                body["spec"]["firstOrder"] = _numbered(target.order_number, target.order)
+                gives_order = True
         try:
             await self._api.create(target.resource, body, into=dict)
         except AlreadyExistsError:
             log.info("object was there already", kind=target.resource.kind, name=target.name)
-            target.is_labelled = False
+            target.is_labelled = gives_order = False
         target.exists = True
+        return gives_order
 
     def _status(self, target: _Target) -> Object:
         """All of our part; a merge patch forgets nothing by itself, so that what is absent now is said as null."""
         said, fields = status_of(target.record), _STATUS_FIELDS[target.resource.kind]
         status = {name: said.get(name) for name in fields}
         if target.order is not None:
-            status["order"] = {"number": target.order_number, "order": codec.to_builtins(target.order)}
+            status["order"] = _numbered(target.order_number, target.order)
         return status
+
+
+def _numbered(number: int, order: Order) -> Object:
+    return {"number": number, "order": codec.to_builtins(order)}

@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 600.0
 """Then the Checkpoint goes without its snapshot: a store that never answers must not keep a namespace for ever. Time
 in which no node has an agent does not count: where all nodes are scaled away, they come back."""
 ANSWER_SECONDS = 60.0
-"""An agent that has not answered by then may be dead: another one is asked."""
+"""An agent that has not answered by then may be dead: another one gets the order."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 WRITES_AT_ONCE = 32
@@ -51,7 +51,7 @@ class Purge:
         in_use: what may not go yet.
         let_go: has the projection write nothing any more for the record of that uid.
         is_gone: whether retention has removed a snapshot already.
-        events: hears of snapshots that stay.
+        events: publishes snapshots that stay.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Purge:
             log.info("snapshot removed", snapshot=str(ref))
 
     async def _remove(self, key: Key, ref: SnapshotRef, patience: asyncio.Timeout, problems: list[str]) -> None:
-        """Ask agents, one after the other, until one has removed it, or the object is gone."""
+        """Order agents, one after the other, to remove it, until one has, or the object is gone."""
         loop = asyncio.get_running_loop()
         rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         failed, tried = 0, set[str]()

@@ -1,9 +1,10 @@
-"""The log of the coordinator's journal: what the objects may not show yet, durable at one PUT however much it is.
+"""The redo log of the coordinator's journal: what the objects may not show yet, durable at one PUT of any size.
 
-A ConfigMap holds at most 1 MiB. What fits stands in the head itself. More goes into a segment: the parts of it are
-written first, into ConfigMaps that no head names (slots), then the head that names them, each by its digest. The PUT of
-the head names the version that it replaces, so that it is the moment of durability and the fence at once. A segment is
-never rewritten: the head says which of its entries still count, and lets it go when none does.
+The head is the ConfigMap `cedana-sched-journal`; it holds entries inline and names segments, which lie in slots: the
+ConfigMaps `-0` to `-31`, for a ConfigMap holds at most 1 MiB. The parts of a segment are written first, into slots that
+no head names, then the head that names them, each by its digest. The PUT of the head names the version that it
+replaces, so that it is the moment of durability and the fence at once. A segment is never rewritten: the head says
+which of its entries still count, and lets it go when none does.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ SLOTS = 32
 """ConfigMaps `LOG_NAME-0` and so on; the chart's Role names each."""
 PART_BYTES = 768 << 10
 INLINE_BYTES = 128 << 10
-"""More than this is not written again with every turn."""
+"""Larger batches become a segment, which is not written again with every turn."""
 INLINE_RECORDS = 300
-"""So few are written whole again, so that segments end."""
+"""With at most so many entries all segments are dropped, and everything is written anew."""
 SEGMENTS = 16
-"""More are made into one."""
+"""At so many, all are merged into one."""
 ENCODED_AT_ONCE = 64
 """More records are encoded beside the event loop."""
 _WRITER = f"{names.GROUP}/writer"
@@ -173,7 +174,7 @@ class RedoLog:
         except AbsentError:
             if not self._version:
                 raise
-            log.warning("log was deleted, and is made again", name=LOG_NAME)
+            log.warning("journal was deleted, and is made again", name=LOG_NAME)
             self._version, self._is_lost = "", True
             return False
         except (ConflictError, AlreadyExistsError):
@@ -186,7 +187,14 @@ class RedoLog:
         return True
 
     async def _end_doubts(self) -> None:
-        """See what has arrived, and write it once more: after that no write of ours that is on its way can arrive."""
+        """Resolve writes whose answers were lost.
+
+        The head is read, and written once more: after that no write of ours that is on its way can arrive.
+
+        Raises:
+            FencedError: another coordinator writes.
+            ApiError: nothing is known of it; call again.
+        """
         try:
             found = await self._own_head()
         except AbsentError:
@@ -269,7 +277,7 @@ class RedoLog:
         free = [slot for slot in range(SLOTS) if slot not in taken]
         if len(slices) > len(free):
             raise ApiUnavailableError(
-                f"the log is full: {len(entries)} records and more are not carried over to objects yet",
+                f"the journal is full: {len(entries)} records and more are not carried over to objects yet",
                 remedy="it is tried again; see why the API server refuses objects",
             )
         for slot, part in zip(free, slices, strict=False):

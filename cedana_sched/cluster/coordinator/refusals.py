@@ -1,10 +1,11 @@
-"""Writes of objects that the API server refuses, told where people look: in a metric, and as an Event on the pod."""
+"""Writes of objects that the API server refuses, shown where people look: in a metric, and as an Event on the pod."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from cedana_sched.cluster.coordinator.objects import resource_of
+from cedana_sched.cluster.coordinator.owners import held_reference
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.resources import PODS
@@ -18,15 +19,15 @@ class Refusals:
 
     Args:
         events: writes them.
-        counted: hears the kind of each object whose write was refused, and the HTTP status.
+        counted: called with the kind of each object whose write was refused, and the HTTP status.
     """
 
     def __init__(self, events: EventRecorder, counted: Callable[[str, int], None]) -> None:
         self._events = events
         self._counted = counted
 
-    def told(self, record: Record, error: ApiError, is_first: bool) -> None:  # noqa: FBT001 - as `Refused` has it
-        """Count it. A refusal that a person can end is told once, until a write of the object has succeeded."""
+    def refused(self, record: Record, error: ApiError, is_first: bool) -> None:  # noqa: FBT001 - as `Refused` has it
+        """Count it. A refusal that a person can end is published once, until a write of the object has succeeded."""
         kind = resource_of(record).kind
         self._counted(kind, error.status)
         if not is_first or isinstance(error, ApiUnavailableError) or (involved := _involved(record)) is None:
@@ -37,14 +38,6 @@ class Refusals:
 
 def _involved(record: Record) -> dict[str, str] | None:
     if isinstance(record, PreemptionHold):
-        if (held := record.held) is None:
-            return None
-        return {
-            "apiVersion": held.api_version,
-            "kind": held.kind,
-            "namespace": held.namespace,
-            "name": held.name,
-            "uid": held.uid,
-        }
+        return held_reference(record.held) if record.held is not None else None
     pod = record.workload
     return PODS.reference(pod.name, pod.namespace, pod.uid)

@@ -12,7 +12,7 @@ from cedana_sched.model.objects import names
 
 
 class Removers:
-    """The nodes whose agents can be asked."""
+    """The nodes whose agents can take the order."""
 
     def __init__(self, nodes: Mirror[Node]) -> None:
         self._nodes = nodes
@@ -20,28 +20,28 @@ class Removers:
         self._sinks: list[Callable[[], None]] = []
 
     def subscribe(self, sink: Callable[[], None]) -> None:
-        """`sink` is called when a node can be asked from now on, or cannot any more."""
+        """`sink` is called when a node can take orders from now on, or cannot any more."""
         if not self._sinks:
             self._nodes.subscribe(self._heard)
         self._sinks.append(sink)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Call no sink any more."""
         self._sinks.clear()
         self._nodes.unsubscribe(self._heard)
 
     def choose(self, checkpoint: KnownCheckpoint, tried: set[str]) -> str | None:
-        """The node that is asked already, the one that took the snapshot, or any other; None: there is none.
+        """The node that has the order already, the one that took the snapshot, or any other; None: there is none.
 
-        `tried` have failed, or not answered; where all have, it is emptied, and they are asked again.
+        `tried` have failed, or not answered; where all have, it is emptied, and they get the order again.
         """
         able = {node.metadata.name for node in self._nodes if _is_able(node)}
         if able <= tried:
             tried.clear()
-        is_asked = checkpoint.metadata.labels.get(names.SETTLED) == names.REMOVING
-        asked = checkpoint.metadata.labels.get(names.NODE, "") if is_asked else ""
+        is_ordered = checkpoint.metadata.labels.get(names.SETTLED) == names.REMOVING
+        ordered = checkpoint.metadata.labels.get(names.NODE, "") if is_ordered else ""
         left = able - tried
-        for preferred in (asked, checkpoint.node):
+        for preferred in (ordered, checkpoint.node):
             if preferred in left:
                 return preferred
         return random.choice(sorted(left)) if left else None  # noqa: S311  # no secret

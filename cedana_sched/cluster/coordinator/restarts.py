@@ -2,36 +2,75 @@
 
 A container that ends in a pod with `restartPolicy: OnFailure` or `Always` is started again in place, by its own owner's
 wish: it is not continued. Nobody may believe that it was. What begins again as a whole, because the pod's sandbox was
-made anew, is another return of the pod (`PodReports`), and not told here, if the pod has a restore container.
+made anew, is another return of the pod (`PodReports`), and not published here, if the pod has a restore container.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+
 from cedana_sched.adapter.pods import find_identity
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.cluster.coordinator.owners import pod_and_owner
+from cedana_sched.cluster.coordinator.owners import warn_pod_and_owner
 from cedana_sched.coordinator.core.words import short
-from cedana_sched.kube.events import EventRecorder, Happening
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.objects import ContainerStatus, Pod
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import SnapshotRef
+
+LATE_SECONDS = 600.0
+"""A restart that is older was published by an earlier leader, most likely."""
+CLOCKS_APART_SECONDS = 15.0
+"""A node's clock says when a container started, the coordinator's when its pod ran on."""
 
 
 class ContainerRestarts:
-    """The restarts of all protected pods. Those that nobody saw, because nobody led, are not told.
+    """The restarts of all protected pods. Run `run` as a task: it publishes those that came while nobody led.
 
     Args:
         events: writes them.
         snapshots: what there is to continue from.
         beginnings: of returning pods.
+        now: the time of day.
     """
 
-    def __init__(self, events: EventRecorder, snapshots: ById, beginnings: Beginnings) -> None:
+    def __init__(
+        self,
+        events: EventRecorder,
+        snapshots: ById,
+        beginnings: BeginningNumbers,
+        now: Callable[[], datetime] = SERVER_TIME.now,
+    ) -> None:
         self._events = events
+        self._now = now
         self._beginnings = beginnings
         self._snapshots = snapshots
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
         """By uid of a pod and name of a container: the pod's beginning, and the container's restarts."""
+
+    async def run(self, pods: Mirror[Pod]) -> None:
+        """Publish late restarts: of containers that began after their pod was saved, or was continued."""
+        for synced in (pods.synced, self._snapshots.synced, self._beginnings.synced):
+            await synced.wait()
+        for pod in pods:
+            for status in pod.status.container_statuses:
+                if self._lost_saved_work_lately(pod, status) and (newest := self._newest(pod)) is not None:
+                    self._tell(pod, status.name, status.restart_count, newest)
+
+    def _lost_saved_work_lately(self, pod: Pod, status: ContainerStatus) -> bool:
+        """Whether it lost, not long ago, what was saved of this pod or what the pod was continued from."""
+        identity, started, uid = find_identity(pod), status.started_at, pod.metadata.uid
+        if not status.restart_count or identity is None or started is None:
+            return False
+        if self._now().timestamp() - started >= LATE_SECONDS:
+            return False
+        if (continued_at := self._beginnings.continued_at(uid)) is not None:
+            return started > continued_at + CLOCKS_APART_SECONDS
+        begins_again = self._beginnings.of(uid) > 0  # as a whole: that is a return, and published as one
+        return not begins_again and self._snapshots.was_saved(uid, identity, started)
 
     def heard(self, before: Pod | None, now: Pod | None) -> None:
         """Sink of the mirror of protected pods."""
@@ -59,10 +98,9 @@ class ContainerRestarts:
         return max(mine, key=lambda ref: ref.generation, default=None)
 
     def _tell(self, pod: Pod, container: str, count: int, newest: SnapshotRef) -> None:
-        metadata = pod.metadata
+        name = pod.metadata.name
         text = (
-            f"Container {container} of {metadata.name} was started from its beginning by the kubelet (restart {count}),"
+            f"Container {container} of {name} was started from its beginning by the kubelet (restart {count}),"
             f" not from {short(newest)}: delete the pod to have its successor continue from there"
         )
-        for one in pod_and_owner(metadata):
-            self._events.tell(Happening(one, "ColdStart", text, warning=True))
+        warn_pod_and_owner(self._events, pod.metadata, "ColdStart", text)

@@ -1,4 +1,4 @@
-"""Pods that run under one identity at a time: the later one is not protected, and is told so.
+"""Pods that run under one identity at a time: the later one is not protected, and an Event says so.
 
 The webhooks number pods so that it does not happen. But people may give two Jobs one id, and no webhook sees both: two
 pods may be created at one moment, through two replicas. Here all protected pods are seen. What is said of a pod stays
@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from cedana_sched.adapter.contract import Preempted, Report, Starting
 from cedana_sched.adapter.pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
-from cedana_sched.cluster.coordinator.owners import pod_and_owner
+from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
@@ -25,8 +25,6 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Victim
 from cedana_sched.model.records import CheckpointStep
 
-REASON = "NotProtected"
-
 
 class Rivals:
     """Run `run` as a task.
@@ -35,7 +33,7 @@ class Rivals:
         api: marks pods.
         pods: every protected one.
         checkpoints: of all pods.
-        events: tells of it.
+        events: publishes it.
     """
 
     def __init__(
@@ -46,14 +44,14 @@ class Rivals:
         self._events = events
         self._by_identity = Index(find_identity, pods)
         self._checkpoints = Index(lambda one: one.spec.pod.uid or None, checkpoints)
-        self._marking = WorkQueue("mark of a pod that is not protected", self._mark)
+        self._refusing = WorkQueue("refusal of a pod that is not protected", self._refuse)
         pods.subscribe(self._heard)
 
     async def run(self) -> None:
-        """Mark pods, for ever."""
+        """Refuse pods, for ever."""
         for pod in self._pods:
             self._heard(None, pod)
-        await self._marking.run()
+        await self._refusing.run()
 
     def screen(self, report: Report) -> Report:
         """The report, with what is known here of rivals."""
@@ -103,20 +101,15 @@ class Rivals:
             return
         for one in self._by_identity.of(identity):
             if _is_running(one) and self._first(one) is not None:
-                self._marking.add(f"{one.metadata.namespace}/{one.metadata.name}")
+                self._refusing.add(f"{one.metadata.namespace}/{one.metadata.name}")
 
-    async def _mark(self, key: str) -> None:
+    async def _refuse(self, key: str) -> None:
         namespace, _, name = key.partition("/")
         pod = self._pods.get(name, namespace)
         if pod is None or not _is_running(pod) or (why := self._refusal(pod)) is None:
             return
-        self._tell(pod, why)
+        warn_not_protected(self._events, pod.metadata, why)
         await patch_same(self._api, PODS, pod.metadata, {"metadata": {"annotations": {names.REFUSED: why}}})
-
-    def _tell(self, pod: Pod, why: str) -> None:
-        metadata = pod.metadata
-        for one in pod_and_owner(metadata):
-            self._events.tell(Happening(one, REASON, f"{metadata.name} is not protected: {why}", warning=True))
 
 
 def _is_live(pod: Pod) -> bool:

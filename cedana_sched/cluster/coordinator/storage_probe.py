@@ -45,7 +45,7 @@ def measure(config: StorageConfig) -> StoreReport:
 
 def look(config: StorageConfig) -> None:
     """See with a few small requests whether it can still be used: storage and requests cost money."""
-    SnapshotStore.open(config)
+    SnapshotStore.open(config).probe()
 
 
 class StorageProbe:

@@ -1,7 +1,8 @@
-"""What the coordinator tells, as Events on the objects that people look at: the held object, and the pod."""
+"""What the coordinator publishes, as Events on the objects that people look at: the held object, and the pod."""
 
 from __future__ import annotations
 
+from cedana_sched.cluster.coordinator.owners import held_reference, owner_reference
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.coordinator.ports import Listener
@@ -10,6 +11,9 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror
 
+MOST_VICTIMS = 20
+"""Of one eviction get its Events; each of them is a write."""
+
 
 class Listeners:
     """Implements `coordinator.ports.Listener` for several."""
@@ -17,10 +21,10 @@ class Listeners:
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         """See `coordinator.ports.Listener`."""
         for listener in self._listeners:
-            listener.told(tell)
+            listener.announced(tell)
 
 
 class TellEvents:
@@ -28,22 +32,29 @@ class TellEvents:
 
     Args:
         events: writes them.
-        pods: all protected pods; who controls one hears of its return.
+        pods: all protected pods; on who controls one its return is published as well.
     """
 
     def __init__(self, events: EventRecorder, pods: Mirror[Pod]) -> None:
         self._events = events
         self._pods = pods
 
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         """See `coordinator.ports.Listener`."""
         for involved in self._involved(tell):
             self._events.tell(Happening(involved, tell.kind, tell.text, tell.severity is Severity.WARNING))
 
     def _involved(self, tell: Tell) -> list[dict[str, str]]:
-        """A Job is what its owner describes; his pod may be gone by then."""
+        """People run `kubectl describe job`, so the Event goes on the controller too.
+
+        An eviction that is the pods' own, as Volcano's and Armada's are, has no other object: what goes wrong with it
+        is said on them.
+        """
         involved = []
-        if (owner := _held(tell) or self._controller(tell)) is not None:
+        if tell.severity is Severity.WARNING:
+            involved += [PODS.reference(one.name, one.namespace, one.uid) for one in tell.victims[:MOST_VICTIMS]]
+        owner = held_reference(tell.held) if tell.held is not None else self._controller(tell)
+        if owner is not None:
             involved.append(owner)
         if (pod := tell.workload) is not None:
             involved.append(PODS.reference(pod.name, pod.namespace, pod.uid))
@@ -54,16 +65,6 @@ class TellEvents:
         if tell.workload is None:
             return None
         pod = self._pods.get(tell.workload.name, tell.workload.namespace)
-        if pod is None or pod.metadata.uid != tell.workload.uid or (owner := pod.metadata.owner) is None:
+        if pod is None or pod.metadata.uid != tell.workload.uid:
             return None
-        return _reference(owner.api_version, owner.kind, tell.workload.namespace, owner.name, owner.uid)
-
-
-def _held(tell: Tell) -> dict[str, str] | None:
-    if (held := tell.held) is None:
-        return None
-    return _reference(held.api_version, held.kind, held.namespace, held.name, held.uid)
-
-
-def _reference(api_version: str, kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
-    return {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
+        return owner_reference(pod.metadata)

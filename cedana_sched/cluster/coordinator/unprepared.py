@@ -14,24 +14,24 @@ It is not deleted to be created anew: a Job counts a deleted pod as a failure, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable
 
 import structlog
 
-from cedana_sched.cluster.coordinator.owners import pod_and_owner
+from cedana_sched.adapter.cluster import Snapshots
+from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.events import EventRecorder, Happening
-from cedana_sched.kube.objects import Metadata, PartialObject, Pod
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.objects import PartialObject, Pod
+from cedana_sched.kube.resources import PODS, UNFINISHED_PODS
 from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity, SnapshotRef
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity
 from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
@@ -40,15 +40,6 @@ from cedana_sched_webhooks.siblings import Siblings
 
 log = structlog.get_logger(__name__)
 
-UNFINISHED: Final = "status.phase!=Succeeded,status.phase!=Failed"
-NEVER: Final = frozenset({"kube-system", "kueue-system"})
-
-
-class Snapshots(Protocol):
-    """What has been saved; see `adapter.cluster.Snapshots`."""
-
-    def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]: ...
-
 
 class Unprepared:
     """Run `run` as a task.
@@ -56,8 +47,8 @@ class Unprepared:
     Args:
         api: reads the pods and marks them.
         snapshots: what there is to continue from.
-        events: tells of pods that the webhooks have refused.
-        tell: tells of pods that no webhook has seen.
+        events: publishes the pods that the webhooks have refused.
+        tell: publishes the pods that no webhook has seen.
         excluded: namespaces whose pods are left alone.
     """
 
@@ -73,14 +64,15 @@ class Unprepared:
         self._snapshots = snapshots
         self._events = events
         self._tell = tell
-        self._excluded = excluded | NEVER
+        self._excluded = excluded
         self._siblings = Siblings(api)
         self.unlabelled = {
-            label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED))
+            label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED_PODS))
             for label, selector in _selectors().items()
         }
         """By the label that a controller's pods have."""
-        self.refused = Mirror(Watch(api, PODS, PartialObject, labels=f"{names.PROTECTED}=false", fields=UNFINISHED))
+        refused = f"{names.PROTECTED}=false"
+        self.refused = Mirror(Watch(api, PODS, PartialObject, labels=refused, fields=UNFINISHED_PODS))
         self._preparing = WorkQueue("protection of a pod that no webhook has seen", self._prepare)
         for mirror in self.unlabelled.values():
             mirror.subscribe(self._heard)
@@ -102,12 +94,7 @@ class Unprepared:
 
     def _was_refused(self, before: PartialObject | None, now: PartialObject | None) -> None:
         if now is not None and before is None and (why := now.metadata.annotations.get(names.REFUSED)) is not None:
-            self._say_refused(now.metadata, why)
-
-    def _say_refused(self, metadata: Metadata, why: str) -> None:
-        for one in pod_and_owner(metadata):
-            message = f"{metadata.name} is not protected: {why}"
-            self._events.tell(Happening(one, "NotProtected", message, warning=True))
+            warn_not_protected(self._events, now.metadata, why)
 
     async def _prepare(self, key: str) -> None:
         namespace, _, name = key.partition("/")
@@ -141,7 +128,7 @@ class Unprepared:
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
         is_there = await patch_same(self._api, PODS, metadata, patch)
-        if is_there and replica is not None:  # of the other the label tells
+        if is_there and replica is not None:  # the other is published once its label shows
             self._say(pod, replica, is_one_of_several=among)
 
     def _say(self, pod: Pod, replica: Replica, *, is_one_of_several: bool) -> None:

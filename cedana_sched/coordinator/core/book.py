@@ -101,6 +101,10 @@ class Book:
         """All checkpoints of one signal that are remembered, oldest first."""
         return [self.checkpoints[uid] for uid in self._by_signal.get(signal_uid, ())]
 
+    def of_hold(self, hold: PreemptionHold) -> list[Checkpoint]:
+        """Those that the hold names, but for any whose record was lost with its object."""
+        return [known for uid in hold.checkpoints if (known := self.checkpoints.get(uid)) is not None]
+
     def on_node(self, node: str) -> list[Checkpoint]:
         """All checkpoints of one node's workloads that are remembered."""
         return [self.checkpoints[uid] for uid in self._by_node.get(node, ())]

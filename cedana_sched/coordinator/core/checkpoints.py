@@ -219,11 +219,10 @@ class Checkpoints:
 
     def released(self, hold: PreemptionHold) -> None:
         """Its scheduler goes on: from now on its doomed workloads should be deleted, and are ended if they are not."""
-        for uid in hold.checkpoints:
-            if (named := self._book.checkpoints.get(uid)) is not None:
-                for checkpoint in self._book.of_workload(named.workload.uid):
-                    if checkpoint.doomed:
-                        self._steps.arm(checkpoint)
+        for named in self._book.of_hold(hold):
+            for checkpoint in self._book.of_workload(named.workload.uid):
+                if checkpoint.doomed:
+                    self._steps.arm(checkpoint)
 
     def workload_changed(self, workload_uid: str) -> None:
         """Begin what waited for another checkpoint, or the restore, of this workload."""

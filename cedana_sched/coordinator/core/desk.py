@@ -83,4 +83,7 @@ class Desk:
         severity = Severity.WARNING if warning else Severity.NORMAL
         hold = self.book.holds.get(signal_uid) if signal_uid is not None else None
         held = hold.held if hold is not None else None
-        self.out.append(Tell(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid, held))
+        victims: tuple[WorkloadRef, ...] = ()
+        if hold is not None and held is None and workload is None:
+            victims = tuple(one.workload for one in self.book.of_hold(hold))
+        self.out.append(Tell(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid, held, victims))

@@ -103,8 +103,8 @@ class Holds:
     def due(self, hold: PreemptionHold) -> None:
         """Its deadline passed, or it is to be forgotten."""
         if hold.step is HoldStep.HOLDING:
-            for uid in hold.checkpoints:
-                checkpoint = self._book.checkpoints[uid]
+            for named in self._book.of_hold(hold):
+                checkpoint = self._book.checkpoints[named.uid]  # another one of its gang may just have failed it
                 if not checkpoint.settled:
                     self._checkpoints.due(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
@@ -127,7 +127,7 @@ class Holds:
         return max(hold.released_at + self._desk.timing.remember, hold.deadline)
 
     def _release(self, hold: PreemptionHold, cause: Cause) -> None:
-        checkpoints = [self._book.checkpoints[uid] for uid in hold.checkpoints]
+        checkpoints = self._book.of_hold(hold)
         verdicts = {c.workload.uid: verdict_of(c) for c in checkpoints}
         reasons = {c.workload.uid: c.failure for c in checkpoints if c.failure is not None}
         released = self._book.move_hold(hold, cause, self._desk.now, verdicts=verdicts, reasons=reasons)

@@ -59,6 +59,8 @@ class Tell(msgspec.Struct, frozen=True):
     """The preemption that it belongs to: one id across all components' logs."""
     held: HeldObject | None = None
     """The object by which that preemption evicts: its owner looks there first."""
+    victims: tuple[WorkloadRef, ...] = ()
+    """Whom that preemption evicts, where it does so by no object but theirs."""
 
 
 Instruction = Persist | Send | PlaceHold | ReleaseHold | Tell

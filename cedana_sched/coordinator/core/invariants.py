@@ -77,16 +77,13 @@ def _holds(core: Core) -> Iterator[str]:
             if core.now > hold.deadline:
                 yield f"4: {hold.uid} holds {core.now - hold.deadline:.1f} s past its deadline"
             continue
-        for uid in hold.checkpoints:
-            checkpoint = core.book.checkpoints.get(uid)
-            if checkpoint is None:
-                continue
+        for checkpoint in core.book.of_hold(hold):
             verdict = hold.verdicts.get(checkpoint.workload.uid)
             if verdict is None:
                 yield f"4: {hold.uid} is released without a verdict for {checkpoint.workload.uid}"
             killed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.READY} and checkpoint.stops
             if killed and verdict is not Verdict.COMMITTED:
-                yield f"4: {hold.uid} says {verdict} of {uid}, which is {checkpoint.step}"
+                yield f"4: {hold.uid} says {verdict} of {checkpoint.uid}, which is {checkpoint.step}"
 
 
 def _checkpoints(core: Core) -> Iterator[str]:

@@ -37,6 +37,13 @@ class SnapshotName(Written):
     generation: Annotated[int, Field(ge=1)]
 
 
+class OrderStatus(Reported):
+    """The order for the node's agent. A higher number is another order, or the same one again."""
+
+    number: Annotated[int, Field(ge=1)]
+    order: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+
+
 class CheckpointSpec(Written):
     """What is to be saved, and what happens to the pod then."""
 
@@ -56,13 +63,8 @@ class CheckpointSpec(Written):
     attempt: Annotated[int, Field(ge=1)] = 1
     created_at: MicroTime
     workload_started_at: MicroTime | None = None
-
-
-class OrderStatus(Reported):
-    """What the node's agent is told to do. A higher number is another order, or the same one again."""
-
-    number: Annotated[int, Field(ge=1)]
-    order: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+    first_order: OrderStatus | None = None
+    """Counts until `status.order` shows one; a creation cannot set a status."""
 
 
 class AnswerStatus(Reported):

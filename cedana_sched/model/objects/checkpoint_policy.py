@@ -1,4 +1,4 @@
-"""`CheckpointPolicy`: what an admin decides for a queue, a namespace or a workload."""
+"""`CheckpointPolicy`: what an admin decides for a queue or a workload."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from cedana_sched.cluster.coordinator.agents import OrderObject, _Pod, _Spec, _Status
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.agents import AnsweredObject, _Pod, _Spec, _Status
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.watching import Mirror
 
@@ -20,15 +20,17 @@ def filled(*objects: Any) -> Mirror[Any]:
     return mirror
 
 
-def shown_restore(pod: str, uid: str, beginning: int = 0, begins_again: str | None = None) -> OrderObject:
+def shown_restore(
+    pod: str, uid: str, beginning: int = 0, begins_again: str | None = None, running_at: str | None = None
+) -> AnsweredObject:
     """The Restore of a pod's beginning, as the coordinator sees it."""
     metadata = Metadata(f"restore-{pod}-{beginning}", "bio", f"{uid}.{beginning}", resource_version=begins_again or "1")
-    status = _Status(beginning=beginning, begins_again=begins_again)
-    return OrderObject(metadata, _Spec(f"restore.{uid}.{beginning}", _Pod(pod, uid)), status)
+    status = _Status(beginning=beginning, begins_again=begins_again, running_at=running_at)
+    return AnsweredObject(metadata, _Spec(f"restore.{uid}.{beginning}", _Pod(pod, uid)), status)
 
 
-def known_beginnings(*restores: OrderObject) -> Beginnings:
+def known_beginnings(*restores: AnsweredObject) -> BeginningNumbers:
     """What these Restores tell of beginnings; no others come."""
     mirror = filled(*restores)
     mirror.synced.set()
-    return Beginnings(mirror)
+    return BeginningNumbers(mirror)

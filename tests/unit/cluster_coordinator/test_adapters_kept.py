@@ -40,12 +40,16 @@ class Told:
 
     def __init__(self) -> None:
         self.events: list[Happening] = []
+        self.up: list[float | None] = []
+        """What the metric says of the adapter at each Event."""
+        self.registry = CollectorRegistry()
 
     async def get(self, *_: Any, into: Any) -> PartialObject:
         return PartialObject(Metadata(name="c", namespace="ours", uid="u"))
 
     def tell(self, happening: Happening) -> None:
         self.events.append(happening)
+        self.up.append(self.registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}))
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +58,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(adapter: Adapter, told: Told, registry: CollectorRegistry) -> asyncio.Task[None]:
+    told.registry = registry
     deployment = OwnDeployment(cast("Api", told), cast("EventRecorder", told), "ours", "c")
     running = keep_running("kueue", cast("ClusterAdapter", adapter), deployment, AdapterMetrics(registry))
     return asyncio.create_task(running)
@@ -75,6 +80,7 @@ async def test_an_absent_scheduler_is_told_and_tried_again() -> None:
         "namespace": "ours",
         "uid": "u",
     }
+    assert told.up == [0, 0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
     assert not task.done()
     task.cancel()
@@ -86,6 +92,7 @@ async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
     task = kept(adapter, told, registry)
     await adapter.runs.wait()
     assert [(event.reason, "no rights" in event.message) for event in told.events] == [("SchedulerNotFollowed", True)]
+    assert told.up == [0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
     task.cancel()
 

@@ -49,7 +49,7 @@ class _Scheduler:
 
 
 class _Silent:
-    def told(self, tell: Tell) -> None: ...
+    def announced(self, tell: Tell) -> None: ...
 
 
 class Preemption:

@@ -13,13 +13,13 @@ import pytest
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.node.containers.bundles import Beginning
 from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.returning.beginnings import NewBeginnings
+from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.served import ServedBeginnings
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Tell
@@ -98,7 +98,7 @@ class Scene:
                 yield Staged(uid)
             case Continue(uid):
                 number = self.attempt
-                self.served.serve(uid, "u1", Beginning(f"c{number}", f"s{number}"))
+                self.served.assign(uid, "u1", Beginning(f"c{number}", f"s{number}"))
                 self.host.write(self.host.places.states / f"c{number}" / "state.json", state(start=1))
                 self.host.container(f"main{number}", "u1", sandbox=f"s{number}")
                 self.continued.append(uid)
@@ -126,9 +126,9 @@ class Scene:
         pods.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(api, nothing, pods, _Policies(), nothing, SYSTEM, nothing)
-        reports = PodReports(access, alive, Beginnings(agents.restores))
+        reports = PodReports(access, alive, BeginningNumbers(agents.restores))
         journal = ObjectJournal(api, SYSTEM, f"coordinator-{self._coordinators}", projection, alive.recorded)
-        listener = cast("Any", type("Listener", (), {"told": lambda _, tell: self.told_by(tell)})())
+        listener = cast("Any", type("Listener", (), {"announced": lambda _, tell: self.told_by(tell)})())
         async with asyncio.TaskGroup() as group:
             works = [group.create_task(work) for work in (projection.run(), agents.run(), reports.run())]
             async with Coordinator(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.agents import OrderObject
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.agents import AnsweredObject
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import ContainerStatus, Metadata, OwnerReference, Pod, PodStatus
@@ -19,9 +21,14 @@ from tests.unit.cluster_coordinator.filled_mirrors import filled, shown_restore
 OWNER = OwnerReference("batch/v1", "Job", "md", "uid-of-md", controller=True)
 
 
-def pod(restarts: int, phase: str = "Running") -> Pod:
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def pod(restarts: int, phase: str = "Running", started: float | None = None) -> Pod:
+    """`started`: in seconds before `NOW`."""
     metadata = Metadata("md-0", "bio", "u1", annotations={names.ID: "md", names.INDEX: "3"}, owner_references=(OWNER,))
-    main = ContainerStatus("main", {}, restarts)
+    state = {} if started is None else {"running": {"startedAt": (NOW - timedelta(seconds=started)).isoformat()}}
+    main = ContainerStatus("main", state, restarts)
     return Pod(metadata, status=PodStatus(phase=phase, container_statuses=(main,)))
 
 
@@ -31,8 +38,14 @@ class Field:
     def __init__(self, *generations: int, index: int = 3) -> None:
         self.said: list[Happening] = []
         self.known = tuple(SnapshotRef(Identity("bio", "md", index), one) for one in generations)
-        self.restores: Mirror[OrderObject] = filled(shown_restore("md-0", "u1"))
-        self.restarts = ContainerRestarts(cast("Any", self), cast("Any", self), Beginnings(self.restores))
+        self.restores: Mirror[AnsweredObject] = filled(shown_restore("md-0", "u1"))
+        self.restores.synced.set()
+        self.synced = asyncio.Event()
+        self.synced.set()
+        self.committed: dict[str, float] = {}
+        """By uid of a pod: when its snapshot was committed, in seconds before `NOW`."""
+        beginnings = BeginningNumbers(self.restores)
+        self.restarts = ContainerRestarts(cast("Any", self), cast("Any", self), beginnings, lambda: NOW)
         self._last: Pod | None = None
 
     def tell(self, happening: Happening) -> None:
@@ -41,6 +54,20 @@ class Field:
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         assert (namespace, identifier) == ("bio", "md")
         return self.known
+
+    def was_saved(self, pod_uid: str, identity: Identity, before: float) -> bool:
+        assert identity == Identity("bio", "md", 3)
+        return pod_uid in self.committed and NOW.timestamp() - self.committed[pod_uid] < before
+
+    async def begins_to_lead(self, *pods: Pod) -> list[str]:
+        """As `shows`, of what is there then."""
+        self.said.clear()
+        mirror: Mirror[Pod] = filled(*pods)
+        mirror.synced.set()
+        for now in pods:
+            self.restarts.heard(None, now)
+        await self.restarts.run(mirror)
+        return [happening.involved["kind"] for happening in self.said]
 
     def shows(self, *pods: Pod | None) -> list[str]:
         """How many Events that made, on whom."""
@@ -76,8 +103,53 @@ def test_pod_that_begins_again_as_a_whole_is_told_of_by_its_return() -> None:
     assert field.shows(pod(2)) == ["Pod", "Job"]
 
 
-def test_what_was_restarted_before_anybody_looked_is_not_told() -> None:
-    assert Field(5).shows(pod(3)) == []
+async def test_restart_while_nobody_led_is_published_by_the_next_leader() -> None:
+    field = Field(5)
+    field.committed["u1"] = 60.0
+    assert await field.begins_to_lead(pod(1, started=20.0)) == ["Pod", "Job"]
+    assert "restart 1" in field.said[0].message
+    assert field.shows(pod(1, started=20.0)) == []
+    assert field.shows(pod(2, started=0.0)) == ["Pod", "Job"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "committed"),
+    [
+        (pod(3), 60.0),
+        (pod(0, started=20.0), 60.0),
+        (pod(1, started=20.0), 10.0),
+        (pod(1, started=20.0), None),
+        (pod(1, started=2_000.0), 3_000.0),
+    ],
+    ids=["not running", "not restarted", "saved since", "another pod's snapshot", "long ago"],
+)
+async def test_what_lost_nothing_or_long_ago_is_not_published(seen: Pod, committed: float | None) -> None:
+    field = Field(5)
+    if committed is not None:
+        field.committed["u1"] = committed
+    assert await field.begins_to_lead(seen) == []
+
+
+async def test_pod_that_began_again_as_a_whole_is_a_return() -> None:
+    field = Field(5)
+    field.committed["u1"] = 60.0
+    field.restores._put(shown_restore("md-0", "u1", begins_again="c2"))
+    assert await field.begins_to_lead(pod(1, started=20.0)) == []
+
+
+@pytest.mark.parametrize("begun", [(0,), (2,), (0, 1), (1, 0)])
+@pytest.mark.parametrize(("started", "published"), [(20.0, ["Pod", "Job"]), (55.0, []), (70.0, [])])
+async def test_restart_of_a_returned_pod_while_nobody_led_is_published(
+    begun: tuple[int, ...], started: float, published: list[str]
+) -> None:
+    """Nothing was saved of this very pod, but it was continued a minute ago, perhaps not for the first time."""
+    field = Field(5)
+    continued = (NOW - timedelta(seconds=60)).isoformat()
+    field.restores._drop(shown_restore("md-0", "u1"))
+    for beginning in begun:
+        again = "c2" if beginning < max(begun) else None
+        field.restores._put(shown_restore("md-0", "u1", beginning, again, running_at=continued))
+    assert await field.begins_to_lead(pod(1, started=started)) == published
 
 
 def test_pod_that_is_over_is_forgotten() -> None:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
+from cedana_sched.coordinator.core import Severity, Tell
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep, Transfer
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD, RESTORE
@@ -26,6 +27,7 @@ def test_checkpoint_is_counted_when_it_is_over_and_only_once() -> None:
         metrics.recorded([record], [])
     assert registry.get_sample_value("cedana_sched_checkpoints_total", {"adapter": "kueue", "phase": "Ready"}) == 1
     assert registry.get_sample_value("cedana_sched_checkpoint_frozen_seconds_sum", {"adapter": "kueue"}) == 2
+    assert registry.get_sample_value("cedana_sched_checkpoint_read_bytes_total", {"adapter": "kueue"}) == 100
     assert registry.get_sample_value("cedana_sched_checkpoint_stored_bytes_total", {"adapter": "kueue"}) == 30
 
 
@@ -33,6 +35,25 @@ def test_what_was_over_before_this_replica_led_is_not_counted_again() -> None:
     metrics, registry = _metrics()
     metrics.recorded([checkpoint(1, CheckpointStep.READY)], [])
     assert registry.get_sample_value("cedana_sched_checkpoints_total", {"adapter": "kueue", "phase": "Ready"}) is None
+
+
+def test_only_the_replica_that_coordinates_says_so_and_holds() -> None:
+    metrics, registry = _metrics()
+    assert registry.get_sample_value("cedana_sched_leader") == 0
+    metrics.leads(leads=True)
+    metrics.recorded([replace(HOLD, step=HoldStep.HOLDING, released_at=None)], [])
+    assert registry.get_sample_value("cedana_sched_leader") == 1
+    metrics.leads(leads=False)
+    assert registry.get_sample_value("cedana_sched_leader") == 0
+    assert registry.get_sample_value("cedana_sched_evictions_held") == 0
+
+
+def test_what_is_told_is_counted_by_reason_and_severity() -> None:
+    metrics, registry = _metrics()
+    for severity in (Severity.NORMAL, Severity.WARNING, Severity.WARNING):
+        metrics.announced(Tell("ColdStart", "it began anew", severity))
+    labels = {"reason": "ColdStart", "severity": "Warning"}
+    assert registry.get_sample_value("cedana_sched_told_total", labels) == 2
 
 
 def test_evictions_held_go_up_and_down() -> None:
@@ -46,13 +67,31 @@ def test_evictions_held_go_up_and_down() -> None:
     assert registry.get_sample_value("cedana_sched_eviction_held_seconds_sum", labels) == 3
 
 
+def test_what_alerts_look_at_counts_from_nothing() -> None:
+    """An increase from a series that was not there is none."""
+    _, registry = _metrics()
+    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 0
+    unsaved = {"reason": "EvictionReleased", "severity": "Warning"}
+    assert registry.get_sample_value("cedana_sched_told_total", unsaved) == 0
+
+
 def test_first_start_is_no_cold_start() -> None:
     metrics, registry = _metrics()
     waiting = replace(RESTORE, step=RestoreStep.STARTING_COLD, failure=None)
     metrics.recorded([waiting], [])
     metrics.recorded([replace(waiting, step=RestoreStep.RUNNING)], [])
-    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) is None
+    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 0
     expected = replace(waiting, uid="another", failure="the store is empty")
     metrics.recorded([expected], [])
     metrics.recorded([replace(expected, step=RestoreStep.RUNNING)], [])
     assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 1
+
+
+def test_return_is_measured_from_bind_to_first_instruction() -> None:
+    metrics, registry = _metrics()
+    continuing = replace(RESTORE, step=RestoreStep.RESTORING, cold=False, failure=None, running_at=None)
+    metrics.recorded([continuing], [])
+    metrics.recorded([replace(continuing, step=RestoreStep.RUNNING, running_at=continuing.created_at + 3.5)], [])
+    restored = {"outcome": "restored"}
+    assert registry.get_sample_value("cedana_sched_return_seconds_count", restored) == 1
+    assert registry.get_sample_value("cedana_sched_return_seconds_sum", restored) == 3.5

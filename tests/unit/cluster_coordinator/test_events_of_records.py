@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from cedana_sched.cluster.coordinator.telling import TellEvents
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import Severity, Tell
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
 from cedana_sched.kube.watching import Mirror
@@ -28,7 +28,7 @@ def _told(tell: Tell, *pods: Pod) -> list[tuple[str, str]]:
     recorder = _Recorder()
     mirror: Mirror[Pod] = Mirror(cast("Any", None))
     mirror._replace(pods)
-    TellEvents(cast("EventRecorder", recorder), mirror).told(tell)
+    TellEvents(cast("EventRecorder", recorder), mirror).announced(tell)
     return [(one.involved["kind"], one.involved["uid"]) for one in recorder.told]
 
 
@@ -46,3 +46,9 @@ def test_return_is_told_on_the_job_that_controls_the_pod() -> None:
 
 def test_job_of_another_pod_of_the_same_name_hears_nothing() -> None:
     assert _told(Tell("Restored", "-", workload=_POD), _pod("another")) == [("Pod", "pod-uid")]
+
+
+def test_warning_of_an_eviction_that_is_the_pods_own_is_told_on_them() -> None:
+    warning = Tell("ReleaseFailed", "-", Severity.WARNING, victims=(_POD,))
+    assert _told(warning) == [("Pod", "pod-uid")]
+    assert _told(Tell("EvictionReleased", "-", victims=(_POD,))) == [], "each of them is a write"

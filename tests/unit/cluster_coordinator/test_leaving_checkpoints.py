@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
+from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import CHECKPOINTS

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cedana_sched.cluster.leaving_nodes import leave_nodes
+from cedana_sched.cluster.uninstallation.leaving_nodes import leave_nodes
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import NODES, Resource
 from cedana_sched.model.objects import names

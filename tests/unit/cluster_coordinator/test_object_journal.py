@@ -191,6 +191,51 @@ async def test_a_step_and_its_order_are_one_request() -> None:
     assert status["order"]["order"]["type"] == "Freeze"
 
 
+async def begun(server: FakeApiServer, **status: object) -> tuple[Process, Checkpoint]:
+    """A process that is gone, and the Checkpoint that it has created with its first order: no step stands there yet."""
+    process = Process(server, "process")
+    await process.journal.load()
+    freezing = checkpoint(1, CheckpointStep.FREEZING)
+    await process.crash()  # before anything is carried over
+    await process.journal.save((freezing,), ())
+    body = to_object(freezing, SYSTEM)
+    body["spec"]["firstOrder"] = {"number": 1, "order": {"type": "Freeze"}}
+    server.objects["Checkpoint", *key_of(freezing, SYSTEM)] = body | {"status": status}
+    return process, freezing
+
+
+async def test_order_after_a_crash_gets_no_number_that_an_agent_may_have_answered() -> None:
+    server = FakeApiServer()
+    answer = {"number": 1, "outcome": {"type": "Frozen"}}
+    _, freezing = await begun(server, answer=answer)
+    key = ("Checkpoint", *key_of(freezing, SYSTEM))
+    again = Process(server, "again")
+    assert set(by_uid(await again.journal.load())) == {freezing.uid}
+    number = again.projection.order(freezing.uid, Freeze(freezing.uid, freezing.workload))
+    await again.settle()
+    await again.crash()
+    assert number == 2
+    status = server.objects[key]["status"]
+    assert (status["step"], status["order"]["number"], status["answer"]) == ("Freezing", 2, answer)
+
+
+@pytest.mark.parametrize("damage", ["lost", "unreadable", "forgotten"])
+async def test_first_order_whose_record_is_lost_is_taken_up_by_its_spec(damage: str) -> None:
+    """It is frozen by it perhaps, and nobody else would ever thaw it."""
+    server = FakeApiServer()
+    process, freezing = await begun(server)
+    if damage == "lost":
+        del server.objects["ConfigMap", SYSTEM, LOG_NAME]
+    elif damage == "unreadable":
+        server.objects["ConfigMap", SYSTEM, LOG_NAME]["binaryData"] = {"entries.json.zst": "!"}
+    else:
+        await process.journal.save((), (freezing,))
+    again = Process(server, "again")
+    found = by_uid(await again.journal.load())
+    await again.crash()
+    assert found == ({} if damage == "forgotten" else {freezing.uid: freezing})
+
+
 async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
     server = FakeApiServer()
     process = Process(server, "process")

@@ -26,7 +26,10 @@ class Busy:
         self.written: list[tuple[str, str, bool]] = []
         """Of each status its object's name, its step, and whether an order stands beside it."""
 
-    async def create(self, resource: object, body: Any, *, into: object) -> None: ...
+        self.created: list[Any] = []
+
+    async def create(self, resource: object, body: Any, *, into: object) -> None:
+        self.created.append(body)
 
     async def patch(self, resource: object, name: str, namespace: str, patch: Any, subresource: str = "") -> None:
         await self.turn.acquire()
@@ -60,6 +63,26 @@ async def _shown(server: Busy, projection: Projection, *records: Checkpoint) -> 
     await asyncio.wait_for(projection.flushed(), 10)
     assert len(server.written) == len(records)
     server.written.clear()
+
+
+async def test_first_orders_stand_in_their_creations_which_no_status_holds_up() -> None:
+    server = Busy()
+    async with _projecting(server) as projection:
+        records = [_checkpoint(number, CheckpointStep.FREEZING) for number in range(MANY)]
+        projection.write(tuple(records), ())
+        for record in records:
+            projection.order(record.uid, Freeze(record.uid, record.workload))
+        for _ in range(3 * MANY):
+            await asyncio.sleep(0)
+        assert [(body["spec"]["firstOrder"]["number"], body["spec"]["uid"]) for body in server.created] == [
+            (1, record.uid) for record in records
+        ]
+        assert not server.written
+        assert len(projection.pending().records) == MANY, "a coordinator that starts now sees no status"
+        for _ in range(MANY):
+            server.turn.release()
+        await asyncio.wait_for(projection.flushed(), 10)
+        assert len(server.written) == MANY
 
 
 async def test_orders_are_written_before_what_is_only_shown() -> None:

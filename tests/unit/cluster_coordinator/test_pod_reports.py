@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.cluster.coordinator.agents import OrderObject
+from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginnings import Beginnings
+from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
@@ -40,14 +40,14 @@ def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) 
 class _Cluster:
     """A mirror that the test fills, and what was reported of it."""
 
-    def __init__(self, *pods: Pod, restores: tuple[OrderObject, ...] = ()) -> None:
+    def __init__(self, *pods: Pod, restores: tuple[AnsweredObject, ...] = ()) -> None:
         self.mirror: Mirror[Pod] = filled(*pods)
         self.mirror.synced.set()
-        self.restores: Mirror[OrderObject] = filled(*restores)
+        self.restores: Mirror[AnsweredObject] = filled(*restores)
         self.restores.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), nothing, "cedana-system", nothing)
-        self._reports = PodReports(access, Alive(), Beginnings(self.restores)).reports()
+        self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores)).reports()
 
     async def next(self) -> Report:
         async with asyncio.timeout(5):
@@ -148,7 +148,7 @@ async def test_a_pod_that_never_ran_has_no_time() -> None:
 RUNNING = _pod("a", "node-1", "Running")
 
 
-def _restore(beginning: int = 0, begins_again: str | None = None) -> OrderObject:
+def _restore(beginning: int = 0, begins_again: str | None = None) -> AnsweredObject:
     return shown_restore("a", "uid-of-a", beginning, begins_again)
 
 
@@ -188,7 +188,7 @@ async def test_restarts_that_the_kubelet_counts_are_no_beginnings() -> None:
     ids=["not yet", "begins again", "is recorded", "begins again twice", "the first is forgotten"],
 )
 async def test_coordinator_that_was_away_meanwhile_is_told_of_the_latest_beginning(
-    restores: tuple[OrderObject, ...], beginning: int
+    restores: tuple[AnsweredObject, ...], beginning: int
 ) -> None:
     other = shown_restore("b", "uid-of-b", 8)
     assert isinstance(first := await _Cluster(RUNNING, restores=(*restores, other)).next(), Starting)

@@ -193,7 +193,8 @@ async def test_whoever_cannot_be_protected_is_refused_in_words() -> None:
         pytest.param(pod(said=None), id="nobody asked"),
         pytest.param(pod(said="", annotations={names.ID: "md"}), id="declined"),
         pytest.param(pod(namespace="excluded"), id="excluded"),
-        pytest.param(pod(namespace="kube-system"), id="the system's"),
+        pytest.param(pod(labels={"pod-template-hash": "x"}), id="a Deployment's"),
+        pytest.param(pod(labels={"app": "md"}), id="a bare one"),
     ],
 )
 async def test_others_are_left_alone(body: Object) -> None:

@@ -330,7 +330,7 @@ async def test_log_that_is_full_is_said_to_be_and_empties(monkeypatch: pytest.Mo
     monkeypatch.setattr(redo_log, "SLOTS", 3)
     server = WatchedObjectsServer()
     await (writer := Writer(server, "writer")).journal.load()
-    with pytest.raises(ApiUnavailableError, match=r"the log is full: 12 records"):
+    with pytest.raises(ApiUnavailableError, match=r"the journal is full: 12 records"):
         await writer.journal.save(_FIRST, ())
     await writer.journal.save(_FIRST[:1], ())
     assert by_uid(await Writer(server, "next").journal.load()) == by_uid(_FIRST[:1])

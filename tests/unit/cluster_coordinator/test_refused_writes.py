@@ -10,19 +10,24 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.cluster.coordinator import projection
 from cedana_sched.cluster.coordinator.agents import ObjectAgents, OrderGivenUpError
+from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.cluster.coordinator.objects import key_of, resource_of, to_object
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.node import orders as node_orders
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.errands import Errands, is_same
 from cedana_sched.coordinator.tasks import Tasks
-from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS
+from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed, Order, Outcome, Resume, Resumed
 from cedana_sched.model.preemption import Signal
@@ -68,7 +73,7 @@ class Cluster:
             works = (self.projection.run(), self.agents.run(), *(feed.run() for feed in self._feeds))
             tasks = [group.create_task(work) for work in works]
             for feed in self._feeds:
-                await feed.synced()
+                await feed.wait_synced()
             yield group
             for task in tasks:
                 task.cancel()
@@ -219,12 +224,36 @@ async def test_order_that_never_reached_the_server_is_written_again_when_the_cor
     assert [type(event) for event in events] == [Frozen]
 
 
+async def test_agent_answers_before_its_checkpoint_has_a_status() -> None:
+    cluster = Cluster(WatchedObjectsServer())
+    freezing = checkpoint(1, CheckpointStep.FREEZING)
+    key = ("Checkpoint", *key_of(freezing, SYSTEM))
+    written = asyncio.Event()
+    show = cluster.projection._show
+
+    async def show_late(target: Any) -> None:
+        if target.exists:
+            await written.wait()
+        await show(target)
+
+    cluster.projection._show = show_late  # type: ignore[method-assign]
+    async with cluster.running():
+        cluster.projection.write((freezing,), ())
+        assert isinstance(await cluster.answered("node-1", Freeze(freezing.uid, freezing.workload)), Frozen)
+        assert set(cluster.server.objects[key]["status"]) == {"answer"}
+        written.set()
+        await cluster.projection.flushed()
+        assert cluster.server.objects[key]["status"]["step"] == CheckpointStep.FREEZING
+    assert [type(order) for order in cluster.obeyed] == [Freeze], "the order that the status repeats is no other one"
+
+
 async def test_order_that_somebody_took_out_of_its_object_is_written_again_when_it_is_repeated() -> None:
     cluster = Cluster(WatchedObjectsServer())
     aborting = checkpoint(1, CheckpointStep.ABORTING)
     order = Abort(aborting.uid, aborting.workload, aborting.identity, "why")  # our agents leave it unanswered
     async with cluster.running() as group:
         cluster.projection.write((aborting,), ())
+        await cluster.answered("node-1", Freeze(aborting.uid, aborting.workload))
         waiting = group.create_task(cluster.answered("node-1", order))
         await asyncio.sleep(0)
         await cluster.projection.flushed()
@@ -234,7 +263,7 @@ async def test_order_that_somebody_took_out_of_its_object_is_written_again_when_
             await asyncio.sleep(0)
         cluster.agents.repeat("node-1", order)
         await cluster.projection.flushed()
-        assert cluster.server.objects["Checkpoint", "bio", name]["status"]["order"]["number"] == 1
+        assert cluster.server.objects["Checkpoint", "bio", name]["status"]["order"]["number"] == 2
         for _ in range(20):
             await asyncio.sleep(0)
         before = cluster.server.writes.total()
@@ -322,3 +351,43 @@ def test_dump_is_the_same_order_whatever_time_is_left() -> None:
     dump = Dump(one.uid, one.workload, one.identity, one.policy.compression, one.reason, one.adapter, 600.0)
     assert is_same(dump, replace(dump, timeout_seconds=30.0))
     assert not is_same(dump, replace(dump, adapter="another"))
+
+
+class Told:
+    """Who hears of refusals: the Events, and the metric."""
+
+    def __init__(self) -> None:
+        self.events: list[Happening] = []
+        self.registry = CollectorRegistry()
+        refused = CoordinatorMetrics(self.registry).refused
+        self.refusals = Refusals(cast("EventRecorder", self), refused)
+
+    def tell(self, happening: Happening) -> None:
+        self.events.append(happening)
+
+    def counted(self, kind: str, status: int) -> float | None:
+        labels = {"kind": kind, "status": str(status)}
+        return self.registry.get_sample_value("cedana_sched_object_writes_refused_total", labels)
+
+
+def test_refusal_is_an_event_where_a_person_can_mend_it() -> None:
+    told, one = Told(), checkpoint(1)
+    invalid = RefusedByServerError("spec.id: Invalid value", status=422)
+    for is_first in (True, False):
+        told.refusals.refused(one, invalid, is_first)
+    told.refusals.refused(one, ApiUnavailableError("no answer"), True)
+    (event,) = told.events
+    pod = one.workload
+    assert event.involved == PODS.reference(pod.name, pod.namespace, pod.uid)
+    assert (event.reason, event.warning) == ("RecordNotWritten", True)
+    assert "spec.id: Invalid value" in event.message
+    assert (told.counted("Checkpoint", 422), told.counted("Checkpoint", 0)) == (2, 1)
+
+
+def test_refusal_of_a_hold_is_an_event_on_what_is_held() -> None:
+    told = Told()
+    told.refusals.refused(HOLD, RefusedByServerError("no rights", status=403), True)
+    told.refusals.refused(replace(HOLD, held=None), RefusedByServerError("no rights", status=403), True)
+    (event,) = told.events
+    assert (event.involved["kind"], event.involved["name"], event.involved["uid"]) == ("Job", "md", "job-uid")
+    assert told.counted("PreemptionHold", 403) == 2

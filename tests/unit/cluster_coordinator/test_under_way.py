@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster import under_way
-from cedana_sched.cluster.under_way import UnderWay, UnderWayError
+from cedana_sched.cluster.uninstallation import under_way
+from cedana_sched.cluster.uninstallation.under_way import UnderWay, UnderWayError
 from cedana_sched.model.records import CheckpointStep, HoldStep
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD

@@ -149,6 +149,6 @@ class MemoryListener:
         self.told_kinds: list[str] = []
         self.texts: list[str] = []
 
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         self.told_kinds.append(tell.kind)
         self.texts.append(tell.text)

@@ -29,3 +29,4 @@ def test_who_is_let_go_without_a_snapshot_is_warned_of() -> None:
     (released,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "EvictionReleased"]
     assert released.text.endswith("1 let go without a snapshot")
     assert released.severity is Severity.WARNING
+    assert [one.name for one in released.victims] == ["name-of-w1"], "nothing but the pod is evicted"

@@ -9,10 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from cedana_sched.cluster.coordinator.leader import COMPONENT
 from cedana_sched.kube import events, work_queue
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS
 
 
@@ -46,7 +49,7 @@ class Slow:
 
 @asynccontextmanager
 async def recording(api: Slow) -> AsyncIterator[EventRecorder]:
-    recorder = EventRecorder(cast("Api", api), "test")
+    recorder = EventRecorder(cast("Api", api), COMPONENT)
     task = asyncio.create_task(recorder.run())
     try:
         yield recorder
@@ -97,6 +100,34 @@ async def test_a_warning_is_tried_until_it_is_taken(monkeypatch: pytest.MonkeyPa
     assert [one["type"] for one in api.written] == ["Warning"]
 
 
+async def test_texts_of_any_length_cost_no_more_than_an_event_shows() -> None:
+    """Users write some of them: a pod's annotation, the name of its owner."""
+    api = Slow()
+    api.open.set()
+    long = "\N{SNOWMAN}" * 300_000
+    async with recording(api) as recorder:
+        involved = {"kind": "Pod", "name": "P d" + long, "namespace": "a", "uid": "u"}
+        recorder.tell(Happening(involved, "Odd", long, warning=True))
+        await api.until(1)
+        assert max(len(text) for key in recorder._told for text in key) <= events.LONGEST_MESSAGE
+    (written,) = api.written
+    assert len(written["message"]) == events.LONGEST_MESSAGE
+    assert written["metadata"]["name"].startswith("p-d")
+    assert len(written["metadata"]["name"]) < events.LONGEST_NAME
+    assert written["metadata"]["name"].isascii()
+
+
+async def test_a_warning_that_can_never_be_taken_makes_room_for_others() -> None:
+    api = Slow()
+    api.open.set()
+    api.refusals = [RefusedByServerError("no such reference", status=422)]
+    async with recording(api) as recorder:
+        recorder.tell(of(1, warning=True))
+        recorder.tell(of(2, warning=True))
+        await api.until(1)
+        assert not recorder._warnings
+
+
 async def test_the_same_told_again_is_counted() -> None:
     api = Slow()
     async with recording(api) as recorder:
@@ -107,3 +138,26 @@ async def test_the_same_told_again_is_counted() -> None:
         recorder.tell(of(1, warning=True))
         await api.until(51)
     assert [one["count"] for one in api.written] == [51]
+
+
+async def test_events_are_found_by_the_source_that_the_page_names() -> None:
+    api = Slow()
+    api.open.set()
+    async with recording(api) as recorder:
+        recorder.tell(of(1))
+        await api.until(1)
+    (written,) = api.written
+    assert written["source"] == {"component": "cedana-sched"}
+
+
+async def test_what_cannot_be_read_is_told_on_it() -> None:
+    api = Slow()
+    api.open.set()
+    problem = "Expected `str`, got `int` - at `$.spec.nodeName`"
+    async with recording(api) as recorder:
+        recorder.unreadable(PODS, Unreadable(Metadata("p", "lab", "u"), problem))
+        await api.until(1)
+    (written,) = api.written
+    assert written["involvedObject"] == PODS.reference("p", "lab", "u")
+    assert (written["type"], written["reason"]) == ("Warning", "Unreadable")
+    assert problem in written["message"]

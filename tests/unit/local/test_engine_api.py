@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ async def state(tmp_path: Path) -> AsyncIterator[Path]:
     service: Any = Service()
     async with serve(service, tmp_path):
         yield tmp_path
+
+
+async def test_the_socket_is_open_to_its_owner_alone(state: Path) -> None:
+    assert stat.S_IMODE(socket_path(state).stat().st_mode) == 0o600
 
 
 async def test_an_error_of_ours_keeps_its_kind(state: Path) -> None:

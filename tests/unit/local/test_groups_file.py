@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+from cedana_sched.local import configuration as module
 from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.scheduler.resources import Limits, Resources
 from cedana_sched.local.scheduler.state import PreemptionPolicy, QueueingStrategy, ShareStrategy
@@ -59,6 +61,14 @@ def test_what_is_not_written_is_as_in_kueue() -> None:
     assert read.cohort.share_strategies == ()
     assert read.capacity.resources == MACHINE
     assert read.groups[0].opt_in is False
+
+
+def test_the_example_of_the_page_is_a_file() -> None:
+    written = [line for line in (inspect.getdoc(module) or "").splitlines() if line.startswith("    ")]
+    read = configuration("\n".join(written))
+
+    assert read.stall_seconds == 30
+    assert (read.groups[0].name, read.groups[0].checkpoint_policy.deadline_seconds) == ("bio", 60)
 
 
 def test_without_a_file_one_group_has_the_machine() -> None:

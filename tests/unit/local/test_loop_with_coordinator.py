@@ -139,7 +139,7 @@ class Engine:
     def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None:
         self._later(self._notify())
 
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         self.tells.append(tell.kind)
 
     def _later(self, work: object) -> None:

@@ -269,6 +269,15 @@ SHARES = {
         [running("a1", "a", 1, at=1), running("a2", "a", 1, at=2)],
         want_preempted={"a1": "InCohortFairSharing", "a2": "InCohortFairSharing"},
     ),
+    "it is the first to give, though another one borrows more": Case(
+        cohort(group("a", 0, weight=0.0), group("b", 0), group("c", 1), group("idle", 3), fair=True),
+        [pending("new", "c", 1)],
+        [running("a1", "a", 1, at=1), running("b1", "b", 3, at=9)],
+        want_preempted={"a1": "InCohortReclamation"},
+    ),
+    "and borrows from those who are idle as any other": Case(
+        cohort(group("a", 0, weight=0.0), group("idle", 2), fair=True), [pending("new", "a", 2)], want_admitted=["new"]
+    ),
     "of two borrowers the greedier gives": Case(
         cohort(group("a", 0), group("b", 0), group("c", 0), group("idle", 5), fair=True),
         [pending("new", "c", 1)],

@@ -1,4 +1,4 @@
-"""How often each returning pod has begun, as its Restores say: the one source for everybody who asks.
+"""How often each returning pod has begun, as its Restores say: the one source of these numbers.
 
 A pod whose sandbox is made anew, or whose restore container has failed, begins again under its own uid. The node's
 agent says so in the status of the pod's latest Restore, for good; the next beginning is numbered by that one's. So a
@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedana_sched.cluster.coordinator.agents import OrderObject
+from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.watching import Mirror
 
 Sink = Callable[[str, str], None]
 
 
-class Beginnings:
+class BeginningNumbers:
     """The beginnings of all pods.
 
     Args:
         restores: those that are records.
     """
 
-    def __init__(self, restores: Mirror[OrderObject]) -> None:
+    def __init__(self, restores: Mirror[AnsweredObject]) -> None:
         self.synced = restores.synced
         self._of_pod = Index(lambda one: one.spec.pod.uid, restores)
         self._sinks: list[Sink] = []
@@ -33,14 +33,19 @@ class Beginnings:
         """The latest beginning of a pod that is known; the first one is 0."""
         return max(map(_known, self._of_pod.of(pod_uid)), default=0)
 
+    def continued_at(self, pod_uid: str) -> float | None:
+        """When the pod, in its latest beginning, ran on from a snapshot; see `AnsweredObject.continued_at`."""
+        latest = max(self._of_pod.of(pod_uid), key=lambda one: one.status.beginning, default=None)
+        return latest.continued_at if latest is not None and latest.status.begins_again is None else None
+
     def subscribe(self, sink: Sink) -> None:
-        """`sink` hears the namespace and name of each pod of which another beginning is known. Must not block."""
+        """`sink(namespace, name)` is called for each pod of which another beginning is known. Must not block."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Sink) -> None:
         self._sinks.remove(sink)
 
-    def _heard(self, before: OrderObject | None, now: OrderObject | None) -> None:
+    def _heard(self, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
         if now is None or now.status.begins_again is None:
             return
         if before is None or before.status.begins_again is None:
@@ -48,5 +53,5 @@ class Beginnings:
                 sink(now.metadata.namespace, now.spec.pod.name)
 
 
-def _known(restore: OrderObject) -> int:
+def _known(restore: AnsweredObject) -> int:
     return restore.status.beginning + (restore.status.begins_again is not None)

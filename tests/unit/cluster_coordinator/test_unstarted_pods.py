@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from cedana_sched.cluster.returning_pods import until_started
+from cedana_sched.cluster.uninstallation.unstarted_pods import wait_until_started
 from cedana_sched.kube.objects import Metadata, Pod, PodStatus
 from cedana_sched.kube.watching import Change, Changed, Listed, Mirror
 from cedana_sched.model.objects import names
@@ -36,7 +36,7 @@ async def test_waits_for_the_pods_that_return_and_for_no_others() -> None:
     async with asyncio.TaskGroup() as group:
         following = group.create_task(pods.run())
         await pods.synced.wait()
-        waiting = group.create_task(until_started(pods, 60))
+        waiting = group.create_task(wait_until_started(pods, 60))
         heard = asyncio.Event()
         pods.subscribe(lambda before, now: heard.set())
         told.queue.put_nowait(Changed(pod("other", "Running")))
@@ -53,5 +53,5 @@ async def test_pods_without_room_are_given_up() -> None:
     async with asyncio.TaskGroup() as group:
         following = group.create_task(pods.run())
         await pods.synced.wait()
-        assert await until_started(pods, 0.05) == (stuck,)
+        assert await wait_until_started(pods, 0.05) == (stuck,)
         following.cancel()
