@@ -21,7 +21,7 @@ class UnderWayError(CedanaSchedError):
 
 
 class UnderWay:
-    """Records that are not at rest. `recorded` hears of every change of a record."""
+    """Records that are not at rest. Call `recorded` on every change of a record."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}

@@ -1,17 +1,15 @@
-"""`python -m cedana_sched.cluster.uninstall`: lets go of everything that is held, before the release is removed.
+"""The process of the uninstallation: lets go of everything that is held, before the release is removed.
 
 It runs as a hook of the chart. The webhooks go first, so that nothing new is held. Then it takes the coordinator's
 place, calls every preemption off (what is frozen runs on, unless it is committed and about to go), waits until
 nothing is under way any more, and so every gate is open and every annotation of ours that matters is gone. Schedulers
-that wait for our word are told to wait no more. Checkpoints lose the finalizer that nobody could take away after us.
+that wait for our word are let go. Checkpoints lose the finalizer that nobody could take away after us.
 At last the agents take our part of their nodes back, and the objects that Helm leaves because their kinds stay are
 deleted. Snapshots stay, and so do the objects that describe them; who deletes one from then on leaves its snapshot.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,10 +20,10 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
-from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
-from cedana_sched.cluster.leaving_nodes import leave_nodes
-from cedana_sched.cluster.returning_pods import until_started
-from cedana_sched.cluster.under_way import UnderWay
+from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
+from cedana_sched.cluster.uninstallation.leaving_nodes import leave_nodes
+from cedana_sched.cluster.uninstallation.under_way import UnderWay
+from cedana_sched.cluster.uninstallation.unstarted_pods import wait_until_started
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
@@ -39,7 +37,6 @@ from cedana_sched.kube.resources import (
     VALIDATING_WEBHOOKS,
 )
 from cedana_sched.model.errors import UsageError
-from cedana_sched.service.process import run, start
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +45,8 @@ SPARE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the chart says of the release, as environment variables of the same names."""
+class ReleaseSettings:
+    """What the chart sets of the release, as environment variables of the same names."""
 
     full_name: str
     """The name that the chart gives its objects."""
@@ -58,7 +55,7 @@ class Told:
     """The hook is ended after so long."""
 
     @classmethod
-    def read(cls, environment: Mapping[str, str]) -> Told:
+    def read(cls, environment: Mapping[str, str]) -> ReleaseSettings:
         """Raises UsageError where one is missing, or no number."""
         names = ("full_name", "release_name", "deadline_seconds")
         values = {name: environment.get(name.upper(), "") for name in names}
@@ -68,15 +65,15 @@ class Told:
         return cls(values["full_name"], values["release_name"], float(values["deadline_seconds"]))
 
 
-async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None:
+async def uninstall(configuration: CoordinatorConfiguration, release: ReleaseSettings) -> None:
     """Let go of everything.
 
     Raises:
         ApiError: the API server refused, perhaps in a group; the release must not be removed yet.
         UnderWayError: something did not end in time, nor must the release be removed.
     """
-    began, namespace, full_name = time.monotonic(), configuration.namespace, told.full_name
-    until = began + told.deadline_seconds - SPARE_SECONDS
+    began, namespace, full_name = time.monotonic(), configuration.namespace, release.full_name
+    until = began + release.deadline_seconds - SPARE_SECONDS
     async with Api.open() as api:
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             await api.delete(resource, full_name)
@@ -89,11 +86,11 @@ async def uninstall(configuration: CoordinatorConfiguration, told: Told) -> None
         identity = own_identity()
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
-        await election.lead(lambda: _let_go(api, configuration, identity, told.deadline_seconds / 3, until))
+        await election.lead(lambda: _let_go(api, configuration, identity, release.deadline_seconds / 3, until))
         await release_checkpoints(api)
-        agents = f"app.kubernetes.io/instance={told.release_name},app.kubernetes.io/component=agent"
+        agents = f"app.kubernetes.io/instance={release.release_name},app.kubernetes.io/component=agent"
         await leave_nodes(api, namespace, agents, max(until - time.monotonic(), 0.0))
-        await _delete_settings(api, told.release_name)
+        await _delete_settings(api, release.release_name)
 
 
 async def _let_go(
@@ -106,7 +103,7 @@ async def _let_go(
             why = "the suite is being uninstalled"
             coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
         await under_way.wait_ended(until)
-        await until_started(leader.pods, patience)
+        await wait_until_started(leader.pods, patience)
         await under_way.wait_ended(until)
         log.info("nothing is held any more")
         await leader.withdraw()
@@ -119,16 +116,3 @@ async def _delete_settings(api: Api, release: str) -> None:
         found, _ = await api.list_all(resource, None, ours, into=PartialObject)
         for one in found:
             await api.delete(resource, one.metadata.name)
-
-
-def main() -> int:
-    """Read what is told, and let go."""
-    return start(
-        "uninstall",
-        CoordinatorConfiguration,
-        lambda configuration: run(lambda: uninstall(configuration, Told.read(os.environ))),
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

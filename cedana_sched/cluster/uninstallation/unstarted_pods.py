@@ -13,7 +13,7 @@ from cedana_sched.model.objects import names
 log = structlog.get_logger(__name__)
 
 
-async def until_started(pods: Mirror[Pod], seconds: float) -> tuple[Pod, ...]:
+async def wait_until_started(pods: Mirror[Pod], seconds: float) -> tuple[Pod, ...]:
     """Wait until every pod that returns through us has begun, for at most so long.
 
     Returns:
@@ -28,11 +28,11 @@ async def until_started(pods: Mirror[Pod], seconds: float) -> tuple[Pod, ...]:
     pods.subscribe(heard)
     try:
         async with asyncio.timeout(seconds):
-            while any(map(waits, pods)):
+            while any(map(is_waiting, pods)):
                 changed.clear()
                 await changed.wait()
     except TimeoutError:
-        for pod in (left := tuple(filter(waits, pods))):
+        for pod in (left := tuple(filter(is_waiting, pods))):
             where = f"{pod.metadata.namespace}/{pod.metadata.name}"
             log.warning("pod cannot start any more: delete it, and it starts from the beginning", pod=where)
         return left
@@ -41,7 +41,7 @@ async def until_started(pods: Mirror[Pod], seconds: float) -> tuple[Pod, ...]:
     return ()
 
 
-def waits(pod: Pod) -> bool:
+def is_waiting(pod: Pod) -> bool:
     """Whether it shall continue from a snapshot, and its containers have not begun."""
     is_returning = names.RESTORES in pod.metadata.annotations and pod.metadata.deletion_timestamp is None
     return is_returning and pod.status.phase in {"", "Pending"}

@@ -39,14 +39,14 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
     pods = Mirror(Watch(api, PODS, Pod, namespace=namespace, labels=agents))
     async with asyncio.TaskGroup() as group:
         watching = [group.create_task(mirror.run()) for mirror in (nodes, pods)]
-        await _listed(seconds, nodes, pods)
+        await _wait_listed(seconds, nodes, pods)
         until = SERVER_TIME.now() + timedelta(seconds=seconds)
         ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
-        served = able(nodes, pods)
+        served = nodes_with_agent(nodes, pods)
         for name in served:
             await _annotate(api, name, {names.LEAVING: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
-        log.info("agents told to leave their nodes", nodes=served)
-        left = await _left(nodes, served, seconds)
+        log.info("agents are to leave their nodes", nodes=served)
+        left = await _wait_left(nodes, served, seconds)
         for task in watching:
             task.cancel()
     abandoned = tuple(name for name in sorted({*ours, *served}) if name not in left)
@@ -56,7 +56,7 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
     return abandoned
 
 
-async def _listed(seconds: float, *mirrors: Mirror[Any]) -> None:
+async def _wait_listed(seconds: float, *mirrors: Mirror[Any]) -> None:
     """Raises ApiUnavailableError, saying why, where they are not listed in time."""
     try:
         async with asyncio.timeout(seconds):
@@ -73,19 +73,19 @@ def is_ours(metadata: Metadata) -> bool:
     )
 
 
-def able(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str, ...]:
+def nodes_with_agent(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str, ...]:
     """Nodes that are Ready and have an agent that runs."""
     served = {agent.spec.node_name for agent in agents if agent.status.phase == "Running"}
     return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and node.ready))
 
 
-async def _left(nodes: Mirror[Node], told: tuple[str, ...], seconds: float) -> set[str]:
+async def _wait_left(nodes: Mirror[Node], served: tuple[str, ...], seconds: float) -> set[str]:
     """Which of them have lost the mark. Nodes that go away or are no more Ready are not waited for."""
     changed, left, marked = asyncio.Event(), set[str](), set[str]()
 
     def heard(before: Node | None, now: Node | None) -> None:
         known = now or before
-        if known is not None and known.metadata.name in told:
+        if known is not None and known.metadata.name in served:
             _note(known, marked, left)
             changed.set()
 
@@ -94,11 +94,11 @@ async def _left(nodes: Mirror[Node], told: tuple[str, ...], seconds: float) -> s
         for node in nodes:
             heard(None, node)
         async with asyncio.timeout(seconds):
-            while any(_is_awaited(nodes, name) for name in told if name not in left):
+            while any(_is_awaited(nodes, name) for name in served if name not in left):
                 changed.clear()
                 await changed.wait()
     except TimeoutError:
-        log.warning("agents do not leave in time", nodes=sorted(set(told) - left))
+        log.warning("agents do not leave in time", nodes=sorted(set(served) - left))
     finally:
         nodes.unsubscribe(heard)
     return left
