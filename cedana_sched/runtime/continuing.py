@@ -24,12 +24,15 @@ from cedana_sched.runtime.rootfs import Rootfs
 from cedana_sched.runtime.signs import LOOKS, Signs
 
 RESTORED = "cedana-restored"
-"""A file among runc's state of a container that was continued: the `start` that follows has nothing to do."""
+"""A file among runc's state of a container that was continued: the `start` that follows only publishes its result, the
+path of which stands in it."""
 LOG = "restore.log"
 TOO_LONG = 124
 """The status of a program that was ended because it took too long, as of timeout(1)."""
 STALLED = 123
 """The status of one that was ended because it got nowhere."""
+LEAST_SECONDS = 0.01
+"""What a restore gets whose time was spent before; 0 would be no bound at all."""
 
 _CONFIGURATION = "org.criu.config"
 """Annotation by which runc passes a configuration file on to CRIU."""
@@ -40,7 +43,13 @@ _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE|Unable to open .*kdat
 
 
 def continue_container(
-    runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], *, clean_after_failure: bool
+    runc: str,
+    call: CreateCall,
+    plan: ContainerPlan,
+    spec: dict[str, Any],
+    *,
+    deadline: float,
+    clean_after_failure: bool,
 ) -> Result:
     """Continue a container in place of creating it; once more where CRIU got nowhere, while there is time.
 
@@ -49,29 +58,29 @@ def continue_container(
         call: what the shim asked for.
         plan: where its images and files are.
         spec: the bundle's config.json, which is written anew.
+        deadline: when it must have ended, by the monotonic clock.
         clean_after_failure: leave the bundle as `create` expects it when the container did not come back.
     """
     rootfs = Rootfs(_root(call, spec))
-    deadline = time.monotonic() + plan.seconds
-    status, result = _attempt(runc, call, plan, spec, rootfs)
-    left = deadline - time.monotonic()
-    if status == STALLED and left > plan.stall_seconds and not _may_have_run(f"{plan.work}/{LOG}"):
+    status, result = _attempt(runc, call, plan, spec, rootfs, deadline)
+    if status == STALLED and deadline - time.monotonic() > plan.stall_seconds and not may_have_run(plan):
         remove_container(runc, call)
         _cleaned(rootfs)
-        status, result = _attempt(runc, call, plan._replace(seconds=left), spec, rootfs)
+        status, result = _attempt(runc, call, plan, spec, rootfs, deadline)
     if result.restored or not clean_after_failure:
         return result
     remove_container(runc, call)
     return result._replace(why=result.why + _cleaned(rootfs))
 
 
-def _may_have_run(log: str) -> bool:
+def may_have_run(plan: ContainerPlan) -> bool:
     """Whether CRIU has let the processes go: what they did must not happen twice."""
+    log = f"{plan.work}/{LOG}"
     return any("Tasks resumed" in line for line in _lines(log, max(0, _size(log) - _TAIL_BYTES)))
 
 
 def _attempt(
-    runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], rootfs: Rootfs
+    runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], rootfs: Rootfs, deadline: float
 ) -> tuple[int, Result]:
     """The status of `runc restore`, and what became of the container."""
     os.makedirs(plan.work, mode=0o700, exist_ok=True)
@@ -86,7 +95,8 @@ def _attempt(
     _configure_criu(call, plan, spec)
     said = _size(call.log)
     watch = (log, plan.stall_seconds)
-    status = run(runc, _restore_arguments(call, plan), seconds=plan.seconds, watch=watch)
+    seconds = max(LEAST_SECONDS, deadline - time.monotonic())
+    status = run(runc, _restore_arguments(call, plan), seconds=seconds, watch=watch)
     if status == 0:
         try:
             if plan.locks:
@@ -94,9 +104,7 @@ def _attempt(
         except LockError as error:
             why = str(error)
         else:
-            with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8"):
-                pass
-            return status, Result(restored=True, log=log)
+            return status, Result(restored=True, log=log, id=call.id)
     elif status == TOO_LONG:
         why = f"the restore did not end within {plan.seconds:g} s"
     elif status == STALLED:
@@ -109,15 +117,21 @@ def _attempt(
     return status, Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
 
 
-def remove_container(runc: str, call: CreateCall) -> None:
-    """Remove what is left of a container that did not come back, so that it can be created.
+def mark_restored(call: CreateCall, result: str) -> None:
+    """Leave `start` nothing to do but to publish the result at this path."""
+    with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8") as file:
+        file.write(f"{result}\n")
+
+
+def remove_container(runc: str, call: CreateCall, container_id: str = "") -> None:
+    """End a container and remove what is left of it, so that it can be created; `container_id`: another one of the pod.
 
     A `runc restore` that was killed leaves the container's root mounted among its state, and `runc delete` would
     delete all that it finds there, file by file.
     """
     with suppress(OSError):  # it is not mounted there
-        detach(f"{call.root}/{call.id}/criu-root")
-    run(runc, [*call.global_options, "delete", "--force", call.id], quiet=True)
+        detach(f"{call.root}/{container_id or call.id}/criu-root")
+    run(runc, [*call.global_options, "delete", "--force", container_id or call.id], quiet=True)
 
 
 def run(

@@ -12,7 +12,7 @@ import signal
 import struct
 from collections.abc import Iterator
 
-IN_MODIFY, IN_MOVED_TO, IN_CREATE = 0x2, 0x80, 0x100
+IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x80, 0x100, 0x200
 _IN_ONLYDIR = 0x01000000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
@@ -54,11 +54,12 @@ def detach_below(folder: str) -> None:
             detach(point)
 
 
-def watched(folder: str) -> int:
-    """A descriptor that tells of files that are made, written or moved in a folder, from now on."""
+def watched(*folders: str, events: int = IN_CREATE | IN_MODIFY | IN_MOVED_TO) -> int:
+    """A descriptor from which events of files in these folders are read, from now on."""
     descriptor = _check(_libc.inotify_init1(os.O_CLOEXEC), "inotify")
-    events = IN_CREATE | IN_MODIFY | IN_MOVED_TO | _IN_ONLYDIR
-    _check(_libc.inotify_add_watch(descriptor, os.fsencode(folder), events), f"inotify watch of {folder}")
+    for folder in folders:
+        added = _libc.inotify_add_watch(descriptor, os.fsencode(folder), events | _IN_ONLYDIR)
+        _check(added, f"inotify watch of {folder}")
     return descriptor
 
 

@@ -34,8 +34,12 @@ for word; do
 done
 
 case $command in
-    start) # what was continued runs already; the last word is its id
-        if [ -e "$root/$previous/cedana-restored" ]; then exit 0; fi
+    start) # what was continued runs already, and from now on counts as continued; the last word is its id
+        if [ -e "$root/$previous/cedana-restored" ]; then
+            read -r result <"$root/$previous/cedana-restored"
+            if [ -e "$result.begun" ]; then mv "$result.begun" "$result" || exit 1; fi
+            exit 0
+        fi
         exec "$runc" "$@"
         ;;
     create) ;;

@@ -2,8 +2,10 @@
 
 Both are files below the folder of one pod, `STATE/pods/UID`:
 
-    plan.json           written by the agent in one step: it is whole or absent
-    results/NAME.json   written by the handler, one for each container that the plan continues, in one step too
+    plan.json                   written by the agent in one step: it is whole or absent
+    results/NAME.json           written by the handler, one for each container that the plan continues, in one step too
+    results/NAME.json.begun     the same, while a container is continued, and until its `start` publishes it
+    results/NAME.json.lost      the same, of a container that has run and that containerd has lost: see `runtime.lost`
 
 A container whose result is there is done with: when the kubelet starts it again later, it is runc's alone. Standard
 library only: the handler runs on the host, where nothing else is.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,8 +26,12 @@ from cedana_sched.runtime.signs import STALL_SECONDS
 VERSION = 1
 """Of both files. A handler that does not know a plan's version leaves the pod to runc."""
 
-RESTORE, COLD, FAIL = "restore", "cold", "fail"
-"""The decisions; COLD and FAIL are also what becomes of a container that could not be continued."""
+_BEGUN, _LOST = ".begun", ".lost"
+"""What the name of a result ends with; the launcher has the first as well."""
+
+RESTORE, COLD, FAIL, FORGO = "restore", "cold", "fail", "forgo"
+"""The decisions; COLD and FAIL are also what becomes of a container that could not be continued. FORGO: the pod was
+deleted on its way back, the handler creates none of its containers and removes one that it has just continued."""
 
 
 class ContainerPlan(NamedTuple):
@@ -50,7 +57,7 @@ class Plan(NamedTuple):
     """What is to become of one pod."""
 
     decision: str
-    """RESTORE, COLD or FAIL."""
+    """RESTORE, COLD, FAIL or FORGO."""
     why: str = ""
     fallback: str = COLD
     """COLD or FAIL: what becomes of a container that could not be continued."""
@@ -72,6 +79,8 @@ class Result(NamedTuple):
     """CRIU's log, where there is one."""
     tail: tuple[str, ...] = ()
     """What CRIU said last; without a log, where our own program failed."""
+    id: str = ""
+    """The runtime's name of the container that has come back."""
 
 
 def pod_folder(state: str, uid: str) -> str:
@@ -99,7 +108,7 @@ def read_plan(folder: str) -> Plan | None:
     if content is None:
         return None
     try:
-        if content["decision"] not in (RESTORE, COLD, FAIL):
+        if content["decision"] not in (RESTORE, COLD, FAIL, FORGO):
             return None
         containers = {str(name): _container(entry) for name, entry in content.get("containers", {}).items()}
         return Plan(
@@ -115,14 +124,59 @@ def read_plan(folder: str) -> Plan | None:
 
 
 def write_result(folder: str, container: str, result: Result) -> None:
-    """Tell the agent what became of a container."""
-    os.makedirs(results_folder(folder), mode=0o700, exist_ok=True)
-    _write(f"{results_folder(folder)}/{container}.json", result._asdict() | {"version": VERSION})
+    """Publish what became of a container to the agent."""
+    _write_result(result_path(folder, container), result)
 
 
 def read_result(folder: str, container: str) -> Result | None:
-    """What became of a container; None as long as nobody knows."""
-    content = _read(f"{results_folder(folder)}/{container}.json")
+    """What became of a container; None as long as it is not decided, or not started."""
+    return _read_result(result_path(folder, container))
+
+
+def write_begun(folder: str, container: str, result: Result) -> None:
+    """Keep the name of a container that is being continued, then the result that its start is to publish."""
+    _write_result(result_path(folder, container) + _BEGUN, result)
+
+
+def read_begun(folder: str, container: str) -> Result | None:
+    """That of a container that has not been started yet, whether it has come back or not."""
+    return _read_result(result_path(folder, container) + _BEGUN)
+
+
+def forget_begun(folder: str, container: str) -> None:
+    """It has not come back, or nothing of it is left."""
+    with suppress(FileNotFoundError):
+        os.unlink(result_path(folder, container) + _BEGUN)
+
+
+def mark_lost(folder: str, container: str) -> None:
+    """Have the agent lay anew what a container has changed; it must be dead."""
+    path = result_path(folder, container)
+    os.replace(path + _BEGUN, path + _LOST)
+
+
+def lost_of(folder: str, plan: Plan) -> list[str]:
+    """Containers of a plan that containerd has lost, and whose volumes are not laid anew yet."""
+    return [name for name in plan.containers if os.path.exists(result_path(folder, name) + _LOST)]
+
+
+def forget_lost(folder: str, container: str) -> None:
+    """Let it come back once more."""
+    with suppress(FileNotFoundError):
+        os.unlink(result_path(folder, container) + _LOST)
+
+
+def result_path(folder: str, container: str) -> str:
+    return f"{results_folder(folder)}/{container}.json"
+
+
+def _write_result(path: str, result: Result) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    _write(path, result._asdict() | {"version": VERSION})
+
+
+def _read_result(path: str) -> Result | None:
+    content = _read(path)
     if content is None:
         return None
     return Result(
@@ -131,6 +185,7 @@ def read_result(folder: str, container: str) -> Result | None:
         cold=bool(content.get("cold")),
         log=content.get("log"),
         tail=tuple(map(str, content.get("tail", ()))),
+        id=str(content.get("id", "")),
     )
 
 

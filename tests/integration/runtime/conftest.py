@@ -40,7 +40,7 @@ class Watched:
     def pod(self, uid: str) -> KubePod | None:
         return self.pods.get(uid)
 
-    async def ended(self, uid: str) -> None:
+    async def wait_ended(self, uid: str) -> None:
         await asyncio.Event().wait()
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:

@@ -5,41 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cedana_sched.cluster.node.returning.pods import OvertakenError, ReturningPods
-from cedana_sched.cluster.node.returning.served import BegunAgainError
-from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
-from tests.integration.containers.pods import Pod
 from tests.integration.runtime.conftest import Site
+from tests.integration.runtime.counting import save_counting_pod
 
 pytestmark = pytest.mark.criu
 
-COUNTER = """
-import pathlib, time
-kept, image, shared = (open(f"{folder}/number", "a+") for folder in ("/data", "/srv", "/dev/shm"))
-number = 0
-while True:
-    number += 1
-    for file in (kept, image, shared):
-        print(number, file=file, flush=True)
-    print(number)
-    time.sleep(0.02)
-"""
-
 
 def test_a_pod_continues_with_its_files(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    first, images = save_counting_pod(site)
     counted = first.containers["main"].lines
 
     second = site.replacement("pod-2", "main")
@@ -87,9 +69,7 @@ def test_where_the_policy_says_so_it_fails_and_says_why(site: Site) -> None:
 
 
 def test_containers_that_had_ended_do_nothing_this_time(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
 
     second = site.replacement("pod-2", "main", inits=("prepare",))
     assert site.bring_back(second, images, "prepare", "main") is None
@@ -100,9 +80,7 @@ def test_containers_that_had_ended_do_nothing_this_time(site: Site) -> None:
 
 
 def test_a_container_that_the_kubelet_starts_again_begins_anew(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
     second = site.replacement("pod-2", "main")
     assert site.bring_back(second, images, "main") is None
     again = second.containers["main"]
@@ -121,9 +99,7 @@ def test_a_container_that_the_kubelet_starts_again_begins_anew(site: Site) -> No
 
 
 def test_an_agent_that_is_started_anew_goes_on(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
     second = site.replacement("pod-2", "main")
 
     async def interrupted() -> None:
@@ -185,9 +161,7 @@ def test_a_restore_that_hangs_is_ended_and_leaves_nothing(site: Site) -> None:
     site.returns = ReturningPods(
         site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, restore_seconds=2
     )
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
     for pages in (images / "main").glob("pages-*.img"):
         pages.write_bytes(b"")  # CRIU 4.2.1 reads it for ever
     pod = site.replacement("pod-2", "main")
@@ -208,9 +182,7 @@ def hanging_criu(site: Site, times: int) -> Path:
 
 
 def test_a_criu_that_hangs_once_costs_seconds_and_no_work(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    first, images = save_counting_pod(site)
     counted = first.containers["main"].lines
     site.returns = ReturningPods(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 2.0)
     count = hanging_criu(site, times=1)
@@ -225,9 +197,7 @@ def test_a_criu_that_hangs_once_costs_seconds_and_no_work(site: Site) -> None:
 
 
 def test_a_criu_that_hangs_again_is_ended_long_before_the_kubelet_gives_up(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
     site.returns = ReturningPods(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 1.0)
     count = hanging_criu(site, times=9)
     pod = site.replacement("pod-2", "main")
@@ -240,9 +210,7 @@ def test_a_criu_that_hangs_again_is_ended_long_before_the_kubelet_gives_up(site:
 
 
 def test_a_failure_of_our_own_program_is_not_said_to_be_crius(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
     (in_its_way := site.folder / "data/logs/pod-2/main").parent.mkdir(parents=True)
     in_its_way.touch()
     pod = site.replacement("pod-2", "main")
@@ -285,140 +253,10 @@ _NOWHERE = ContainerPlan(images="/nonexistent", work="/nonexistent")
 
 def _damaged(site: Site) -> Path:
     """A staged snapshot that CRIU cannot read."""
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
+    _, images = save_counting_pod(site)
     for image in (images / "main").glob("mm-*.img"):
         image.write_bytes(b"")
     return images
-
-
-def _returned(site: Site) -> tuple[Pod, Path]:
-    """A pod that was continued, and has done more since; and the images, as they would be fetched once more."""
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
-    again = images.parent / "fetched-again"
-    shutil.copytree(images, again, symlinks=True)
-    second = site.replacement("pod-2", "main")
-    assert site.bring_back(second, images, "main") is None
-    second.containers["main"].await_lines(3)
-    (second.volume / "later").write_text("made after the snapshot")
-    return second, again
-
-
-def test_a_pod_whose_sandbox_is_made_anew_continues_once_more(site: Site) -> None:
-    second, images = _returned(site)
-    before = [int(line) for line in second.containers["main"].lines]
-    second.end()
-    third = site.node.pod("pod-2", 1)
-    assert not asyncio.run(site.returns.was_restored(site.ref(third)))
-
-    assert site.bring_back(third, images, "main") is None
-
-    again = third.containers["main"]
-    again.await_lines(3)
-    assert int(again.lines[0]) == before[0], "it continues where the snapshot was taken, and not from its beginning"
-    assert not (third.volume / "later").exists()
-    numbers = [int(line) for line in (third.volume / "number").read_text().split()]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert asyncio.run(site.returns.was_restored(site.ref(third)))
-
-
-def test_nothing_starts_in_a_new_sandbox_before_it_is_decided(site: Site) -> None:
-    """A restore container of an earlier version reads what was decided for the old sandbox, and ends."""
-    second, _ = _returned(site)
-    second.end()
-    third = site.node.pod("pod-2", 1)
-    main = third.container("main")
-    main.make(["/bin/echo", "cold"])
-    with pytest.raises(AssertionError, match="sandbox was made anew, and what becomes of the pod"):
-        main.start()
-    assert not main.lines
-
-
-def test_a_pod_that_begins_again_and_cannot_continue_begins_cold_in_its_new_sandbox(site: Site) -> None:
-    second, _ = _returned(site)
-    second.end()
-    third = site.node.pod("pod-2", 1)
-    with ThreadPoolExecutor() as pool:
-        agent = pool.submit(
-            asyncio.run, site.returns.start_cold(site.return_of(third), site.ref(third), "the snapshot is gone")
-        )
-        said = site.let_start(third, "main")
-        agent.result(30)
-    assert "starting from the beginning: the snapshot is gone" in said
-    main = third.containers["main"]
-    main.await_lines(1)
-    assert main.lines == ["cold"]
-
-
-def test_return_of_a_sandbox_that_is_gone_does_nothing_in_the_next_one(site: Site) -> None:
-    """Its order may still be under way, also after a reboot: what lies on /run is gone then, the note is not."""
-    second, images = _returned(site)
-    second.end()
-    third = site.node.pod("pod-2", 1)
-    shutil.rmtree(site.state / "pods")
-    waiting = site.wait_in(third)
-    site.returns = ReturningPods(
-        site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, site.returns._restore_seconds
-    )
-    first, pod = site.return_of(second), site.ref(third)
-    for order in (
-        site.returns.continue_from(first, pod, images, site.facts),
-        site.returns.start_cold(first, pod, "it took too long"),
-        site.returns.give_up(first, pod, "it took too long"),
-    ):
-        with pytest.raises(BegunAgainError):
-            asyncio.run(order)
-    assert waiting.poll() is None
-    asyncio.run(site.returns.start_cold(site.return_of(third), pod, "there is another return"))
-    said, _ = waiting.communicate(timeout=30)
-    assert "another return" in said
-
-
-def test_sandbox_that_dies_while_its_pod_waits_is_followed_by_the_same_return(site: Site) -> None:
-    """Nothing was decided in it: the order is for whichever comes."""
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
-    second = site.replacement("pod-2", "main")
-    uid = site.return_of(second)
-    died = site.wait_in(second)
-    asyncio.run(RestoreContainer("pod-2", site.node.places).waits())
-    died.kill()
-    died.communicate()
-    second.end()
-    third = site.node.pod("pod-2", 1)
-    with ThreadPoolExecutor() as pool:
-        agent = pool.submit(asyncio.run, site.returns.continue_from(uid, site.ref(third), images, site.facts))
-        said = site.let_start(third, "main")
-        agent.result(30)
-    assert "continuing from the snapshot" in said
-    served = site.returns.served.of("pod-2")
-    assert served is not None
-    assert (served.restore, served.sandbox) == (uid, third.sandbox)
-
-
-def test_restore_container_that_failed_is_continued_by_the_next_return_in_the_same_sandbox(site: Site) -> None:
-    first = site.node.pod("pod-1")
-    first.run("main", COUNTER).await_lines(3)
-    images = site.take(first)
-    second = site.replacement("pod-2", "main")
-    with ThreadPoolExecutor() as pool:
-        agent = pool.submit(asyncio.run, site.returns.give_up("r1", site.ref(second), "the store is away"))
-        failed = site.wait_in(second)
-        said, _ = failed.communicate(timeout=30)
-        agent.result(30)
-        assert "not started: the store is away" in said
-        agent = pool.submit(asyncio.run, site.returns.continue_from("r2", site.ref(second), images, site.facts))
-        again, _ = site.wait_in(second, attempt=1).communicate(timeout=30)
-        assert "continuing from the snapshot" in again
-        main = second.container("main")
-        main.make(["/bin/echo", "cold"])
-        main.start()
-        agent.result(30)
-    assert asyncio.run(site.returns.was_restored(site.ref(second)))
 
 
 def test_an_order_is_overtaken_by_the_next_one_for_the_same_pod(site: Site) -> None:

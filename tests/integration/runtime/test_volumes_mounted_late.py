@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.files import appears
+from cedana_sched.cluster.node.returning.files import wait_for_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -16,7 +16,7 @@ async def test_a_file_in_a_volume_that_is_mounted_after_the_first_look_is_found(
     """After a reboot the volume's folder is there before the kubelet mounts it anew."""
     volume = tmp_path / "volume"
     volume.mkdir()
-    waiting = asyncio.create_task(appears(volume / "waiting", Path("/proc/self/mounts")))
+    waiting = asyncio.create_task(wait_for_path(volume / "waiting", Path("/proc/self/mounts")))
     await asyncio.sleep(0)
     await _run("mount", "-t", "tmpfs", "late", str(volume))
     try:
@@ -25,6 +25,13 @@ async def test_a_file_in_a_volume_that_is_mounted_after_the_first_look_is_found(
             await waiting
     finally:
         await _run("umount", str(volume))
+
+
+async def test_link_that_leads_to_where_a_look_never_returns_is_not_followed(tmp_path: Path) -> None:
+    """Who writes into the volume may lay one; a loop that follows it hangs with the server that it leads to."""
+    (tmp_path / "waiting").symlink_to("nowhere")
+    async with asyncio.timeout(10):
+        await wait_for_path(tmp_path / "waiting", Path("/proc/self/mounts"))
 
 
 async def _run(*command: str) -> None:

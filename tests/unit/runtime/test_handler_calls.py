@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cedana_sched.runtime import handler, planned
+from cedana_sched.runtime import continuing, handler, planned
 from cedana_sched.runtime.call import CreateCall
 from cedana_sched.runtime.finished import program, replace_process
 from cedana_sched.runtime.plan import (
     COLD,
     FAIL,
+    FORGO,
     RESTORE,
     ContainerPlan,
     Plan,
@@ -23,6 +27,7 @@ from cedana_sched.runtime.plan import (
     plan_path,
     read_plan,
     read_result,
+    write_begun,
     write_plan,
     write_result,
 )
@@ -164,6 +169,55 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert json.loads((tmp_path / "runc.log").read_text())["level"] == "error"
 
 
+def test_what_is_continued_while_its_pod_is_forgone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(RESTORE, fallback=COLD, containers={"main": MAIN})
+    removed: list[str] = []
+
+    def continue_container(*_: object, **__: object) -> Result:
+        write_plan(str(tmp_path), plan._replace(decision=FORGO, why="its pod has been deleted"))
+        return Result(restored=True)
+
+    monkeypatch.setattr(planned, "continue_container", continue_container)
+    monkeypatch.setattr(planned, "remove_container", lambda _, call: removed.append(call.id))
+    write_plan(str(tmp_path), plan)
+    assert planned.create(_create(_bundle(tmp_path), tmp_path), "runc", str(tmp_path), "") == handler.FAILED
+    assert removed == ["c1"]
+    assert "its pod has been deleted" in (tmp_path / "runc.log").read_text()
+    assert read_result(str(tmp_path), "main") is None
+
+
+@pytest.mark.parametrize("waited_seconds", [4.5, 5.0, 6.0])
+def test_a_restore_that_waited_first_is_bounded_by_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waited_seconds: float
+) -> None:
+    """The error names the bound that a person has set, however little of it was left."""
+    bundle, folder, clock = _bundle(tmp_path), str(tmp_path / "pods/u-1"), [100.0]
+    spec = json.loads((bundle / "config.json").read_text())
+    (bundle / "config.json").write_text(json.dumps({**spec, "root": {"path": str(tmp_path / "rootfs")}}))
+    given: list[float] = []
+
+    @contextmanager
+    def turn(_: str) -> Iterator[None]:
+        clock[0] += waited_seconds
+        yield
+
+    def run(*_: object, seconds: float, **__: object) -> int:
+        given.append(seconds)
+        return continuing.TOO_LONG
+
+    monkeypatch.setattr(planned, "die_with_parent", lambda parent: None)
+    monkeypatch.setattr(planned, "turn", turn)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(continuing, "run", run)
+    write_plan(folder, Plan(RESTORE, fallback=FAIL, containers={"main": MAIN._replace(work=folder, seconds=5.0)}))
+    assert planned.create(_create(bundle, tmp_path), "runc", folder, "") == handler.FAILED
+    assert len(given) == 1
+    assert 0 < given[0] <= max(0.5, continuing.LEAST_SECONDS)
+    result = read_result(folder, "main")
+    assert result is not None
+    assert "did not end within 5 s" in result.why
+
+
 def test_beside_a_container_that_continued_none_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, folder = _bundle(tmp_path, "second"), str(tmp_path / "pods/u-1")
     monkeypatch.setattr(planned, "die_with_parent", lambda parent: None)
@@ -171,6 +225,23 @@ def test_beside_a_container_that_continued_none_begins_anew(tmp_path: Path, monk
     write_plan(folder, Plan(RESTORE, containers={"first": MAIN, "second": broken}))
     write_result(folder, "first", Result(restored=True))
     assert planned.create(_create(bundle, tmp_path), "/bin/false", folder, "") == handler.FAILED
+
+
+@pytest.mark.parametrize("fallback", [COLD, FAIL])
+def test_container_that_is_lost_after_another_one_failed_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: str
+) -> None:
+    bundle, folder = _bundle(tmp_path), str(tmp_path / "pods/u-1")
+    monkeypatch.setattr(planned, "die_with_parent", lambda parent: None)
+    write_plan(folder, Plan(RESTORE, fallback=fallback, containers={"main": MAIN, "second": MAIN}))
+    write_begun(folder, "main", Result(restored=True, id="c0"))
+    write_result(folder, "second", Result(restored=False, why="no", cold=fallback == COLD))
+    status = planned.create(_create(bundle, tmp_path), "/bin/true", folder, "")
+    assert status == (handler.PASS if fallback == COLD else handler.FAILED)
+    result = read_result(folder, "main")
+    assert result is not None
+    assert (result.restored, result.cold) == (False, fallback == COLD)
+    assert "another container of the pod did not come back" in result.why
 
 
 def test_plans_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:

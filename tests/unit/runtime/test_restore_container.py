@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import until
-from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.cluster.node.returning.files import wait_for_result
+from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.kernel import watched
-from cedana_sched.runtime.wait import SILENT, _changes
+from cedana_sched.runtime.wait import SILENT, SILENT_SECONDS, _changes
 
 VOLUME = "volumes/kubernetes.io~empty-dir/cedana-restore"
 
@@ -42,6 +42,10 @@ def _started(volume: Path, *patience: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+def test_it_is_patient_for_a_quarter_of_an_hour() -> None:
+    assert SILENT_SECONDS == 15 * 60
+
+
 @pytest.mark.parametrize(
     ("decision", "status", "said"),
     [
@@ -55,7 +59,7 @@ def test_it_ends_as_the_agent_decides(
     volume: Path, agent: RestoreContainer, decision: str, status: int, said: str
 ) -> None:
     with _started(volume) as process:
-        asyncio.run(agent.waits())
+        asyncio.run(agent.wait_until_running())
         agent.tell("40 % fetched")
         agent.tell("80 % fetched")
         asyncio.run(agent.decide(decision, "generation 3"))
@@ -68,7 +72,7 @@ def test_it_ends_as_the_agent_decides(
 def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume: Path, agent: RestoreContainer) -> None:
     """The volume outlives a sandbox that dies: the pod began from its beginning, and nobody said so."""
     with _started(volume) as first:
-        asyncio.run(agent.waits())
+        asyncio.run(agent.wait_until_running())
         asyncio.run(agent.decide("restore", "generation 3"))
         first.communicate(timeout=30)
     (volume / "decision").write_text("restore\nan earlier version's\n")
@@ -83,7 +87,7 @@ def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume:
 async def _another_run(volume: Path) -> None:
     """Return when a run has written its number that has taken nothing yet."""
     number = volume / "waiting"
-    await until(volume, lambda: None if (volume / f"taken.{number.read_text()}").exists() else number)
+    await wait_for_result(volume, lambda: None if (volume / f"taken.{number.read_text()}").exists() else number)
 
 
 _AS_NOBODY = """
@@ -110,7 +114,7 @@ def test_any_user_may_run_it_beside_files_that_are_roots() -> None:
         volume.chmod(0o1777)
         agent = RestoreContainer("uid", Places(pods=pods))
         with subprocess.Popen([sys.executable, "-c", _AS_NOBODY, str(volume)], stdout=subprocess.PIPE) as process:
-            asyncio.run(agent.waits())
+            asyncio.run(agent.wait_until_running())
             asyncio.run(agent.decide("restore", "why"))
             process.communicate(timeout=30)
         assert process.returncode == 0
@@ -119,13 +123,13 @@ def test_any_user_may_run_it_beside_files_that_are_roots() -> None:
 
 def test_decision_for_a_run_that_died_is_repeated_for_the_next(volume: Path, agent: RestoreContainer) -> None:
     with _started(volume) as first:
-        asyncio.run(agent.waits())
+        asyncio.run(agent.wait_until_running())
         first.kill()
         first.communicate(timeout=30)
 
     async def decided() -> str:
         deciding = asyncio.create_task(agent.decide("cold", "why"))
-        await until(volume, lambda: next(volume.glob("decision.*"), None))
+        await wait_for_result(volume, lambda: next(volume.glob("decision.*"), None))
         with await asyncio.to_thread(_started, volume) as second:
             await deciding
             return (await asyncio.to_thread(second.communicate, timeout=30))[0]
@@ -135,7 +139,7 @@ def test_decision_for_a_run_that_died_is_repeated_for_the_next(volume: Path, age
 
 def test_who_has_taken_a_decision_is_not_waited_for(volume: Path, agent: RestoreContainer) -> None:
     with _started(volume) as process:
-        asyncio.run(agent.waits())
+        asyncio.run(agent.wait_until_running())
         asyncio.run(agent.decide("restore", ""))
         process.communicate(timeout=30)
     asyncio.run(agent.decide("cold", "too late"))
@@ -151,7 +155,7 @@ def test_a_run_of_an_earlier_version_is_told_and_not_waited_for(volume: Path, ag
 
 def test_an_agent_of_an_earlier_version_is_understood(volume: Path, agent: RestoreContainer) -> None:
     with _started(volume) as process:
-        asyncio.run(agent.waits())
+        asyncio.run(agent.wait_until_running())
         (volume / "new").write_text("restore\nwhy\n")
         (volume / "new").rename(volume / "decision")
         process.communicate(timeout=30)
@@ -168,7 +172,7 @@ def test_it_waits_for_nobody_only_so_long(volume: Path) -> None:
 def test_signs_of_the_agent_are_seen(volume: Path, agent: RestoreContainer) -> None:
     descriptor = watched(str(volume))
     seen = _changes(descriptor, 30.0)
-    agent.show_life()
+    agent.write_heartbeat()
     assert next(seen) == "alive"
     (volume / "waiting").touch()  # its own
     agent.tell("line")
@@ -178,7 +182,7 @@ def test_signs_of_the_agent_are_seen(volume: Path, agent: RestoreContainer) -> N
 
 def test_it_ends_when_it_is_told_to(volume: Path, agent: RestoreContainer) -> None:
     with _started(volume) as process:
-        asyncio.run(agent.waits())
+        asyncio.run(agent.wait_until_running())
         process.terminate()
         process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
@@ -186,7 +190,7 @@ def test_it_ends_when_it_is_told_to(volume: Path, agent: RestoreContainer) -> No
 
 async def test_the_agent_waits_until_the_container_runs(tmp_path: Path) -> None:
     agent = RestoreContainer("late", Places(pods=tmp_path))
-    waiting = asyncio.create_task(agent.waits())
+    waiting = asyncio.create_task(agent.wait_until_running())
     for folder in (tmp_path / "late/plugins/kubernetes.io~empty-dir/cedana-restore", tmp_path / "late" / VOLUME):
         await asyncio.sleep(0)
         folder.mkdir(parents=True)
@@ -206,7 +210,7 @@ def test_links_in_the_volume_are_not_followed(tmp_path: Path, volume: Path, agen
     with pytest.raises(RestoreError, match="progress"):
         agent.tell("100 %")
     with pytest.raises(RestoreError, match="alive"):
-        agent.show_life()
+        agent.write_heartbeat()
     asyncio.run(agent.decide("cold", "none"))
     assert secret.read_text() == "as it was"
     assert (volume / "decision").read_text() == "cold\nnone\n"

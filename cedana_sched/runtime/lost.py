@@ -1,0 +1,93 @@
+"""Containers that containerd has lost: it ended before it had written down their `create`.
+
+When it comes back it kills them (`cleaning leaked shim process` in its log), and the kubelet has them created anew.
+They have run: the volumes of the pod are not those of the snapshot any more. So before any container of the pod is
+continued after that, the lost ones are dead, and the agent has laid the volumes anew. The `create` waits for the agent,
+because a refusal ends a pod with `restartPolicy: Never`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.continuing import may_have_run, remove_container
+from cedana_sched.runtime.kernel import IN_DELETE, IN_MOVED_TO, watched
+from cedana_sched.runtime.plan import (
+    COLD,
+    Plan,
+    Result,
+    forget_begun,
+    forget_lost,
+    lost_of,
+    mark_lost,
+    read_begun,
+    read_result,
+    results_folder,
+    write_result,
+)
+
+_TURN = ".turn"
+WHY = "containerd ended before it had started this container"
+
+
+@contextmanager
+def turn(folder: str) -> Iterator[None]:
+    """One `create` of a pod at a time: one that containerd has left alone may still be under way."""
+    descriptor = os.open(f"{results_folder(folder)}/{_TURN}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
+    """End what a `create` of the pod has begun and no `start` has followed. Those that have run are marked as lost.
+
+    The kubelet starts one container of a pod after the other, so whatever it creates now, it has given up the others.
+    """
+    for name, container in plan.containers.items():
+        begun = read_begun(folder, name)
+        if begun is None or read_result(folder, name) is not None:
+            continue
+        remove_container(runc, call, begun.id)
+        if begun.restored or may_have_run(container):
+            mark_lost(folder, name)
+        else:
+            forget_begun(folder, name)
+
+
+def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) -> bool:
+    """Wait for `is_over`, which is called whenever a file of the pod goes or comes; False where it takes longer."""
+    deadline = time.monotonic() + seconds
+    descriptor = watched(folder, results_folder(folder), events=IN_DELETE | IN_MOVED_TO)
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLIN)
+    try:
+        while not is_over():
+            if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return False
+            os.read(descriptor, 4096)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def give_up(plan: Plan, folder: str, *, beside: bool) -> None:
+    """Publish the lost ones as failures: nobody lays their volumes, for another container has had its turn.
+
+    Args:
+        plan: the pod's.
+        folder: the pod's.
+        beside: whether that one runs on; else they begin anew, where the plan allows it.
+    """
+    why = f"{WHY}, and another container of the pod {'runs on' if beside else 'did not come back'}"
+    for name in lost_of(folder, plan):
+        write_result(folder, name, Result(restored=False, why=why, cold=plan.fallback == COLD and not beside))
+        forget_lost(folder, name)

@@ -1,0 +1,155 @@
+"""Containers that have come back, and that containerd has lost before it had them started: they come back once more.
+
+Containerd has ended before it had written down the `create`: the kubelet has the container created anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cluster.node.returning.pods import OvertakenError
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.runtime.plan import Result, read_begun, write_begun
+from tests.integration.containers.pods import Container, Pod
+from tests.integration.runtime.conftest import Site
+from tests.integration.runtime.counting import COUNTER, save_counting_pod
+
+pytestmark = pytest.mark.criu
+
+_BESIDE = """
+import time
+while True:
+    print("beside")
+    time.sleep(0.02)
+"""
+"""It has no file in common with the counter."""
+
+
+@contextmanager
+def _returning(site: Site, pod: Pod, images: Path) -> Iterator[Future[None]]:
+    """An agent that continues a pod, whose restore container has ended."""
+    with ThreadPoolExecutor() as pool:
+        agent = pool.submit(
+            asyncio.run, site.returns.continue_from(site.return_of(pod), site.ref(pod), images, site.facts)
+        )
+        site.let_start(pod)
+        yield agent
+
+
+def _made(pod: Pod, name: str, container: str | None = None) -> Container:
+    made = pod.container(name)
+    made.make(["/bin/echo", "cold"], name=container)
+    return made
+
+
+def _lost(pod: Pod, name: str = "main") -> Container:
+    """One that has come back, has run, and is never started."""
+    lost = _made(pod, name)
+    lost.create()
+    lost.await_lines(3)
+    return lost
+
+
+def _saved_with_another(site: Site) -> Path:
+    pod = site.node.pod("pod-1")
+    for name, program in (("main", COUNTER), ("beside", _BESIDE)):
+        pod.run(name, program).await_lines(3)
+    return site.take(pod)
+
+
+def _assert_counted_on(pod: Pod, lost: Container, again: Container) -> None:
+    lost.join()
+    again.await_lines(3)
+    assert (lost.lines[0], again.lines[0]) == (again.lines[0],) * 2, "both from the same snapshot"
+    numbers = [int(line) for line in (pod.volume / "number").read_text().split()]
+    assert numbers == list(range(1, len(numbers) + 1)), "what the lost one has written is not there"
+
+
+def test_container_that_containerd_loses_before_its_start_comes_back_once_more(site: Site) -> None:
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main")
+    with _returning(site, second, images) as agent:
+        lost = _lost(second)
+        assert not agent.done(), "it has not been started"
+        again = _made(second, "main1", "main")
+        again.start()
+        assert agent.exception(30) is None
+    _assert_counted_on(second, lost, again)
+
+
+def test_container_whose_runtime_was_killed_after_it_had_run_is_lost(site: Site) -> None:
+    """Its result was not written yet."""
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main")
+    folder = str(site.state / "pods/pod-2")
+    with _returning(site, second, images) as agent:
+        lost = _lost(second)
+        begun = read_begun(folder, "main")
+        assert begun is not None
+        write_begun(folder, "main", begun._replace(restored=False))
+        again = _made(second, "main1", "main")
+        again.start()
+        assert agent.exception(30) is None
+    _assert_counted_on(second, lost, again)
+
+
+def test_container_whose_runtime_was_killed_before_it_had_run_comes_back_without_the_agent(site: Site) -> None:
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main")
+    folder = str(site.state / "pods/pod-2")
+    with _returning(site, second, images) as agent:
+        write_begun(folder, "main", Result(restored=False, id="killed"))
+        (second.volume / "later").touch()
+        _made(second, "main1", "main").start()
+        assert agent.exception(30) is None
+    assert (second.volume / "later").exists(), "nobody has laid it anew"
+
+
+def test_nothing_of_its_pod_comes_back_before_the_volumes_of_a_lost_container_are_laid_anew(site: Site) -> None:
+    """The kubelet goes on to the next container after one that was not created."""
+    images = _saved_with_another(site)
+    second = site.replacement("pod-2", "main", "beside")
+    with _returning(site, second, images) as agent:
+        lost = _lost(second)
+        (second.volume / "later").write_text("by the lost one")
+        _made(second, "beside").start()
+        assert not (second.volume / "later").exists()
+        lost.join()
+        again = _made(second, "main1", "main")
+        again.start()
+        assert agent.exception(30) is None
+    _assert_counted_on(second, lost, again)
+
+
+def test_container_that_is_lost_beside_one_that_runs_is_a_failure(site: Site) -> None:
+    """What they share cannot be laid anew."""
+    images = _saved_with_another(site)
+    second = site.replacement("pod-2", "main", "beside")
+    with _returning(site, second, images) as agent:
+        _made(second, "main").start()
+        (second.volume / "later").write_text("by the one that runs")
+        _lost(second, "beside")
+        again = _made(second, "beside1", "beside")
+        with pytest.raises(AssertionError, match="another container of the pod runs on"):
+            again.start()
+        assert isinstance(agent.exception(30), RestoreError)
+    assert not again.lines
+    assert (second.volume / "later").exists()
+
+
+def test_lost_container_that_nobody_lays_volumes_for_is_refused_in_time(site: Site) -> None:
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main")
+    with _returning(site, second, images) as agent:
+        _lost(second)
+        doing = site.returns._doing["pod-2"]
+        doing.get_loop().call_soon_threadsafe(doing.cancel)  # the agent is away
+        assert isinstance(agent.exception(30), OvertakenError)
+        with pytest.raises(AssertionError, match="the agent has not laid the pod's volumes anew in time"):
+            _made(second, "main1", "main").start()
