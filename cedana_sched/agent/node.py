@@ -205,7 +205,7 @@ class NodeAgent:
         is_over = True
         if isinstance(self._runtime, KnowsEnds):
             try:
-                await asyncio.wait_for(self._runtime.ended(workload), END_KNOWN_SECONDS)
+                await asyncio.wait_for(self._runtime.wait_ended(workload), END_KNOWN_SECONDS)
             except TimeoutError:
                 is_over = False
         return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over)

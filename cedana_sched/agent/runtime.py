@@ -102,7 +102,7 @@ class WorkloadRuntime(Protocol):
 class KnowsEnds(Protocol):
     """Optional: a workload's processes are gone a while before its owner knows how they have ended."""
 
-    async def ended(self, workload: WorkloadRef) -> None:
+    async def wait_ended(self, workload: WorkloadRef) -> None:
         """Return when its owner knows; perhaps never, as for one that is started again."""
         ...
 

@@ -46,7 +46,7 @@ def ended_when_quiet(
 
 @contextlib.contextmanager
 def beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Do `work` in a thread of that name while the block runs; the event tells it that the block is over."""
+    """Do `work` in a thread of that name while the block runs; the event is set when the block is over."""
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,), name=name, daemon=True)
     thread.start()

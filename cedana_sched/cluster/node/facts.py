@@ -20,7 +20,7 @@ from cedana_sched.model.objects.names import LEAVING, NODE_CPU, NODE_FACTS, NODE
 
 
 class NodeFacts:
-    """The marks of one node."""
+    """Our labels and annotations on one node."""
 
     def __init__(self, api: Api, node: str) -> None:
         self._api = api
@@ -33,7 +33,7 @@ class NodeFacts:
             ApiError: the API server does not take it.
         """
         facts = msgspec.json.encode(compatibility, order="deterministic").decode()
-        await self._mark("true" if ready else None, cpu_digest(compatibility), facts)
+        await self._write("true" if ready else None, cpu_digest(compatibility), facts)
 
     async def withdraw(self) -> None:
         """Say nothing about it any more.
@@ -41,11 +41,11 @@ class NodeFacts:
         Raises:
             ApiError: the API server does not take it.
         """
-        await self._mark(None, None, None)
+        await self._write(None, None, None)
 
-    async def is_ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Return when the kubelet reports the node as Ready."""
-        await self._becomes(lambda node: any(_is_true(condition) for condition in node.status.conditions))
+        await self._wait_until(lambda node: any(_is_true(condition) for condition in node.status.conditions))
 
     async def is_told_to_leave(self) -> bool:
         """Whether our part of the node shall be taken back.
@@ -55,11 +55,11 @@ class NodeFacts:
         """
         return is_leaving(await self._api.get(NODES, self._node, into=Node), SERVER_TIME.now())
 
-    async def told_to_leave(self) -> None:
+    async def wait_marked_leaving(self) -> None:
         """Return when our part of the node shall be taken back."""
-        await self._becomes(lambda node: is_leaving(node, SERVER_TIME.now()))
+        await self._wait_until(lambda node: is_leaving(node, SERVER_TIME.now()))
 
-    async def has_left(self) -> None:
+    async def remove_leaving_mark(self) -> None:
         """Say that our part of the node is taken back.
 
         Raises:
@@ -67,7 +67,7 @@ class NodeFacts:
         """
         await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {LEAVING: None}}})
 
-    async def _becomes(self, holds: Callable[[Node], bool]) -> None:
+    async def _wait_until(self, holds: Callable[[Node], bool]) -> None:
         watch = Watch(self._api, NODES, Node, fields=f"metadata.name={self._node}")
         async with aclosing(watch.changes()) as changes:
             async for change in changes:
@@ -77,7 +77,7 @@ class NodeFacts:
                 if any(holds(node) for node in nodes):
                     return
 
-    async def _mark(self, ready: str | None, cpu: str | None, facts: str | None) -> None:
+    async def _write(self, ready: str | None, cpu: str | None, facts: str | None) -> None:
         metadata = {"labels": {NODE_READY: ready, NODE_CPU: cpu}, "annotations": {NODE_FACTS: facts}}
         await self._api.patch(NODES, self._node, None, {"metadata": metadata})
 

@@ -6,7 +6,7 @@ own. It counts from the moment at which nothing is held any more; SIGTERM comes 
 
 The kubelet ends a pod in two cases: when it is deleted, and, with the same patience, when its containers have done
 their work and only sidecars are left. It ends single containers of a pod that goes on where a probe fails, where the
-sandbox has died or the node was rebooted: it tells each by its preStop call.
+sandbox has died or the node was rebooted: it makes the preStop call of each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def own_grace_seconds(pod: Pod) -> float | None:
     if asked == 0 or not (written.isascii() and written.isdecimal()):
         return None
     if asked is None or asked == raised:
-        return float(written)
+        return float(written) if raised is None else min(float(written), float(raised))  # never made less
     return float(asked)
 
 
@@ -75,21 +75,24 @@ class OwnGrace:
     """Ends the pods of one node, and their containers, in time.
 
     Args:
-        released: returns when nothing is held for a pod of this uid.
-        is_deleted: whether a pod is being deleted, as far as anybody knows.
+        wait_released: returns when nothing is held for a pod of this uid.
+        is_deleted: whether a pod is being deleted; True also where nobody can say.
         containers: what runs of a pod.
     """
 
     def __init__(
         self,
-        released: Callable[[str], Awaitable[None]],
+        wait_released: Callable[[str], Awaitable[None]],
         is_deleted: Callable[[Pod], Awaitable[bool]],
         containers: Containers,
     ) -> None:
-        self._released = released
+        self._wait_released = wait_released
         self._is_deleted = is_deleted
         self._containers = containers
         self._ends: dict[str, asyncio.Task[None]] = {}
+        self._container_ends: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By uid of the pod and name of the container: one at a time, for a pod's own probes can call as well."""
+        self._called_again: set[tuple[str, str]] = set()
 
     def begins(self, pod: Pod, group: asyncio.TaskGroup) -> None:
         """The kubelet is ending the pod, or its grace has changed since: this call counts from now."""
@@ -103,16 +106,36 @@ class OwnGrace:
     def container_ends(self, pod: Pod, name: str, group: asyncio.TaskGroup) -> None:
         """The kubelet is ending one container: this call counts from now. Of a deleted pod `begins` says it."""
         seconds = longest_grace_seconds(pod, name)
-        if seconds is not None and pod.metadata.deletion_timestamp is None:
-            group.create_task(self._end_container(pod, name, seconds), name=f"end of {pod.metadata.name}/{name}")
+        is_its_own = any(one.name == name for one in (*pod.spec.containers, *pod.spec.init_containers))
+        if seconds is None or pod.metadata.deletion_timestamp is not None or not is_its_own:
+            return
+        key = (pod.metadata.uid, name)
+        if key in self._container_ends:
+            self._called_again.add(key)
+        else:
+            work = self._end_container(pod, name, seconds)
+            self._container_ends[key] = group.create_task(work, name=f"end of {pod.metadata.name}/{name}")
 
     async def _end_container(self, pod: Pod, container: str, seconds: float) -> None:
+        key = (pod.metadata.uid, container)
+        try:
+            while True:
+                self._called_again.discard(key)
+                await self._end_one_container(pod, container, seconds)
+                if key not in self._called_again:  # it was started anew meanwhile, perhaps
+                    return
+        finally:
+            if self._container_ends.get(key) is asyncio.current_task():
+                del self._container_ends[key]
+                self._called_again.discard(key)
+
+    async def _end_one_container(self, pod: Pod, container: str, seconds: float) -> None:
         uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
         identifier = await self._containers.container(uid, container)  # another may have the name by then
         if identifier is None:
             return
         await asyncio.sleep(seconds)
-        await self._released(uid)
+        await self._wait_released(uid)
         if await self._is_deleted(pod):
             return
         try:
@@ -126,12 +149,15 @@ class OwnGrace:
         """The pod is no more."""
         if ending := self._ends.pop(uid, None):
             ending.cancel()
+        for key in [key for key in self._container_ends if key[0] == uid]:
+            self._called_again.discard(key)
+            self._container_ends.pop(key).cancel()
 
     async def _end(self, pod: Pod, seconds: float) -> None:
         uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
-        await self._released(uid)
+        await self._wait_released(uid)
         await asyncio.sleep(seconds)
-        await self._released(uid)  # a checkpoint may have begun meanwhile
+        await self._wait_released(uid)  # a checkpoint may have begun meanwhile
         log.info("pod has had its own grace: killed", pod=name, seconds=seconds)
         try:
             await self._containers.kill(uid)

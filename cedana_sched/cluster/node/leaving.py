@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 class Facts(Protocol):
     """What is written on the node; see `NodeFacts`."""
 
-    async def told_to_leave(self) -> None: ...
+    async def wait_marked_leaving(self) -> None: ...
     async def withdraw(self) -> None: ...
-    async def has_left(self) -> None: ...
+    async def remove_leaving_mark(self) -> None: ...
 
 
 class OnNode(Protocol):
@@ -34,8 +34,8 @@ async def until_told_to_leave(facts: Facts, *works: Coroutine[Any, Any, None]) -
     """Do all `works` until the node is to be left; the errors of any end the waiting."""
     async with asyncio.TaskGroup() as group:
         working = [group.create_task(work) for work in works]
-        await facts.told_to_leave()
-        log.info("told to leave the node")
+        await facts.wait_marked_leaving()
+        log.info("the node is to be left")
         for task in working:
             task.cancel()
 
@@ -48,5 +48,5 @@ async def leave(facts: Facts, installation: OnNode) -> None:
     """
     await until_answered("removal of the node's labels", facts.withdraw)
     await installation.uninstall()
-    await until_answered("removal of the node's mark", facts.has_left)
+    await until_answered("removal of the node's mark", facts.remove_leaving_mark)
     log.info("node left")

@@ -16,21 +16,20 @@ from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
-from cedana_sched.cluster.node.containers.daemon_answers import until_listening
+from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.draining import Busy, until_drained
-from cedana_sched.cluster.node.eviction import Kubelet
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.installation.keeping import keep_registered
+from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
-from cedana_sched.cluster.node.returning.beginnings import NewBeginnings
-from cedana_sched.cluster.node.returning.life import show_life
+from cedana_sched.cluster.node.returning.heartbeat import send_heartbeats
+from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.cluster.node.shelter import shelter
@@ -39,7 +38,9 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.watching import awaited
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.objects.names import HOLD_TOKEN
 from cedana_sched.model.orders import Order, Outcome
+from cedana_sched.service.draining import Busy, until_drained
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 
@@ -50,10 +51,10 @@ ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
 """CRIU runs where the containers' mounts are."""
 
 
-async def serve(configuration: AgentConfiguration, told: asyncio.Event) -> None:
-    """Serve the node until `told` to end and nothing is under way that nobody else could finish; see `draining`."""
+async def serve(configuration: AgentConfiguration, stopping: asyncio.Event) -> None:
+    """Serve the node until `stopping` is set and nothing is under way that nobody else could finish; see `draining`."""
     busy: list[Busy] = []
-    await until_drained(told, _serve(configuration, busy), busy)
+    await until_drained(stopping, _serve(configuration, busy), busy)
 
 
 async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
@@ -75,7 +76,7 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
         serving(configuration.operations_port, ready),
     ):
         facts = NodeFacts(api, node)
-        installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.is_ready)
+        installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.wait_ready)
         if not await until_answered("reading of the node", facts.is_told_to_leave, refused):
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
@@ -100,9 +101,15 @@ class _Agent:
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
-        answering = partial(until_listening, places.here(configuration.containerd_socket))
+        wait_containerd = partial(wait_until_settled, places.here(configuration.containerd_socket))
         self._returns = ReturningPods(
-            places, state, data, installed.toolchain, self._pods, configuration.stall_seconds, answering=answering
+            places,
+            state,
+            data,
+            installed.toolchain,
+            self._pods,
+            configuration.stall_seconds,
+            wait_containerd=wait_containerd,
         )
         self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._returns.served)
         self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
@@ -118,12 +125,12 @@ class _Agent:
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
             shelter=shelter,
-            store_in_use=True,  # pods come back only where Checkpoints, or their annotations, tell of snapshots
+            store_in_use=True,  # pods come back only where Checkpoints, or their annotations, name snapshots
         )
         self._pre_stop = PreStopServer(
-            self._pods.with_token, self._runtime.ending, self._pods.released, answered=self._container_ends
+            self._pods.with_token, self._runtime.ending, self._pods.wait_released, answered=self._container_ends
         )
-        self._own_grace = OwnGrace(self._pods.released, self._pods.is_deleted, self._runtime)
+        self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, self._runtime)
         self.busy: tuple[Busy, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._deletions: asyncio.TaskGroup | None = None
@@ -139,9 +146,9 @@ class _Agent:
             group.create_task(self._pods.run(), name="pods")
             await self._pods.mirror.synced.wait()
             group.create_task(self._feed.run(), name="orders")
-            await self._feed.synced()
+            await self._feed.wait_synced()
             await self._forget()
-            group.create_task(show_life(self._places), name="signs of life")
+            group.create_task(send_heartbeats(self._places), name="heartbeats")
             group.create_task(self._beginnings.run(), name="new beginnings")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_socket))
             log.info("agent serves", pods=len(self._pods.mirror))
@@ -156,7 +163,7 @@ class _Agent:
         return self._agent.perform(order)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
-        assert self._deletions is not None  # noqa: S101  # set before anything is heard
+        assert self._deletions is not None  # noqa: S101  # set before the watch begins
         if now is None:
             if before is not None:
                 self._runtime.gone(before.metadata.uid)
@@ -173,7 +180,7 @@ class _Agent:
         self._own_grace.container_ends(pod, container, self._deletions)
 
     async def _forget(self) -> None:
-        await self._feed.synced()  # who has not listed what is under way removes nothing
+        await self._feed.wait_synced()  # who has not listed what is under way removes nothing
         try:
             await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
             await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
@@ -182,7 +189,8 @@ class _Agent:
 
     async def _deleted(self, pod: Pod) -> None:
         try:
-            await self._runtime.deleted(pod.metadata.uid)
+            await self._returns.forgo(pod.metadata.uid)
+            await self._runtime.deleted(pod.metadata.uid, starts_again=_starts_again(pod))
         except CedanaSchedError as error:  # the kubelet insists when its own patience ends
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
         except Exception:  # a defect that one pod shows must not end the dumps of the others
@@ -195,6 +203,11 @@ def _reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]:
     if share is not None:
         return lambda: Reserve(share, inode_share=share)
     return Kubelet(HOST_ROOT / configuration.kubelet.relative_to("/")).keeps_free
+
+
+def _starts_again(pod: Pod) -> bool:
+    """Whether the kubelet starts again what dies in it, and calls before it ends a container of it."""
+    return pod.spec.restart_policy != "Never" and HOLD_TOKEN in pod.metadata.annotations
 
 
 def _has_other_grace(before: Pod | None, now: Pod) -> bool:

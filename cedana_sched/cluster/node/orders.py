@@ -69,14 +69,15 @@ class _Pod(msgspec.Struct, frozen=True):
     uid: str
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     pod: _Pod
     policy: dict[str, Any] = {}
+    first_order: _Given | None = None
 
 
-class OrderObject(msgspec.Struct, frozen=True):
-    """A Checkpoint or Restore, as far as a node is concerned."""
+class OrderedObject(msgspec.Struct, frozen=True):
+    """A Checkpoint or Restore as the agent reads it: what is ordered, and whether that is answered."""
 
     metadata: Metadata
     spec: _Spec
@@ -86,6 +87,16 @@ class OrderObject(msgspec.Struct, frozen=True):
     def settled(self) -> bool:
         """Whether nothing more happens to it."""
         return self.status.step in _SETTLED
+
+    @property
+    def order(self) -> _Given | None:
+        """The order that stands, answered or not."""
+        return self.status.order or self.spec.first_order
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its pod may be frozen."""
+        return self.order is not None or self.status.step not in _NOT_BEGUN
 
 
 @dataclass(frozen=True)
@@ -103,8 +114,8 @@ class OrderFeed:
         self._clock = clock
         self._perform = perform
         mine = f"{names.NODE}={node},{names.SETTLED}!=true"
-        self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderObject, labels=mine))
-        self.restores = Mirror(Watch(api, RESTORES, OrderObject, labels=mine))
+        self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
+        self.restores = Mirror(Watch(api, RESTORES, OrderedObject, labels=mine))
         self._mirrors = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
         self._latest: dict[_Key, int] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -119,19 +130,19 @@ class OrderFeed:
 
     def busy_with(self) -> list[str]:
         """See `draining.Busy`: a checkpoint that has begun, and is not over."""
-        began = (one for one in self.checkpoints if not one.settled and one.status.step not in _NOT_BEGUN)
+        began = (one for one in self.checkpoints if one.has_begun and not one.settled)
         return [f"checkpoint {one.metadata.namespace}/{one.metadata.name}" for one in began]
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """See `draining.Busy`."""
         self.checkpoints.subscribe(lambda before, now: changed())  # noqa: ARG005
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         """Wait until all that is addressed to this node is known."""
         for mirror in self._mirrors.values():
             await mirror.synced.wait()
 
-    def _heard(self, resource: Resource, before: OrderObject | None, now: OrderObject | None) -> None:
+    def _heard(self, resource: Resource, before: OrderedObject | None, now: OrderedObject | None) -> None:
         known = now or before
         if known is None or self._group is None:
             return
@@ -139,7 +150,7 @@ class OrderFeed:
         if now is None or now.status.step == RestoreStep.ENDED:  # nobody waits for its answer, and another may be here
             self._latest.pop(key, None)
             return
-        given, answered = now.status.order, now.status.answer
+        given, answered = now.order, now.status.answer
         if given is None or (answered is not None and answered.number >= given.number):
             return
         if self._latest.get(key, 0) >= given.number:
@@ -207,14 +218,14 @@ class OrderFeed:
         try:
             await self._patch(key, {"transfer": transfer}, seen.metadata.resource_version)
         except ApiError as error:  # it is only for show
-            log.info("progress not told", problem=error.message)
+            log.info("progress not written", problem=error.message)
 
     async def _answer(self, key: _Key, number: int, outcome: Outcome) -> None:
         pause = FIRST_PAUSE_SECONDS
         while self._stands(key, number):
             try:
                 await self._patch(key, {"answer": {"number": number, "outcome": codec.to_builtins(outcome)}})
-            except ApiError as error:  # also of an object that is said to be gone: its watch tells whether it is
+            except ApiError as error:  # also of an object that is said to be gone: its watch shows whether it is
                 log.warning("answer not written, trying again", problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
-from cedana_sched.cluster.node.orders import OrderFeed, OrderObject
+from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed
 from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
@@ -23,12 +23,12 @@ ASK_SECONDS = 15.0
 """How long a deletion waits for the coordinator's word; it mostly comes within a second."""
 
 MOST_ADDRESSES = 20
-"""Of those that a pod is connected to; members of a job that talk to each other show among the first. Each is asked for
-by itself: the answer is a pod or none, and a list of a whole namespace may be many megabytes."""
+"""Of those that a pod is connected to; members of a job that talk to each other show among the first. Each is looked
+up by itself: the answer is a pod or none, and a list of a whole namespace may be many megabytes."""
 
 
 class NodePods:
-    """Run `run` as a task. `feed` knows what is ordered for them."""
+    """Run `run` as a task. `feed` has the orders for them."""
 
     def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
         self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
@@ -66,18 +66,18 @@ class NodePods:
                     break
         return CheckpointPolicy().on_restore_failure
 
-    async def ended(self, uid: str) -> None:
+    async def wait_ended(self, uid: str) -> None:
         """Return when the pod has finished or is no more."""
         await self.mirror.synced.wait()
-        await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
+        await _wait_until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
 
-    async def over(self, uid: str) -> None:
+    async def wait_ended_or_backing_off(self, uid: str) -> None:
         """The same, or one of its containers has crashed so often that the kubelet takes its time to start it again."""
         await self.mirror.synced.wait()
-        await _until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
+        await _wait_until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
-        """See `KnowsPeers`: a pod has the owner that controls it. Asks the API server for each address.
+        """See `KnowsPeers`: a pod has the owner that controls it. Calls the API server for each address.
 
         Raises:
             ApiError: it does not say.
@@ -93,14 +93,14 @@ class NodePods:
                     return other.name
         return None
 
-    async def released(self, uid: str) -> None:
+    async def wait_released(self, uid: str) -> None:
         """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""
-        await self._feed.synced()
+        await self._feed.wait_synced()
         if (pod := self.pod(uid)) is not None and _may_be_preempted(pod) and await self.is_deleted(pod):
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
-                    await self._answered(uid)
-        await _until(self._feed.checkpoints, lambda: not self._is_held(uid))
+                    await self._wait_for_checkpoint_or_release(uid)
+        await _wait_until(self._feed.checkpoints, lambda: not self._is_held(uid))
 
     async def is_deleted(self, pod: Pod) -> bool:
         """A container that its probe ends has a preStop as well: nobody will say a word of that.
@@ -109,16 +109,16 @@ class NodePods:
         """
         if pod.metadata.deletion_timestamp is not None:
             return True
-        try:  # the kubelet may have heard of a deletion before us
+        try:  # the kubelet may have seen a deletion before us
             now = await self._api.get(PODS, pod.metadata.name, pod.metadata.namespace, into=PartialObject)
         except ApiError:  # it may be deleted
             return True
         return now.metadata.uid != pod.metadata.uid or now.metadata.deletion_timestamp is not None
 
-    async def _answered(self, uid: str) -> None:
+    async def _wait_for_checkpoint_or_release(self, uid: str) -> None:
         """Return when somebody has said what becomes of the pod, or nothing of it runs."""
-        by_checkpoint = asyncio.create_task(_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
-        by_word = asyncio.create_task(_until(self.mirror, lambda: _is_let_go(self.pod(uid))))
+        by_checkpoint = asyncio.create_task(_wait_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
+        by_word = asyncio.create_task(_wait_until(self.mirror, lambda: _is_let_go(self.pod(uid))))
         waits = by_checkpoint, by_word
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +135,7 @@ class NodePods:
 
 
 def _may_be_preempted(pod: Pod) -> bool:
-    """Whether its deletion may be a preemption that nobody has told us of yet."""
+    """Whether its deletion may be a preemption that nobody has reported yet."""
     asks = pod.metadata.annotations.get(names.ASKS)
     return asks == names.ASKS_ALWAYS or (asks == names.ASKS_IF_EVICTED and pod.is_evicted)
 
@@ -149,7 +149,7 @@ def _is_let_go(pod: Pod | None) -> bool:
     return pod is None or pod.finished or pod.metadata.annotations.get(names.RELEASED) == names.LET_GO
 
 
-async def _until(mirror: Mirror[Pod] | Mirror[OrderObject], holds: Callable[[], bool]) -> None:
+async def _wait_until(mirror: Mirror[Pod] | Mirror[OrderedObject], holds: Callable[[], bool]) -> None:
     """Return when `holds`, looked at after every change."""
     if holds():
         return

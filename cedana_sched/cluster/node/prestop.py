@@ -1,9 +1,9 @@
 """Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is safe.
 
 The call is `GET /v1/hold/TOKEN/CONTAINER`. The token is the pod's own, written by the webhook, so that nobody on the
-node who does not know it can ask for another pod. The kubelet waits for the answer as long as the pod's grace period
-lasts, and ends its containers when it has come. It asks the keeper of the node's holds (`cluster/holds`), which asks
-us, and our successor where we end before the answer.
+node who does not have it can call for another pod. The kubelet waits for the answer as long as the pod's grace period
+lasts, and ends its containers when it has come. It calls the keeper of the node's holds (`cluster/holds`), which
+calls us, and our successor where we end before the answer.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class PreStopServer:
 
     Args:
         find: the pod with a token; None when no pod of this node has it.
-        ending: is told that the kubelet ends a container of a pod; returns when it has been ended, if it was to be.
-        released: returns when nothing is held for a pod (any more), or its containers are dead.
+        ending: called when the kubelet ends a container of a pod; returns when it has been ended, if it was to be.
+        wait_released: returns when nothing is held for a pod (any more), or its containers are dead.
         longest_seconds: after which a call is answered, whatever holds.
-        answered: hears of each container that the kubelet goes on to end, by its name.
+        answered: called for each container that the kubelet goes on to end, with its name.
     """
 
     def __init__(
         self,
         find: Callable[[str], Pod | None],
         ending: Callable[[str], Awaitable[None]],
-        released: Callable[[str], Awaitable[None]],
+        wait_released: Callable[[str], Awaitable[None]],
         longest_seconds: float = LONGEST_SECONDS,
         answered: Callable[[Pod, str], None] = lambda *_: None,
     ) -> None:
         self._find = find
         self._ending = ending
         self._answered = answered
-        self._released = released
+        self._wait_released = wait_released
         self._longest_seconds = longest_seconds
 
     @asynccontextmanager
@@ -87,7 +87,7 @@ class PreStopServer:
         try:
             async with asyncio.timeout(self._longest_seconds):
                 await self._ending(uid)
-                await self._released(uid)
+                await self._wait_released(uid)
         except TimeoutError:
             log.warning("pod held too long: let go", pod=name, seconds=self._longest_seconds)
             return web.Response(text="let go: held too long\n")
@@ -98,5 +98,5 @@ class PreStopServer:
 
 
 def same_token(known: str, given: str) -> bool:
-    """Whether two tokens are one, in a time that tells nothing about them."""
+    """Whether two tokens are one, in a time that shows nothing of them."""
     return hmac.compare_digest(known.encode(), given.encode())

@@ -1,4 +1,4 @@
-"""Pods as workloads: what the agent asks of a runtime, over the CRI containers of this node.
+"""Pods as workloads: what the agent needs of a runtime, over the CRI containers of this node.
 
 A pod's uid is the workload's. Its way back leads through the runtime handler, which is `PodReturns`' business; here is
 where its containers are found, and how they end.
@@ -51,8 +51,8 @@ class PodReturns(Protocol):
 class KnownPods(Protocol):
     """What the API server says of pods."""
 
-    async def over(self, uid: str) -> None:
-        """Return when it knows that nothing of this pod runs, nor will in the next moment."""
+    async def wait_ended_or_backing_off(self, uid: str) -> None:
+        """Return when, by the API server, nothing of this pod runs, nor will in the next moment."""
         ...
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
@@ -63,8 +63,8 @@ class KnownPods(Protocol):
 class PodRuntime:
     """The pods of one node. An async context manager; leaving it leaves the pods as they are.
 
-    Whoever watches this node's pods tells `deleted` of each that has a deletion timestamp, also after a restart, and
-    `gone` of each that is no more; the server of the preStop calls tells `ending`, and answers when it returns.
+    Whoever watches this node's pods calls `deleted` for each that has a deletion timestamp, also after a restart, and
+    `gone` for each that is no more; the server of the preStop calls awaits `ending` before it answers.
     """
 
     def __init__(self, returns: PodReturns, places: Places, doomed: Path, known: KnownPods) -> None:
@@ -74,7 +74,7 @@ class PodRuntime:
             returns: their way back.
             places: where this node keeps them.
             doomed: a folder that survives the agent, for `DoomedPods`.
-            known: the pods as the API server knows them.
+            known: the pods as the API server has them.
         """
         self._returns = returns
         self._known = known
@@ -85,7 +85,7 @@ class PodRuntime:
         self.ending = self._doomed.ending
         self._progress = StagingProgress(places)
         self._restores: dict[str, str] = {}
-        """By uid of a pod: the return that it is told something for."""
+        """By uid of a pod: the return that its next call is part of."""
 
     async def __aenter__(self) -> Self:
         await self._doomed.__aenter__()
@@ -118,9 +118,9 @@ class PodRuntime:
         """See `DoomedPods`."""
         await self._doomed.spare(workload.uid, checkpoint_uid)
 
-    async def ended(self, workload: WorkloadRef) -> None:
+    async def wait_ended(self, workload: WorkloadRef) -> None:
         """See `KnowsEnds`."""
-        await self._known.over(workload.uid)
+        await self._known.wait_ended_or_backing_off(workload.uid)
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         """See `KnowsPeers`."""

@@ -19,7 +19,7 @@ class _KnowingRuntime(FakeRuntime):
         self.asked, self.known = asyncio.Event(), asyncio.Event()
         self.runs = False
 
-    async def ended(self, workload: WorkloadRef) -> None:
+    async def wait_ended(self, workload: WorkloadRef) -> None:
         self.asked.set()
         await self.known.wait()
 

@@ -16,12 +16,14 @@ from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.returns import DAMAGED_TIMES, Returns
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model import orders
 from cedana_sched.model.errors import RestoreError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotMetadata
 from cedana_sched.snapshot.restore import RestoreInterruptedError
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.retrying import PATIENCE_SECONDS
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
@@ -60,6 +62,13 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def test_the_numbers_of_the_page() -> None:
+    """A read is repeated for two minutes; what is read damaged is read five times within 15 s."""
+    assert PATIENCE_SECONDS == 2 * 60
+    assert DAMAGED_TIMES == 5
+    assert sum(Timing().pause(number) for number in range(1, DAMAGED_TIMES)) == 15
 
 
 async def test_the_newest_snapshot_that_was_not_called_off_is_found(bench: Bench) -> None:

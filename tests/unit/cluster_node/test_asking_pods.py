@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.node import pods as module
-from cedana_sched.cluster.node.orders import OrderFeed, OrderObject, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed, _Pod, _Spec, _Status
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus
@@ -53,11 +53,11 @@ class Node:
     def order(self, step: CheckpointStep) -> None:
         self._version += 1
         metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
-        self.feed.checkpoints._put(OrderObject(metadata, _Spec("c1", _Pod(UID)), _Status(step=step)))
+        self.feed.checkpoints._put(OrderedObject(metadata, _Spec("c1", _Pod(UID)), _Status(step=step)))
 
     async def is_released(self) -> bool:
         """Within no time."""
-        released = asyncio.create_task(self.pods.released(UID))
+        released = asyncio.create_task(self.pods.wait_released(UID))
         for _ in range(20):
             await asyncio.sleep(0)
         done = released.done()
@@ -78,7 +78,7 @@ async def test_who_does_not_ask_goes_at_once(asks: str | None, evicted: bool) ->
 async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str, evicted: bool) -> None:
     node = Node()
     node.put(asks, evicted=evicted)
-    released = asyncio.create_task(node.pods.released(UID))
+    released = asyncio.create_task(node.pods.wait_released(UID))
     for step in (None, CheckpointStep.FREEZING, CheckpointStep.DUMPING):
         if step is not None:
             node.order(step)
@@ -136,7 +136,7 @@ async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "ASK_SECONDS", 0.05)
     node = Node()
     node.put(names.ASKS_ALWAYS)
-    await asyncio.wait_for(node.pods.released(UID), 5)
+    await asyncio.wait_for(node.pods.wait_released(UID), 5)
 
 
 @pytest.mark.parametrize("ends_by", ["a word", "the time"])
@@ -147,5 +147,5 @@ async def test_nobody_waits_any_more_when_it_is_decided(monkeypatch: pytest.Monk
     before = asyncio.all_tasks()
     if ends_by == "a word":
         asyncio.get_running_loop().call_later(0.01, lambda: node.put(names.ASKS_ALWAYS, released=names.LET_GO))
-    await node.pods.released(UID)
+    await node.pods.wait_released(UID)
     assert asyncio.all_tasks() == before

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from cedana_sched.cluster.node.containers.daemon_answers import until_listening
+import pytest
+
+from cedana_sched.cluster.node.containers import daemon_answers
+from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 
@@ -17,15 +21,44 @@ async def test_it_is_waited_for(tmp_path: Path) -> None:
     first = await asyncio.start_unix_server(lambda *_: None, socket)
     first.close()
     assert socket.exists(), "what a daemon that has ended leaves"
-    waiting = asyncio.create_task(until_listening(socket))
+    waiting = asyncio.create_task(wait_until_settled(socket))
     done, _ = await asyncio.wait({waiting}, timeout=0.5)
     assert not done
     async with await asyncio.start_unix_server(lambda _, writer: writer.close(), socket):
         await asyncio.wait_for(waiting, 10)
 
 
+_LISTENS = """
+import socket, sys, time
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print("listens", flush=True)
+time.sleep(600)
+"""
+
+
+async def test_one_that_has_just_started_is_waited_for_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_answers, "SETTLED_SECONDS", 3600.0)
+    socket = tmp_path / "containerd.sock"
+    daemon = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _LISTENS, socket, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert daemon.stdout is not None
+        assert await daemon.stdout.readline() == b"listens\n"
+        waiting = asyncio.create_task(wait_until_settled(socket))
+        done, _ = await asyncio.wait({waiting}, timeout=1.0)
+        assert not done
+        monkeypatch.setattr(daemon_answers, "SETTLED_SECONDS", 0.0)
+        await asyncio.wait_for(waiting, 10)
+    finally:
+        daemon.kill()
+        await daemon.wait()
+
+
 async def test_but_not_for_ever(tmp_path: Path) -> None:
-    await asyncio.wait_for(until_listening(tmp_path / "nobody.sock", longest_seconds=0.01), 10)
+    await asyncio.wait_for(wait_until_settled(tmp_path / "nobody.sock", longest_seconds=0.01), 10)
 
 
 async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> None:
@@ -42,7 +75,7 @@ async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> Non
         await answers.wait()
 
     nothing = cast("Any", None)
-    returns = ReturningPods(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, nothing, answering=answering)
+    returns = ReturningPods(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, nothing, wait_containerd=answering)
     ending = asyncio.create_task(returns._end(cast("Any", Container()), lambda: None, "cold", "why"))
     await asyncio.sleep(0)
     assert not told

@@ -50,6 +50,62 @@ async def test_it_is_killed_by_its_deletion(pods: DoomedPods, killer: Killer) ->
     assert "p1" not in pods
 
 
+async def test_kubelet_that_starts_again_what_dies_must_have_seen_the_deletion(
+    pods: DoomedPods, killer: Killer
+) -> None:
+    await pods.doom("p1", "c1")
+    deletion = asyncio.create_task(pods.deleted("p1", starts_again=True))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert killer.killed == []
+    await pods.ending("p1")
+    await asyncio.wait_for(deletion, 5)
+    assert killer.killed == ["p1"]
+
+
+async def test_kubelet_must_have_seen_a_deletion_that_came_before_the_checkpoint_as_well(
+    pods: DoomedPods, killer: Killer
+) -> None:
+    await pods.deleted("p1", starts_again=True)
+    dooming = asyncio.create_task(pods.doom("p1", "c1"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert killer.killed == []
+    await pods.ending("p1")
+    assert await asyncio.wait_for(dooming, 5) is True
+    assert killer.killed == ["p1"]
+
+
+@pytest.mark.parametrize("is_doomed_first", [True, False])
+async def test_kubelet_that_has_called_before_the_watch_showed_the_deletion_is_not_waited_for(
+    pods: DoomedPods, killer: Killer, is_doomed_first: bool
+) -> None:
+    """It does not call again: its call of a torn eviction is what holds the pod."""
+    await pods.ending("p1")
+    if is_doomed_first:
+        await pods.doom("p1", "c1")
+    await asyncio.wait_for(pods.deleted("p1", starts_again=True), 5)
+    if not is_doomed_first:
+        await asyncio.wait_for(pods.doom("p1", "c1"), 5)
+    assert killer.killed == ["p1"]
+
+
+async def test_kubelet_that_does_not_call_is_not_waited_for_for_ever(tmp_path: Path, killer: Killer) -> None:
+    async with DoomedPods(tmp_path / "doomed", killer, kubelet_seconds=0.01) as pods:
+        await pods.doom("p1", "c1")
+        await asyncio.wait_for(pods.deleted("p1", starts_again=True), 5)
+    assert killer.killed == ["p1"]
+
+
+async def test_pod_that_goes_before_the_kubelet_calls_is_not_waited_for(pods: DoomedPods, killer: Killer) -> None:
+    await pods.doom("p1", "c1")
+    deletion = asyncio.create_task(pods.deleted("p1", starts_again=True))
+    await asyncio.sleep(0)
+    pods.gone("p1")
+    await asyncio.wait_for(deletion, 5)
+    assert killer.killed == []
+
+
 async def test_a_container_that_the_kubelet_ends_is_no_deletion(pods: DoomedPods, killer: Killer) -> None:
     """A probe has failed long ago: the Job would count what is killed before its deletion."""
     await pods.ending("p1")

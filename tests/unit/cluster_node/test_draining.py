@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.node.draining import until_drained
-from cedana_sched.cluster.node.orders import OrderFeed, OrderObject, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed, _Pod, _Spec, _Status
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched.service.draining import until_drained
 
 
 async def turns() -> None:
@@ -27,14 +27,14 @@ class Feed:
     def shows(self, step: CheckpointStep) -> None:
         self._version += 1
         metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
-        self.feed.checkpoints._put(OrderObject(metadata, _Spec("c1", _Pod("u1")), _Status(step=step)))
+        self.feed.checkpoints._put(OrderedObject(metadata, _Spec("c1", _Pod("u1")), _Status(step=step)))
 
 
 async def test_a_checkpoint_that_has_begun_is_finished_first() -> None:
-    feed, told = Feed(), asyncio.Event()
+    feed, stopping = Feed(), asyncio.Event()
     feed.shows(CheckpointStep.FREEZING)
-    ending = asyncio.create_task(until_drained(told, asyncio.sleep(3600), [feed.feed]))
-    told.set()
+    ending = asyncio.create_task(until_drained(stopping, asyncio.sleep(3600), [feed.feed]))
+    stopping.set()
     for step in (CheckpointStep.FROZEN, CheckpointStep.DUMPING, CheckpointStep.COMMITTED, CheckpointStep.KILLING):
         await turns()
         assert not ending.done(), step
@@ -46,10 +46,10 @@ async def test_a_checkpoint_that_has_begun_is_finished_first() -> None:
 
 
 async def test_one_that_nobody_has_begun_is_the_next_agents() -> None:
-    feed, told = Feed(), asyncio.Event()
+    feed, stopping = Feed(), asyncio.Event()
     feed.shows(CheckpointStep.WAITING)
-    told.set()
-    await asyncio.wait_for(until_drained(told, asyncio.sleep(3600), [feed.feed]), 5)
+    stopping.set()
+    await asyncio.wait_for(until_drained(stopping, asyncio.sleep(3600), [feed.feed]), 5)
 
 
 async def test_an_agent_that_fails_fails_at_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.node.orders import OrderFeed, OrderObject, _Given, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed, _Given, _Pod, _Spec, _Status
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model import codec
@@ -21,9 +21,9 @@ from cedana_sched.model.records import RestoreStep
 ORDER = Continue("r1", WorkloadRef("u1", "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
 
 
-def _shown(step: RestoreStep, version: str) -> OrderObject:
+def _shown(step: RestoreStep, version: str) -> OrderedObject:
     given = _Given(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
-    return OrderObject(
+    return OrderedObject(
         Metadata(name="r1", namespace="bio", resource_version=version), _Spec("r1", _Pod("u1")), _Status(step, given)
     )
 

@@ -49,6 +49,10 @@ async def _kept(agents: Agents, away_seconds: float = 30.0) -> AsyncIterator[Kub
         yield Kubelet(session, port)
 
 
+def test_two_minutes_are_waited_for_an_agent() -> None:
+    assert HoldsConfiguration(namespace="n").agent_away_seconds == 2 * 60
+
+
 async def test_an_agents_answer_is_the_kubelets(tmp_path: Path) -> None:
     agents, held = Agents(tmp_path), Held()
     async with agents.one(held), _kept(agents) as kubelet:
@@ -115,7 +119,7 @@ async def test_an_agent_that_breaks_every_call_is_not_asked_without_a_pause(tmp_
 
 async def test_a_kubelet_that_hangs_up_is_held_for_no_more(tmp_path: Path) -> None:
     agents, held = Agents(tmp_path), Held()
-    keeper = Keeper(agents.socket)
+    keeper = Keeper(agents.socket, away_seconds=30.0)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(agents.one(held))
         await stack.enter_async_context(keeper)
@@ -125,7 +129,7 @@ async def test_a_kubelet_that_hangs_up_is_held_for_no_more(tmp_path: Path) -> No
         keeper.on_change(changed.set)
         asking = asyncio.create_task(Kubelet(session, port).asks())
         await held.asked.wait()
-        assert keeper.busy_with() == ["1 preStop calls"]
+        assert keeper.busy_with() == ["1 preStop call"]
         asking.cancel()
         await asyncio.wait_for(changed.wait(), 10)
         assert keeper.busy_with() == []
@@ -159,3 +163,30 @@ async def test_two_of_them_share_the_port_and_the_first_ends_when_it_holds_nothi
         await asyncio.wait_for(keepers[0], 10)
         assert await Kubelet(session, unused_tcp_port).asks() == (200, "let go\n")
         told[1].set()
+
+
+async def test_one_that_is_to_end_leaves_all_new_calls_to_the_next(tmp_path: Path, unused_tcp_port: int) -> None:
+    folders = [tmp_path / "first", tmp_path / "next"]
+    for folder in folders:
+        folder.mkdir()
+    (agents, held), (next_agents, next_held) = ((Agents(folder), Held()) for folder in folders)
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session, agents.one(held), next_agents.one(next_held):
+        kubelet = Kubelet(session, unused_tcp_port)
+        async with Keeper(agents.socket, 30.0) as keeper, keeper.serve(unused_tcp_port):
+            asking = [asyncio.create_task(kubelet.asks())]
+            await held.asked.wait()
+            held.asked.clear()
+            await keeper.leave()
+            asking.append(asyncio.create_task(kubelet.asks()))
+            await asyncio.wait_for(held.asked.wait(), 10)  # nobody else is there
+            held.asked.clear()
+            async with Keeper(next_agents.socket, 30.0) as another, another.serve(unused_tcp_port):
+                await keeper.leave()
+                next_held.release.set()
+                answers = await asyncio.wait_for(asyncio.gather(*(kubelet.asks() for _ in range(16))), 10)
+                assert answers == [(200, "let go\n")] * 16
+                assert not held.asked.is_set()
+                held.release.set()
+                assert await asyncio.gather(*asking) == [(200, "let go\n")] * 2
+                assert keeper.busy_with() == []

@@ -22,7 +22,7 @@ class Site:
         self.told = asyncio.Event()
         self.done: list[str] = []
 
-    async def told_to_leave(self) -> None:
+    async def wait_marked_leaving(self) -> None:
         await self.told.wait()
 
     async def withdraw(self) -> None:
@@ -31,7 +31,7 @@ class Site:
     async def uninstall(self) -> None:
         self.done.append("programs")
 
-    async def has_left(self) -> None:
+    async def remove_leaving_mark(self) -> None:
         self.done.append("mark")
 
 

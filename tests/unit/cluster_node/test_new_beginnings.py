@@ -12,8 +12,8 @@ import pytest
 from asyncinotify import Inotify, Mask, Watch
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
-from cedana_sched.cluster.node.orders import OrderObject, _Answered, _Given, _Pod, _Spec, _Status
-from cedana_sched.cluster.node.returning.beginnings import NewBeginnings, containers_made
+from cedana_sched.cluster.node.orders import OrderedObject, _Answered, _Given, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings, containers_made
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
@@ -37,7 +37,7 @@ def restore(
     asked: int = 3,
     answered: int | None = 3,
     **told: str,
-) -> OrderObject:
+) -> OrderedObject:
     """The Restore of one beginning of the pod, with its last order and answer."""
     order = _Given(asked, msgspec.Raw(b"{}")) if asked else None
     answer = None if answered is None else _Answered(answered)
@@ -45,7 +45,7 @@ def restore(
     metadata = Metadata(
         f"r{beginning}", "bio", f"uid-of-r{beginning}", resource_version=f"{step}{asked}{answered}{told}"
     )
-    return OrderObject(metadata, _Spec(f"restore.p1.{beginning}", _Pod("p1")), status)
+    return OrderedObject(metadata, _Spec(f"restore.p1.{beginning}", _Pod("p1")), status)
 
 
 class Node:
@@ -54,7 +54,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.host = Host(folder / "host")
         self.served = ServedBeginnings(folder / "served")
-        self.restores: Mirror[OrderObject] = Mirror(cast("Any", None))
+        self.restores: Mirror[OrderedObject] = Mirror(cast("Any", None))
         self.restores.synced.set()
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.heard = asyncio.Event()
@@ -76,7 +76,7 @@ class Node:
         self.told.append((name, patch["status"]))
         self.heard.set()
 
-    async def tells(self, *restores: OrderObject) -> list[str]:
+    async def tells(self, *restores: OrderedObject) -> list[str]:
         """On which Restores it tells of a new beginning."""
         self.restores._replace(restores)
         await self.beginnings.report()
@@ -91,26 +91,26 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.mark.parametrize("step", [RestoreStep.RUNNING, RestoreStep.FAILED])
 async def test_pod_that_was_decided_for_begins_again_in_another_sandbox(node: Node, step: RestoreStep) -> None:
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     assert await node.tells(restore(step)) == ["r0"]
 
 
 async def test_pod_that_runs_begins_nothing(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.host.container("main-1")
     node.host.container("s1", name="", kind="sandbox")
     assert await node.tells(restore()) == []
 
 
 async def test_restore_container_that_was_decided_for_and_still_ends_is_no_new_one(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", SECOND)
+    node.served.assign("restore.p1.0", "p1", SECOND)
     node.begins()
     assert await node.tells(restore()) == []
 
 
 async def test_restore_container_that_failed_and_is_made_anew_in_the_same_sandbox_begins_again(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", Beginning("c1", "s2"))
+    node.served.assign("restore.p1.0", "p1", Beginning("c1", "s2"))
     node.begins()
     assert await node.tells(restore(RestoreStep.FAILED)) == ["r0"]
 
@@ -120,16 +120,16 @@ async def test_restore_container_that_failed_and_is_made_anew_in_the_same_sandbo
     [restore(RestoreStep.WAITING), restore(RestoreStep.STAGING), restore(RestoreStep.RESTORING, answered=2)],
     ids=["looks for a snapshot", "fetches it", "is to be continued"],
 )
-async def test_first_beginning_is_for_the_return_that_waits_for_it(node: Node, waits: OrderObject) -> None:
+async def test_first_beginning_is_for_the_return_that_waits_for_it(node: Node, waits: OrderedObject) -> None:
     node.begins()
     assert await node.tells(waits) == []
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     next_one = restore(RestoreStep.WAITING, 1)
     assert await node.tells(restore(RestoreStep.ENDED), next_one) == [], "the next one is for it"
 
 
 async def test_order_that_is_under_way_is_for_the_next_restore_container_of_its_sandbox(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", Beginning("c1", "s2"))
+    node.served.assign("restore.p1.0", "p1", Beginning("c1", "s2"))
     node.begins()
     assert await node.tells(restore(RestoreStep.RESTORING, answered=2)) == []
 
@@ -137,7 +137,7 @@ async def test_order_that_is_under_way_is_for_the_next_restore_container_of_its_
 @pytest.mark.parametrize("step", [RestoreStep.RESTORING, RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP])
 async def test_order_that_was_begun_in_another_sandbox_is_not_for_this_one(node: Node, step: RestoreStep) -> None:
     """Containers may have been continued there; nobody knows, the node may have rebooted."""
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     assert await node.tells(restore(step, answered=2)) == ["r0"]
 
@@ -148,13 +148,13 @@ async def test_failure_that_no_node_confirmed_is_to_be_confirmed(node: Node) -> 
 
 
 async def test_pod_begins_again_once_more(node: Node) -> None:
-    node.served.serve("restore.p1.1", "p1", FIRST)
+    node.served.assign("restore.p1.1", "p1", FIRST)
     node.begins()
     assert await node.tells(restore(RestoreStep.ENDED, begins_again="c1"), restore(beginning=1)) == ["r1"]
 
 
 async def test_what_is_told_already_is_not_told_again(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     assert await node.tells(restore(begins_again="c2")) == []
     assert await node.tells(restore(RestoreStep.ENDED, begins_again="c2")) == []
@@ -172,7 +172,7 @@ async def test_pod_of_no_return_is_nobodys_business(node: Node) -> None:
     ids=["the restore container has ended", "its sandbox has died"],
 )
 async def test_what_does_not_run_begins_nothing(node: Node, states: dict[str, Any]) -> None:
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     for name, content in states.items():
         node.host.write(node.host.places.states / name / "state.json", content)
@@ -180,7 +180,7 @@ async def test_what_does_not_run_begins_nothing(node: Node, states: dict[str, An
 
 
 async def test_nothing_is_told_while_something_of_the_pod_runs(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     node.host.container("main-1")
     node.restores._replace((restore(),))
@@ -192,8 +192,16 @@ async def test_nothing_is_told_while_something_of_the_pod_runs(node: Node) -> No
     assert len(node.told) == 1
 
 
+async def test_kubelet_that_starts_everything_at_once_begins_the_pod_again(node: Node) -> None:
+    """Its node rebooted while it created a container: it takes the pod for initialized."""
+    node.served.assign("restore.p1.0", "p1", FIRST)
+    node.begins()
+    node.host.container("main-2", sandbox=SECOND.sandbox)
+    assert await node.tells(restore(RestoreStep.RESTORING)) == ["r0"]
+
+
 async def test_pod_that_is_not_known_yet_is_looked_at_again(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     node.restores._replace((restore(),))
     known = node.pods.pop("p1")
@@ -227,8 +235,8 @@ async def test_without_a_note_and_without_a_volume_it_is_new(node: Node) -> None
 
 
 async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.FIRST_PAUSE_SECONDS", 0.01)
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.restores._replace((restore(),))
     node.refusals = 3
     node.host.folder(node.host.places.states)
@@ -243,7 +251,7 @@ async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch:
 
 
 async def test_return_that_is_decided_while_its_container_fails_is_looked_at_again(node: Node) -> None:
-    node.served.serve("restore.p1.0", "p1", Beginning("c1", "s2"))
+    node.served.assign("restore.p1.0", "p1", Beginning("c1", "s2"))
     node.begins()
     node.restores._replace((restore(RestoreStep.GIVING_UP, answered=2),))
     running = asyncio.create_task(node.beginnings.run())
@@ -284,7 +292,7 @@ async def test_container_that_cannot_be_watched_is_looked_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watches of root are those of every pod that runs as root: one of them may take all."""
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.LATER_SECONDS", 0.01)
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.LATER_SECONDS", 0.01)
     states = tmp_path / "states"
     states.mkdir()
     watches = Inotify.add_watch
@@ -306,8 +314,8 @@ async def test_container_that_cannot_be_watched_is_looked_for_later(
 
 
 async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.FIRST_PAUSE_SECONDS", 0.01)
-    node.served.serve("restore.p1.0", "p1", FIRST)
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     node.restores._replace((restore(),))
     looks, defects = Bundles.beginnings, [ValueError("odd"), ValueError("odd")]
@@ -328,8 +336,8 @@ async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkey
 async def test_it_is_looked_again_once_at_a_time_however_much_changes(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.beginnings.LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.LONGEST_PAUSE_SECONDS", 0.05)
     looked = 0
 
     async def unclear() -> bool:
@@ -352,7 +360,7 @@ async def test_it_is_looked_again_once_at_a_time_however_much_changes(
 
 
 def test_note_outlives_the_agent(tmp_path: Path) -> None:
-    ServedBeginnings(tmp_path).serve("r1", "p1", FIRST)
+    ServedBeginnings(tmp_path).assign("r1", "p1", FIRST)
     again = ServedBeginnings(tmp_path)
     known = again.of("p1")
     assert known is not None
@@ -364,11 +372,11 @@ def test_note_outlives_the_agent(tmp_path: Path) -> None:
 
 def test_return_serves_one_sandbox(tmp_path: Path) -> None:
     served = ServedBeginnings(tmp_path)
-    served.serve("r1", "p1", FIRST)
-    served.serve("r1", "p1", Beginning("c9", "s1"))
+    served.assign("r1", "p1", FIRST)
+    served.assign("r1", "p1", Beginning("c9", "s1"))
     with pytest.raises(BegunAgainError):
-        served.serve("r1", "p1", SECOND)
-    served.serve("r2", "p1", SECOND)
+        served.assign("r1", "p1", SECOND)
+    served.assign("r2", "p1", SECOND)
     known = served.of("p1")
     assert known is not None
     assert (known.restore, known.sandbox) == ("r2", "s2")

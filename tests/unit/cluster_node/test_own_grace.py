@@ -33,6 +33,7 @@ def _pod(own: str = "0", *, asked: int | None = 630, raised: int = 630) -> Pod:
         (_pod("5", asked=1), 1.0),
         (_pod("5", asked=100), 100.0),
         (_pod("5", asked=0), None),
+        (_pod("9" * 400), 630.0),
         (_pod(""), None),
         (_pod("soon"), None),
     ],
@@ -135,6 +136,33 @@ async def test_container_that_has_followed_another_is_not_killed() -> None:
         node.main = "c-2"
         node.let_go.set()
     assert node.killed == []
+
+
+async def test_calls_for_a_container_wait_as_one_and_go_with_their_pod() -> None:
+    """A pod's own probes can make them as well, every second."""
+    node = _Node()
+    before = len(asyncio.all_tasks())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(100):
+            for name in ("main", "no container of it"):
+                node.grace.container_ends(_living(), name, group)
+            await _turns()
+        assert len(asyncio.all_tasks()) == before + 1
+        node.grace.gone("uid-1")
+    assert node.killed == []
+    assert not node.grace._container_ends
+    assert not node.grace._called_again
+
+
+async def test_container_that_is_ended_again_after_it_was_started_anew_has_its_grace_as_well() -> None:
+    node = _Node()
+    async with asyncio.TaskGroup() as group:
+        node.grace.container_ends(_living(), "main", group)
+        await _turns()
+        node.main = "c-2"
+        node.grace.container_ends(_living(), "main", group)
+        node.let_go.set()
+    assert node.killed == ["c-2"]
 
 
 async def test_container_of_a_pod_that_was_deleted_meanwhile_has_the_grace_of_the_deletion() -> None:

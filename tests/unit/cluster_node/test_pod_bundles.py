@@ -85,7 +85,9 @@ def test_empty_dirs_and_shared_memory_are_volumes(host: Host) -> None:
     }
 
 
-@pytest.mark.parametrize("source", ["/dev/shm", "/var/lib/kubelet/pods/p1/volumes/kubernetes.io~empty-dir/dshm"])
+@pytest.mark.parametrize(
+    "source", ["/dev/shm", "/srv/of-the-host", "/var/lib/kubelet/pods/p1/volumes/kubernetes.io~empty-dir/dshm"]
+)
 def test_shared_memory_of_the_machine_or_of_a_volume_is_none_of_the_pods_own(host: Host, source: str) -> None:
     host.container("a", mounts=[*MOUNTS[:-1], MOUNTS[-1] | {"source": source}])
     assert volumes_of("p1", Bundles(host.places).of_pod("p1"), host.places) == {}

@@ -22,7 +22,7 @@ class Returns:
         self.asked: list[tuple[Any, ...]] = []
         self.awaited: list[str] = []
 
-    async def over(self, uid: str) -> None:
+    async def wait_ended_or_backing_off(self, uid: str) -> None:
         self.awaited.append(uid)
 
     async def peer(self, *arguments: Any) -> str | None:
@@ -63,7 +63,7 @@ async def test_a_pod_without_containers_does_not_run(runtime: PodRuntime) -> Non
 
 
 async def test_the_end_of_a_pod_is_known_by_its_uid(runtime: PodRuntime, returns: Returns) -> None:
-    await runtime.ended(POD)
+    await runtime.wait_ended(POD)
     assert returns.awaited == ["p1"]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -63,6 +65,14 @@ async def test_a_pod_is_held_until_it_is_released(tmp_path: Path) -> None:
     held.release.set()
     assert await asking == (200, "let go\n")
     assert held.told == ["u-1", "waits u-1", "released"]
+
+
+async def test_the_socket_is_roots_alone(tmp_path: Path) -> None:
+    held = Held()
+    async with _served(PreStopServer(held.find, held.deleted, held.released), tmp_path):
+        socket = (tmp_path / "holds" / "agent.sock").stat()
+        assert (socket.st_uid, stat.S_IMODE(socket.st_mode) & 0o022) == (os.geteuid(), 0)
+        assert stat.S_IMODE((tmp_path / "holds").stat().st_mode) == 0o700
 
 
 async def test_an_unknown_token_is_answered_at_once(tmp_path: Path) -> None:

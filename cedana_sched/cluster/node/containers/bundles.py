@@ -19,7 +19,7 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.runtime.continuing import RESTORED
 
-_TYPE, _POD, _NAME, _SANDBOX = (
+_TYPE, _POD, _NAME, SANDBOX_ID = (
     f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name", "sandbox-id")
 )
 
@@ -78,6 +78,11 @@ class Container(msgspec.Struct, frozen=True):
     def pid(self) -> int:
         return self.state.init_process_pid
 
+    @property
+    def sandbox(self) -> str:
+        """In which it is, by containerd's id; empty where containerd does not say."""
+        return self.specification.annotations.get(SANDBOX_ID, "")
+
 
 class Beginning(NamedTuple):
     """A restore container that runs: with it begin all other containers of its pod. Nobody but root can pretend one."""
@@ -114,7 +119,7 @@ class Bundles:
         found = {}
         for identifier, specification in known.items():
             notes = specification.annotations
-            sandbox = notes.get(_SANDBOX, "")
+            sandbox = notes.get(SANDBOX_ID, "")
             is_one = notes.get(_TYPE) == "container" and notes.get(_NAME) == RESTORE_CONTAINER
             if is_one and sandbox in known and self._state(identifier) and self._state(sandbox):
                 found[notes.get(_POD, "")] = Beginning(identifier, sandbox)

@@ -1,16 +1,21 @@
 """Waits for containerd where something must not happen without it.
 
 A container that ends while containerd restarts ends with status 255 and the reason `Unknown` (`cleaning leaked shim
-process` in its log): its shim has nobody to tell, and is taken for one that never ran. So a restore container, which
-ends because we say so, is told only while containerd listens.
+process` in its log): nobody takes the exit from its shim, and it counts as one that never ran. So the decision that
+ends a restore container is written only while containerd listens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import socket
+import struct
+import time
 from pathlib import Path
 
+import psutil
 import structlog
 
 log = structlog.get_logger(__name__)
@@ -18,30 +23,44 @@ log = structlog.get_logger(__name__)
 LONGEST_SECONDS = 60.0
 """A node whose containerd is away for longer starts no container either, whatever has been said."""
 PAUSE_SECONDS = 0.25
-"""Before it is tried again: nothing tells when somebody listens at a socket that is there already."""
+"""Between tries: no event shows that somebody listens at a socket that is there already."""
+
+SETTLED_SECONDS = 3.0
+"""After its start. containerd listens before it follows its containers: one that ends between these runs for ever to it
+(`Start recovering state`, `Start event monitor` in its log, 0.4 s apart on a busy node)."""
 
 
-async def until_listening(socket: Path, longest_seconds: float = LONGEST_SECONDS) -> None:
-    """Return when somebody takes a connection there, as containerd does once it has found its containers again.
+async def wait_until_settled(place: Path, longest_seconds: float = LONGEST_SECONDS) -> None:
+    """Return when somebody takes a connection there who has run long enough to have found its containers again.
 
     Returns after `longest_seconds` in any case, with a line in the log.
     """
     try:
         async with asyncio.timeout(longest_seconds):
             while True:
-                if await _is_listening(socket):
+                if await _is_listening(place):
                     return
                 await asyncio.sleep(PAUSE_SECONDS)
     except TimeoutError:
-        log.warning("containerd does not answer: going on without it", socket=str(socket), seconds=longest_seconds)
+        log.warning("containerd does not answer: going on without it", socket=str(place), seconds=longest_seconds)
 
 
-async def _is_listening(socket: Path) -> bool:
+async def _is_listening(place: Path) -> bool:
     try:
-        _, writer = await asyncio.open_unix_connection(str(socket))
+        _, writer = await asyncio.open_unix_connection(str(place))
     except OSError:
         return False
+    runs_for = _seconds_of(writer.get_extra_info("socket"))
     writer.close()
     with contextlib.suppress(OSError):  # it went that moment
         await writer.wait_closed()
-    return True
+    return runs_for >= SETTLED_SECONDS
+
+
+def _seconds_of(connection: socket.socket) -> float:
+    """How long the process at the other end has run; for ever where that cannot be seen from here."""
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    try:
+        return time.time() - psutil.Process(pid).create_time()
+    except (psutil.Error, ValueError):
+        return math.inf

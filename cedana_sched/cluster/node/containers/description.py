@@ -27,7 +27,7 @@ _JOINED = {"network": ("net", "extRootNetNS"), "pid": ("pid", "extRootPidNS")}
 
 
 def describe(container: Container, places: Places, proc: Path = Path("/proc")) -> RunningContainer:
-    """What CRIU must be told of it.
+    """What CRIU needs of it.
 
     Raises:
         FileNotFoundError, ProcessLookupError: it ended meanwhile.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cedana_sched.cluster.node.containers.bundles import Container
+from cedana_sched.cluster.node.containers.bundles import SANDBOX_ID, Container, Specification
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.objects import names
 
@@ -20,9 +20,21 @@ def volumes_of(pod_uid: str, containers: Iterable[Container], places: Places) ->
     directory = places.here(places.pods) / pod_uid / _EMPTY_DIRS
     found = {path.name: path for path in sorted(directory.iterdir())} if directory.exists() else {}
     found.pop(names.RESTORE_VOLUME, None)
-    shared = {Path(mount.source) for container in containers for mount in container.specification.mounts
-              if mount.destination == _SHARED_MEMORY and mount.type == "bind"}  # fmt: skip
-    for source in shared - {Path(_SHARED_MEMORY)}:  # which is the host's own, for pods with its IPC namespace
-        if not source.is_relative_to(places.pods):  # a volume of the pod mounted there is none of the sandbox's
+    for container in containers:
+        if (source := shared_memory_of(container.specification)) is not None:
             found[SHARED_MEMORY] = places.here(source)
     return found
+
+
+def shared_memory_of(specification: Specification) -> Path | None:
+    """The /dev/shm on the host of a container's sandbox; None where the container has another one.
+
+    containerd makes one for each sandbox, in a folder called after it (`getSandboxDevShm` in its internal/cri/server).
+    A pod with the host's IPC namespace has the host's, and whoever writes a pod may have a volume mounted there.
+    """
+    sandbox = specification.annotations.get(SANDBOX_ID, "")
+    for mount in specification.mounts:
+        source = Path(mount.source)
+        if mount.destination == _SHARED_MEMORY and mount.type == "bind" and source.parent.name == sandbox:
+            return source
+    return None

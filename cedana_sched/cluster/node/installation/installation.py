@@ -41,7 +41,7 @@ class Site:
 
     @classmethod
     def of(cls, configuration: AgentConfiguration) -> Site:
-        """As the agent is told."""
+        """As the agent's configuration has it."""
         return cls(
             socket=configuration.containerd_socket,
             configuration=configuration.containerd_configuration,
@@ -58,7 +58,7 @@ class Installed:
     toolchain: Toolchain
     """Its programs as the host sees them; pycriu as the agent does."""
     is_active: bool
-    """Whether containerd knows the handler; else it will after its next restart."""
+    """Whether containerd has loaded the handler; else it will after its next restart."""
 
 
 class Installation:
@@ -67,13 +67,13 @@ class Installation:
     Args:
         host: the node.
         site: where things are on it.
-        node_is_ready: returns when the kubelet reports the node as Ready.
+        wait_node_ready: returns when the kubelet reports the node as Ready.
     """
 
-    def __init__(self, host: Host, site: Site, node_is_ready: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, host: Host, site: Site, wait_node_ready: Callable[[], Awaitable[None]]) -> None:
         self._host = host
         self._site = site
-        self._node_is_ready = node_is_ready
+        self._wait_node_ready = wait_node_ready
         self._programs = Programs(site.programs, host.here(site.programs), site.state)
 
     async def install(self, toolchain: Toolchain) -> Installed:
@@ -128,7 +128,7 @@ class Installation:
         """Take everything back but snapshots and logs.
 
         containerd is not restarted, which could cost pods that are just starting: it forgets the handler when it starts
-        next, and nothing asks for it any more.
+        next, and nothing uses it any more.
 
         Containers that were started through our handler run on, and containerd calls it to stop them: as long as there
         are any, runc itself stays in its place.
@@ -202,7 +202,7 @@ class Installation:
         if not self._site.restarts:
             return False
         await asyncio.to_thread(self._unread.unlink, missing_ok=True)
-        await self._node_is_ready()
+        await self._wait_node_ready()
         return True
 
     @property

@@ -1,9 +1,10 @@
-"""Waits for files that others make, told by the kernel."""
+"""Waits for files that others make, by inotify."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -19,20 +20,22 @@ _MADE = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF
 HOST_MOUNTS = Path("/proc/1/mounts")
 
 
-async def appears(path: Path, mounts: Path = HOST_MOUNTS) -> None:
+async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
     """Return when there is a file or folder of that name; folders above it may be missing, too.
 
-    A folder above it may also be mounted over, which tells nothing to who watches the one below: so the table of
+    A link of that name counts, wherever it leads: who writes there may lead it to where a look never returns.
+
+    A folder above it may also be mounted over, which is no event of the one below: so the table of
     `mounts` is watched as well.
     """
-    while not path.exists():  # noqa: ASYNC240 - a look at local names
+    while not os.path.lexists(path):  # noqa: ASYNC240 - a look at local names
         nearest = _nearest(path)
         with Inotify() as inotify, _mounting(mounts) as mounted:
             try:
                 inotify.add_watch(nearest, _MADE)
             except FileNotFoundError:
                 continue  # it went meanwhile
-            if not path.exists() and _nearest(path) == nearest:  # noqa: ASYNC240
+            if not os.path.lexists(path) and _nearest(path) == nearest:  # noqa: ASYNC240
                 await _first(inotify.get(), mounted.wait())
 
 
@@ -66,8 +69,8 @@ async def _first(*works: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(folder: Path, look: Callable[[], T | None]) -> T:
-    """Return what `look` finds, once it finds something; it is asked again whenever a file is moved into `folder`."""
+async def wait_for_result(folder: Path, look: Callable[[], T | None]) -> T:
+    """Return what `look` finds, once it finds something; it is called again whenever a file is moved into `folder`."""
     with Inotify() as inotify:
         inotify.add_watch(folder, Mask.MOVED_TO | Mask.CREATE)
         while (found := look()) is None:

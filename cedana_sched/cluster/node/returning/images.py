@@ -19,7 +19,7 @@ _CLOSED = 7
 
 
 class ReadyImages(NamedTuple):
-    """What the handler needs to know beside the images."""
+    """What the handler needs beside the images."""
 
     criu: tuple[str, ...]
     """Lines for CRIU's configuration file."""

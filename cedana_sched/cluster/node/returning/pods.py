@@ -5,8 +5,9 @@ as they were, and a plan lies in the pod's folder below the state on the host's 
 (`cedana_sched.runtime.plan`). Everything is found there again by an agent that is started anew, at any instant:
 
     no plan             nothing has been decided; volumes are laid again from the beginning
-    plan                it stands; the restore container is told again, which changes nothing
-    plan and results    so many of its containers have had their turn
+    plan                it stands, until another order comes or the pod is deleted; it is written for the restore
+                        container again, which changes nothing
+    plan and results    so many of its containers have had their turn; those that containerd has lost have not
     another sandbox     than the plan's: the pod begins again, and nothing has been decided
 
 Which return has decided is known too (`served`): what is there of an earlier one says nothing to the next.
@@ -26,11 +27,11 @@ import structlog
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import until
 from cedana_sched.cluster.node.returning.images import ready_images
 from cedana_sched.cluster.node.returning.network import PodConnections
+from cedana_sched.cluster.node.returning.outcomes import complete, error_of, results_of, wait_complete_or_lost
+from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
-from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.cluster.node.returning.volumes import lay_volume
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import RestoreError, RetryableError
@@ -39,9 +40,8 @@ from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime import plan as plans
 from cedana_sched.runtime.kernel import detach_below
-from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result
+from cedana_sched.runtime.plan import COLD, FAIL, FORGO, RESTORE, ContainerPlan, Plan, Result
 from cedana_sched.runtime.signs import STALL_SECONDS
-from cedana_sched.snapshot.explain import explain_lines
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -57,14 +57,14 @@ class OvertakenError(RestoreError, RetryableError):
 
 
 class PodsOfNode(Protocol):
-    """What the agent's watches know."""
+    """What the agent's watches cache."""
 
     def pod(self, uid: str) -> Pod | None:
         """A pod of this node; None when it is not known (any more)."""
         ...
 
-    async def ended(self, uid: str) -> None:
-        """Return when the pod is deleted, finished, or not known."""
+    async def wait_ended(self, uid: str) -> None:
+        """Return when the pod has finished, or is not known any more; one that is only being deleted is still there."""
         ...
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
@@ -80,10 +80,11 @@ class ReturningPods:
         state: our folder on the host's /run, as the agent and the host see it.
         data: our folder on the host's disk, likewise; logs lie below it, and which beginnings were served.
         toolchain: decodes images.
-        pods: what the agent's watches know.
+        pods: what the agent's watches cache.
         stall_seconds: how long CRIU may go without a sign of life.
         restore_seconds: how long one container may take; less than the kubelet's `runtimeRequestTimeout`.
-        answering: returns while containerd answers; an end that it does not see is a failure of the pod.
+        wait_containerd: returns once containerd answers, or after a minute without it; an end that it does not see is a
+            failure of the pod.
     """
 
     def __init__(
@@ -95,10 +96,10 @@ class ReturningPods:
         pods: PodsOfNode,
         stall_seconds: float = STALL_SECONDS,
         restore_seconds: float = RESTORE_SECONDS,
-        answering: Callable[[], Awaitable[None]] | None = None,
+        wait_containerd: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._stall_seconds = stall_seconds
-        self._answering = answering
+        self._wait_containerd = wait_containerd
         self._places = places
         self._state = state
         self._logs = data / _LOGS
@@ -119,7 +120,7 @@ class ReturningPods:
         plan = await asyncio.to_thread(self._plan, workload.uid)
         if plan is None or not plan.containers:
             return False
-        restored = all(result is not None and result.restored for result in _results(folder, plan).values())
+        restored = all(result is not None and result.restored for result in results_of(folder, plan).values())
         if restored:  # an agent that died just then may have left them
             await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         return restored
@@ -153,10 +154,18 @@ class ReturningPods:
 
     # --- beside it
 
+    async def forgo(self, pod_uid: str) -> None:
+        """Do not continue a pod that is deleted on its way back: its successor would do again what it did meanwhile."""
+        folder = self._folder(pod_uid)
+        plan = await asyncio.to_thread(self._plan, pod_uid)
+        if plan is not None and plan.decision == RESTORE and complete(folder, plan) is None:
+            decided = plan._replace(decision=FORGO, why="its pod has been deleted")
+            await asyncio.to_thread(plans.write_plan, folder, decided)
+
     async def tell(self, workload: WorkloadRef, line: str) -> None:
         """Show a line in the log of the pod's restore container, once it runs."""
         container = RestoreContainer(workload.uid, self._places)
-        await container.waits()
+        await container.wait_until_running()
         await asyncio.to_thread(container.tell, line)
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
@@ -168,7 +177,7 @@ class ReturningPods:
 
     def _forget(self, folder: Path) -> None:
         plan = plans.read_plan(str(folder))
-        results = _results(str(folder), plan).values() if plan else ()
+        results = results_of(str(folder), plan).values() if plan else ()
         if all(result is not None and result.restored for result in results):
             detach_below(str(self._logs / folder.name))
             shutil.rmtree(self._logs / folder.name, ignore_errors=True)
@@ -181,24 +190,47 @@ class ReturningPods:
     ) -> None:
         folder = self._folder(workload.uid)
         container = RestoreContainer(workload.uid, self._places)
-        await self._serve(restore_uid, workload.uid)
+        await self._assign(restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._plan, workload.uid)
-        if plan is None or (plan.decision == FAIL and not any(_results(folder, plan).values())):
+        if plan is None or (plan.decision == FAIL and not any(results_of(folder, plan).values())):
             await asyncio.to_thread(self._clear, workload.uid)
-            await container.waits()
+            await container.wait_until_running()
             plan = await self._prepare(workload, images, restore_facts)
             await asyncio.to_thread(plans.write_plan, folder, plan)
+            if (pod := self._pods.pod(workload.uid)) is not None and pod.metadata.deletion_timestamp is not None:
+                await self.forgo(workload.uid)
+                plan = plan._replace(decision=FORGO)
+        if plan.decision == FORGO:
+            await self._pods.wait_ended(workload.uid)
+            raise RestoreError("the pod was deleted before it had come back")
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
-        await self._end(container, partial(self._serve_next, restore_uid, workload.uid), RESTORE, plan.why)
-        results = await until(Path(plans.results_folder(folder)), lambda: _complete(folder, plan))
+        await self._end(container, partial(self._assign_next, restore_uid, workload.uid), RESTORE, plan.why)
+        results = await self._wait_complete(folder, plan, workload, images, restore_facts)
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
             if not result.restored:
                 await asyncio.to_thread(self._connections.unlock, workload.uid)
-                raise _error(name, result)
+                raise error_of(name, result)
         log.info("pod continued", pod=workload.name, namespace=workload.namespace, containers=sorted(results))
+
+    async def _wait_complete(
+        self, folder: str, plan: Plan, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+    ) -> dict[str, Result]:
+        """Wait until all have come back, or one did not; for those that containerd has lost, lay the volumes anew."""
+        while True:
+            results, lost = await wait_complete_or_lost(folder, plan)
+            if results is not None:
+                return results
+            log.warning("containerd has lost what had come back: once more", pod=workload.name, containers=lost)
+            await self._lay_volumes(workload, images, restore_facts)
+            for name in lost:
+                await asyncio.to_thread(plans.forget_lost, folder, name)
+
+    async def _lay_volumes(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        for volume in restore_facts.get("volumes", ()):
+            await lay_volume(images / "volumes" / f"{volume}.tar", workload.uid, volume, self._places)
 
     async def _prepare(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> Plan:
         """Lay the volumes, and make the plan.
@@ -211,13 +243,18 @@ class ReturningPods:
         if pod is None:
             raise RestoreError("the pod is not known on this node any more")
         present = {entry.name for entry in (*pod.spec.containers, *pod.spec.init_containers)}
+        running = {container.name for container in await asyncio.to_thread(self._bundles.of_pod, workload.uid)}
+        if too_early := sorted(running & present):
+            raise RestoreError(
+                f"the kubelet has started {', '.join(too_early)} although the restore container still waits",
+                remedy="delete the pod, so that its successor continues",
+            )
         if missing := sorted(set(names) - present):
             raise RestoreError(
                 f"the pod has no container {', '.join(missing)} any more, which the snapshot continues",
                 remedy="give the pod template the containers that it had, or start it without the snapshot",
             )
-        for volume in restore_facts.get("volumes", ()):
-            await lay_volume(images / "volumes" / f"{volume}.tar", workload.uid, volume, self._places)
+        await self._lay_volumes(workload, images, restore_facts)
         containers = {}
         for name in names:
             ready = await asyncio.to_thread(ready_images, self._toolchain, images / name)
@@ -241,8 +278,8 @@ class ReturningPods:
             sandbox=await asyncio.to_thread(self._sandbox, workload.uid),
         )
 
-    async def _serve(self, restore_uid: str, pod_uid: str) -> None:
-        """Give the pod's beginning to this return, once there is one. What is there of an earlier one is removed.
+    async def _assign(self, restore_uid: str, pod_uid: str) -> None:
+        """Assign the pod's beginning to this return, once there is one. What is there of an earlier one is removed.
 
         Raises:
             BegunAgainError: this return has served a beginning that is over.
@@ -251,10 +288,10 @@ class ReturningPods:
         if is_mine and await asyncio.to_thread(self._is_decided, pod_uid):
             return
         container = RestoreContainer(pod_uid, self._places)
-        beginning = await container.runs(partial(self._bundles.beginning, pod_uid))
+        beginning = await container.wait_for_run(partial(self._bundles.beginning, pod_uid))
         if not is_mine:
             await asyncio.to_thread(self._clear, pod_uid)
-        await asyncio.to_thread(self.served.serve, restore_uid, pod_uid, beginning)
+        await asyncio.to_thread(self.served.assign, restore_uid, pod_uid, beginning)
 
     def _is_mine(self, restore_uid: str, pod_uid: str) -> bool:
         """Whether what was decided for the pod, if anything was, is this return's.
@@ -274,14 +311,14 @@ class ReturningPods:
     def _is_decided(self, pod_uid: str) -> bool:
         return self.served.of(pod_uid) is not None or self._plan(pod_uid) is not None
 
-    def _serve_next(self, restore_uid: str, pod_uid: str) -> None:
-        """Serve the restore container that runs, if it is another one, in the same sandbox.
+    def _assign_next(self, restore_uid: str, pod_uid: str) -> None:
+        """Assign the restore container that runs, if it is another one, in the same sandbox.
 
         Raises:
             BegunAgainError: it is in another one.
         """
         if (beginning := self._bundles.beginning(pod_uid)) is not None:
-            self.served.serve(restore_uid, pod_uid, beginning)
+            self.served.assign(restore_uid, pod_uid, beginning)
 
     async def _end_waiting(self, restore_uid: str, workload: WorkloadRef, decision: str, why: str) -> None:
         """Decide for a pod that is not to continue. One that continued, or began anew, is left alone."""
@@ -291,8 +328,11 @@ class ReturningPods:
         folder = self._folder(workload.uid)
         is_mine = await asyncio.to_thread(self._is_mine, restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._plan, workload.uid) if is_mine else None
-        if plan is not None and plan.decision == RESTORE and _complete(folder, plan) is not None:
+        if plan is not None and plan.decision == RESTORE and complete(folder, plan) is not None:
             await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
+            return
+        if plan is not None and plan.decision == FORGO:  # what comes alive this very moment must not run
+            await self._pods.wait_ended(workload.uid)
             return
         planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
         decided = Plan(decision, why, containers=planned, sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
@@ -302,18 +342,18 @@ class ReturningPods:
 
     async def _decide(self, restore_uid: str, workload: WorkloadRef, plan: Plan) -> None:
         container = RestoreContainer(workload.uid, self._places)
-        await self._serve(restore_uid, workload.uid)
+        await self._assign(restore_uid, workload.uid)
         if await asyncio.to_thread(self._plan, workload.uid) is None:
             await asyncio.to_thread(self._clear, workload.uid)
-            await container.waits()
+            await container.wait_until_running()
         decided = plan._replace(sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
         await asyncio.to_thread(plans.write_plan, self._folder(workload.uid), decided)
-        await self._end(container, partial(self._serve_next, restore_uid, workload.uid), plan.decision, plan.why)
+        await self._end(container, partial(self._assign_next, restore_uid, workload.uid), plan.decision, plan.why)
 
-    async def _end(self, container: RestoreContainer, serve_next: Callable[[], None], decision: str, why: str) -> None:
-        if self._answering is not None:
-            await self._answering()
-        await container.decide(decision, why, serve_next)
+    async def _end(self, container: RestoreContainer, assign_next: Callable[[], None], decision: str, why: str) -> None:
+        if self._wait_containerd is not None:
+            await self._wait_containerd()
+        await container.decide(decision, why, assign_next)
 
     async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
         """Do what needs the pod.
@@ -322,11 +362,10 @@ class ReturningPods:
             OvertakenError: another order for it came.
             RestoreError: it ended before.
         """
-        if earlier := self._doing.get(workload.uid):
-            earlier.cancel()
-        doing = asyncio.create_task(work, name=f"return of pod {workload.uid}")
+        earlier = self._doing.get(workload.uid)
+        doing = asyncio.create_task(_after(earlier, work), name=f"return of pod {workload.uid}")
         self._doing[workload.uid] = doing
-        ended = asyncio.create_task(self._pods.ended(workload.uid), name=f"end of pod {workload.uid}")
+        ended = asyncio.create_task(self._pods.wait_ended(workload.uid), name=f"end of pod {workload.uid}")
         try:
             await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
             is_done = doing.done()
@@ -367,21 +406,12 @@ class ReturningPods:
         return plans.pod_folder(str(self._state), pod_uid)
 
 
-def _results(folder: str, plan: Plan) -> dict[str, Result | None]:
-    return {name: plans.read_result(folder, name) for name in plan.containers}
-
-
-def _complete(folder: str, plan: Plan) -> dict[str, Result] | None:
-    """All results, or the one that failed; None while there are more to come."""
-    known = {name: result for name, result in _results(folder, plan).items() if result is not None}
-    if any(not result.restored for result in known.values()) or len(known) == len(plan.containers):
-        return known
-    return None
-
-
-def _error(name: str, result: Result) -> RestoreError:
-    if not result.log or not result.tail:  # CRIU itself said nothing
-        remedy = f"see {result.log}" if result.log else ""
-        return RestoreError(f"container {name}: {result.why}", remedy=remedy, evidence=result.tail)
-    found = explain_lines(list(result.tail), 1)
-    return RestoreError(f"container {name}: {found.message}", remedy=found.remedy, evidence=found.evidence)
+async def _after(earlier: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
+    """Do this once the earlier work, which is cancelled, has left off: two never write into the same pod."""
+    try:
+        if earlier is not None:
+            earlier.cancel()
+            await asyncio.wait({earlier})
+        await work
+    finally:
+        work.close()

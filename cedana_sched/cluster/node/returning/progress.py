@@ -7,7 +7,7 @@ import threading
 import time
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 
 EVERY_SECONDS = 2.0
@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 class StagingProgress:
-    """Called from any thread; a pod that is told something this often is told no more."""
+    """Called from any thread; writes a pod at most one line in `EVERY_SECONDS`, and the last one."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -33,5 +33,5 @@ class StagingProgress:
             if is_done:
                 del self._told_at[pod_uid]
         line = f"{done_bytes / _MIB:.0f} of {total_bytes / _MIB:.0f} MiB of the snapshot are on this node"
-        with contextlib.suppress(RestoreError):  # its volume is not mounted yet: there is nobody to be told
+        with contextlib.suppress(RestoreError):  # its volume is not mounted yet: nobody reads it
             RestoreContainer(pod_uid, self._places).tell(line)

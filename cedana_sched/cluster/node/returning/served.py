@@ -2,7 +2,7 @@
 
 A pod begins anew whenever its restore container is made anew: in another sandbox, after its node has rebooted or its
 sandbox has died, or in the same one after it has failed. A return serves one beginning. What serves is written here
-before anything is decided for it, so that an agent that is started later still knows which beginning that was.
+before anything is decided for it, so that an agent that is started later finds which beginning that was.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ServedBeginnings:
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
-    def serve(self, restore_uid: str, pod_uid: str, beginning: Beginning) -> None:
-        """Write it down; it is on the disk when this returns.
+    def assign(self, restore_uid: str, pod_uid: str, beginning: Beginning) -> None:
+        """Write down that this return serves it; it is on the disk when this returns.
 
         Raises:
             BegunAgainError: this return serves a beginning of another sandbox.

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from cedana_sched.cluster.node.containers.bundles import Specification
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY
+from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY, shared_memory_of
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.handler import sandbox_uid
 
 _EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
 
 async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> None:
     """Fill a volume of a pod whose containers do not run yet, by the name under which it travelled.
 
-    What the same pod has left there before its sandbox was made anew goes. Done twice, it is as if done once.
+    What the same pod has left there before its sandbox was made anew goes. Done twice, it is as if done once; nobody
+    writes any more when it was cancelled.
 
     Raises:
         RestoreError: the pod has no such volume, or the archive cannot be laid.
@@ -29,9 +32,15 @@ async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> 
     folder = await asyncio.to_thread(_folder, pod_uid, name, places)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cedana_sched.runtime.layer", "--instead", str(archive), str(folder),
-        stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    _, said = await process.communicate()
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and the child in which it writes
+            await process.wait()
     if process.returncode:
         words = said.decode(errors="replace").strip()
         raise RestoreError(f"volume {name} cannot be filled: {words}", evidence=tuple(words.splitlines()))
@@ -55,7 +64,6 @@ def _shared_memory(pod_uid: str, places: Places) -> Path:
         if sandbox_uid(str(path)) != pod_uid:
             continue
         specification = msgspec.json.decode(path.read_bytes(), type=Specification)
-        for mount in specification.mounts:
-            if mount.destination == _SHARED_MEMORY and mount.type == "bind":
-                return places.here(Path(mount.source))
+        if (source := shared_memory_of(specification)) is not None:
+            return places.here(source)
     raise RestoreError("the pod has no shared memory of its own any more, which the snapshot fills")

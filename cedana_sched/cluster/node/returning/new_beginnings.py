@@ -1,4 +1,4 @@
-"""Tells the coordinator of pods that begin again: their restore containers wait, and no return is for them.
+"""Reports to the coordinator pods that begin again: their restore containers wait, and no return is for them.
 
 A kubelet does not publish that a Job's pod begins again (`checkContainerStateTransition` of its status manager refuses
 the whole status while an init container runs that had ended well), so it is found where it shows: on the node. The
@@ -18,10 +18,10 @@ from asyncinotify import Inotify, Mask
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.orders import OrderObject
-from cedana_sched.cluster.node.returning.files import appears
+from cedana_sched.cluster.node.orders import OrderedObject
+from cedana_sched.cluster.node.returning.files import wait_for_path
+from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.cluster.node.returning.served import Served, ServedBeginnings
-from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.index import Index
@@ -56,7 +56,7 @@ class NewBeginnings:
     def __init__(
         self,
         api: Api,
-        restores: Mirror[OrderObject],
+        restores: Mirror[OrderedObject],
         pod: Callable[[str], Pod | None],
         places: Places,
         served: ServedBeginnings,
@@ -71,7 +71,7 @@ class NewBeginnings:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Tell of all that there are, and of each that comes, for ever."""
+        """Report all that there are, and each that comes, for ever."""
         self._restores.subscribe(lambda before, now: self._changed.set())  # noqa: ARG005
         await self._restores.synced.wait()
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
@@ -83,31 +83,31 @@ class NewBeginnings:
                 await self._changed.wait()
                 self._changed.clear()
                 again.cancel()  # one at a time, however often something changes meanwhile
-                if await self._reported():
+                if await self._report_safely():
                     pause = FIRST_PAUSE_SECONDS
                 else:
                     again = loop.call_later(pause, self._changed.set)
                     pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    async def _reported(self) -> bool:
+    async def _report_safely(self) -> bool:
         try:
             return await self.report()
         except Exception:  # a defect that one pod shows must not end the agent
-            log.exception("new beginnings not told")
+            log.exception("new beginnings not reported")
             return False
 
     async def report(self) -> bool:
-        """Tell of those that there are now; False: of some, it must be looked again."""
+        """Report those that there are now; False: for some of them it must be called again."""
         done = True
         for pod_uid, beginning in (await asyncio.to_thread(self._bundles.beginnings)).items():
             restore = await asyncio.to_thread(self._over, pod_uid, beginning)
             if restore is None or restore.status.begins_again is not None:
                 continue
-            is_clear = not await asyncio.to_thread(self._is_unclear, pod_uid, restore.spec.uid)
+            is_clear = not await asyncio.to_thread(self._is_unclear, pod_uid, beginning, restore.spec.uid)
             done &= is_clear and await self._tell(restore, beginning)
         return done
 
-    def _over(self, pod_uid: str, beginning: Beginning) -> OrderObject | None:
+    def _over(self, pod_uid: str, beginning: Beginning) -> OrderedObject | None:
         """The latest return of a pod, if none is for this beginning."""
         restores = self._of_pod.of(pod_uid)
         served = self._served.of(pod_uid)
@@ -115,12 +115,18 @@ class NewBeginnings:
             return None
         return max(restores, key=lambda restore: restore.status.beginning)
 
-    def _is_unclear(self, pod_uid: str, restore_uid: str) -> bool:
-        """Whether something of the pod still runs, or the restore container is just ending with what was decided."""
+    def _is_unclear(self, pod_uid: str, beginning: Beginning, restore_uid: str) -> bool:
+        """Whether something of the pod still runs, or the restore container is just ending with what was decided.
+
+        What runs beside the restore container, in its own sandbox, is no rest of an earlier beginning: a kubelet whose
+        node rebooted while it created a container takes the pod for initialized, and starts all of them at once
+        (`computePodActions`, in its kuberuntime_manager.go).
+        """
         if (pod := self._pod(pod_uid)) is None:
             return True
         own = {one.name for one in (*pod.spec.containers, *pod.spec.init_containers)}
-        if any(container.name in own for container in self._bundles.of_pod(pod_uid)):
+        rest = (one for one in self._bundles.of_pod(pod_uid) if one.sandbox != beginning.sandbox)
+        if any(container.name in own for container in rest):
             return True
         if (served := self._served.of(pod_uid)) is not None and served.restore == restore_uid:
             return False  # it is known which restore container that was
@@ -129,24 +135,24 @@ class NewBeginnings:
         except RestoreError:  # its volume is not there yet
             return False
 
-    async def _tell(self, restore: OrderObject, beginning: Beginning) -> bool:
+    async def _tell(self, restore: OrderedObject, beginning: Beginning) -> bool:
         patch: Object = {"status": {"beginsAgain": beginning.container}}
         metadata = restore.metadata
         try:
             await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")
         except ApiError as error:
-            log.warning("new beginning not told, trying again", object=metadata.name, problem=error.message)
+            log.warning("new beginning not reported, trying again", object=metadata.name, problem=error.message)
             return False
         log.info("pod begins again", pod=restore.spec.pod.uid, after=restore.spec.uid, sandbox=beginning.sandbox)
         return True
 
 
-def _is_over(restore: OrderObject, beginning: Beginning, served: Served | None) -> bool:
+def _is_over(restore: OrderedObject, beginning: Beginning, served: Served | None) -> bool:
     """Whether a return has nothing to do with this beginning any more."""
     status = restore.status
     if status.step == RestoreStep.ENDED:
         return True
-    given, answered = status.order, status.answer
+    given, answered = restore.order, status.answer
     is_answered = given is None or (answered is not None and answered.number >= given.number)
     if served is not None and served.restore == restore.spec.uid:
         if served.sandbox != beginning.sandbox:
@@ -157,7 +163,7 @@ def _is_over(restore: OrderObject, beginning: Beginning, served: Served | None) 
 
 async def containers_made(states: Path, made: Callable[[], None]) -> None:
     """Call `made` for every container that runc has made, for ever, and once at first; `states` is runc's folder."""
-    await appears(states)
+    await wait_for_path(states)
     with Inotify() as inotify:
         inotify.add_watch(states, _MADE)
         made()

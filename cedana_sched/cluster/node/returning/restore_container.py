@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 from asyncinotify import Inotify, Mask
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import appears
+from cedana_sched.cluster.node.returning.files import wait_for_path
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 from cedana_sched.runtime.wait import ALIVE, DECISION, PROGRESS, TAKEN, WAITING
@@ -41,14 +41,14 @@ class RestoreContainer:
         self._volume = pod / _VOLUMES / RESTORE_VOLUME
         self._mounted = pod / _READY.format(volume=RESTORE_VOLUME)
 
-    async def waits(self) -> None:
+    async def wait_until_running(self) -> None:
         """Return when the container runs: all volumes of its pod are mounted by then."""
-        await appears(self._mounted)
-        await appears(self._volume / WAITING)
+        await wait_for_path(self._mounted)
+        await wait_for_path(self._volume / WAITING)
 
-    async def runs(self, look: Callable[[], T | None]) -> T:
-        """Return what `look` finds, once it finds something; it is asked again for each run of the container."""
-        await self.waits()
+    async def wait_for_run(self, look: Callable[[], T | None]) -> T:
+        """Return what `look` finds, once it finds something; it is called again for each run of the container."""
+        await self.wait_until_running()
         with Inotify() as inotify:
             self._watch(inotify)
             while (found := await asyncio.to_thread(look)) is None:
@@ -59,21 +59,21 @@ class RestoreContainer:
         """End it: `restore` and `cold` let the pod go on. Returns when the container that runs has taken it.
 
         Args:
-            decision: one of those that `runtime.wait` knows.
+            decision: one of those in `runtime.wait`.
             why: for people.
-            before: called, in a thread, before a run of the container is told; what it raises is raised.
+            before: called, in a thread, before the decision for a run is written; what it raises is raised.
 
         Raises:
             RestoreError: the volume is gone, and so is the pod.
         """
         with Inotify() as inotify:
             self._watch(inotify)
-            told = None
+            decided_for = None
             while not self._has_taken(number := self._number()):
-                if number != told:  # the first one, or another run, which knows nothing of it
+                if number != decided_for:  # the first one, or another run, which has no decision yet
                     await asyncio.to_thread(before)
                     self._write_decision(number, decision, why)
-                    told = number
+                    decided_for = number
                 if not number:
                     return
                 await inotify.get()
@@ -136,8 +136,8 @@ class RestoreContainer:
                 return False
         return True
 
-    def show_life(self) -> None:
-        """Have it know that somebody is here.
+    def write_heartbeat(self) -> None:
+        """Touch the file by which it sees that an agent is here.
 
         Raises:
             RestoreError: the volume is gone, or not mounted yet.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
-from cedana_sched.cluster.node.returning.files import until
-from cedana_sched.cluster.node.returning.life import show_life
-from cedana_sched.cluster.node.returning.sidecar import RestoreContainer
+from cedana_sched.cluster.node.returning.files import wait_for_result
+from cedana_sched.cluster.node.returning.heartbeat import send_heartbeats
+from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from tests.unit.cluster_node.bundle_tree import Host, state
@@ -29,11 +29,11 @@ async def test_who_waits_is_shown_and_no_other(tmp_path: Path) -> None:
     host.container("c2", "gone", RESTORE_CONTAINER)
     host.container("c3", "other", "prepare")
     host.container("c4", "waits", RESTORE_CONTAINER)
-    showing = asyncio.create_task(show_life(host.places, every_seconds=0.01))
+    showing = asyncio.create_task(send_heartbeats(host.places, every_seconds=0.01))
     alive = waits / "alive"
-    await until(waits, lambda: alive if alive.exists() else None)
+    await wait_for_result(waits, lambda: alive if alive.exists() else None)
     alive.unlink()
-    await until(waits, lambda: alive if alive.exists() else None)
+    await wait_for_result(waits, lambda: alive if alive.exists() else None)
     showing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await showing
@@ -41,7 +41,7 @@ async def test_who_waits_is_shown_and_no_other(tmp_path: Path) -> None:
     assert not list(other.iterdir())
 
 
-async def test_defect_that_a_pod_shows_ends_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_that_a_pod_shows_ends_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(tmp_path)
     waits = host.folder(host.places.pods / "waits/volumes/kubernetes.io~empty-dir/cedana-restore")
     host.container("s1", kind="sandbox")
@@ -54,9 +54,9 @@ async def test_defect_that_a_pod_shows_ends_no_sign_of_life(tmp_path: Path, monk
         return looks(self)
 
     monkeypatch.setattr(Bundles, "beginnings", fails)
-    showing = asyncio.create_task(show_life(host.places, every_seconds=0.01))
+    showing = asyncio.create_task(send_heartbeats(host.places, every_seconds=0.01))
     async with asyncio.timeout(10):
-        await until(waits, lambda: True if (waits / "alive").exists() else None)
+        await wait_for_result(waits, lambda: True if (waits / "alive").exists() else None)
     showing.cancel()
     await asyncio.gather(showing, return_exceptions=True)
 
@@ -70,7 +70,7 @@ def test_nothing_but_a_regular_file_of_a_pod_is_ever_opened(
     volume = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/cedana-restore")
     container = RestoreContainer("p1", host.places)
     says: dict[str, Callable[[], object]] = {
-        "alive": container.show_life,
+        "alive": container.write_heartbeat,
         "progress": lambda: container.tell("10 %"),
         "waiting": container.has_taken,
     }
@@ -100,7 +100,7 @@ def test_what_is_written_again_is_written_to_the_same_file(tmp_path: Path) -> No
     volume = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/cedana-restore")
     container = RestoreContainer("p1", host.places)
     for line in ("10 %", "20 %"):
-        container.show_life()
+        container.write_heartbeat()
         container.tell(line)
     assert (volume / "alive").read_text() == "\n"
     assert (volume / "progress").read_text() == "10 %\n20 %\n"

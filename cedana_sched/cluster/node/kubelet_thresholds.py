@@ -1,6 +1,6 @@
 """What the kubelet of this node wants to stay free on its disks: below that it evicts pods.
 
-It is asked of nobody: the agent sees the kubelet's process, its arguments and its files. Where there is no such process
+Nobody serves it: the agent reads the kubelet's process, its arguments and its files. Where there is no such process
 (k3s has the kubelet inside its own), the folder of the kubelet is looked into, and then the kubelet's defaults count.
 A process of a pod may call itself what it likes, and have files that never end or grow a thousandfold when they are
 read: it is told by its PID namespace, which is not the node's.
@@ -28,7 +28,7 @@ _HARD: Mapping[str, str] = {
     "nodefs.inodesFree": "5%",
     "imagefs.inodesFree": "5%",
 }
-"""`evictionHard` of a kubelet that is told nothing of it; one that is told of one signal has no default of others."""
+"""`evictionHard` of a kubelet that sets none of it; one that sets one signal has no default of others."""
 _SPACE, _INODES = ".available", ".inodesFree"
 _DISKS = ("nodefs", "imagefs", "containerfs")
 _MOST_BYTES = 1 << 20

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.agent.room import Reserve
-from cedana_sched.cluster.node.eviction import Kubelet
+from cedana_sched.cluster.configuration import AgentConfiguration
+from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
+from cedana_sched.cluster.node.main import _reserve
+from cedana_sched.store.location import StorageConfig
 
 DEFAULT = Reserve(0.16, 0, 0.06, 0)
 GIB = 1 << 30
@@ -102,3 +105,9 @@ def test_a_share_and_a_size_are_both_kept_free() -> None:
     reserve = Reserve(0.1, 50 * GIB, 0.1, 5)
     assert (reserve.of_bytes(100 * GIB), reserve.of_bytes(1000 * GIB)) == (50 * GIB, 100 * GIB)
     assert (reserve.of_inodes(10), reserve.of_inodes(1000)) == (5, 100)
+
+
+def test_what_an_admin_says_counts_instead() -> None:
+    storage = StorageConfig(path=Path("/snapshots"))
+    told = AgentConfiguration(namespace="n", storage=storage, staging_reserve=0.2)
+    assert _reserve(told)() == Reserve(0.2, inode_share=0.2)
