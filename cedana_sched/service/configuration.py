@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
@@ -25,11 +25,29 @@ class LogConfiguration(Written):
 
 
 class ComponentConfiguration(Written):
-    """What all of them are told."""
+    """The configuration of every component."""
 
     namespace: str
     """Of our own components."""
     log: LogConfiguration = LogConfiguration()
+
+
+NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", "kueue-system"})
+"""Namespaces whose pods are never protected: Kubernetes' own and Kueue's. The chart keeps them from the webhooks too
+(`cedana.excludedNamespaces`)."""
+
+
+class PodsConfiguration(ComponentConfiguration):
+    """The configuration of components that protect pods."""
+
+    excluded_namespaces: frozenset[str] = frozenset()
+    """Whose pods are left alone; once read, with those that are never touched and our own."""
+
+    @model_validator(mode="after")
+    def _exclude_those_that_are_never_touched(self) -> Self:
+        excluded = self.excluded_namespaces | NEVER_TOUCHED | {self.namespace}
+        object.__setattr__(self, "excluded_namespaces", excluded)
+        return self
 
 
 Configuration = TypeVar("Configuration", bound=ComponentConfiguration)

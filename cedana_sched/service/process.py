@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,6 +23,7 @@ def start(
     component: str, kind: type[Configuration], go: Callable[[Configuration], int], file: Path | None = None
 ) -> int:
     """Read the component's file, log as it says, and `go`; the process's exit status, 2 where the file is wrong."""
+    faulthandler.enable()  # a crash in native code has its Python stack for last words
     try:
         configuration = load(kind, file)
     except UsageError as error:
@@ -33,7 +35,7 @@ def start(
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Run `work` until it ends; SIGTERM and SIGINT cancel it. The process's exit status."""
-    return run_in_good_order(lambda told: _cancelled_when(told, work))
+    return run_in_good_order(lambda stopping: _cancelled_when(stopping, work))
 
 
 def run_in_good_order(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
@@ -50,27 +52,27 @@ def run_in_good_order(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 
 async def _listening(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    told = asyncio.Event()
+    stopping = asyncio.Event()
 
     def stop() -> None:
         log.info("stopping")
-        told.set()
+        stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    await work(told)
+    await work(stopping)
 
 
-async def _cancelled_when(told: asyncio.Event, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _cancelled_when(stopping: asyncio.Event, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     task = asyncio.create_task(work(), name="component")
-    telling = asyncio.create_task(told.wait(), name="signals")
-    await asyncio.wait({task, telling}, return_when=asyncio.FIRST_COMPLETED)
-    telling.cancel()
+    signalled = asyncio.create_task(stopping.wait(), name="signals")
+    await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
     task.cancel()  # nothing, where it has ended
     try:
         await task
     except asyncio.CancelledError:
-        if not told.is_set():
+        if not stopping.is_set():
             raise
 
 

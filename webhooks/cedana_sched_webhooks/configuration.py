@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cedana_sched.model.objects.base import Written
-from cedana_sched.service.configuration import ComponentConfiguration, Port
+from cedana_sched.service.configuration import PodsConfiguration, Port
 
 
 class RestoreContainer(Written):
@@ -49,7 +49,7 @@ class OwnCertificates(Written):
     """The webhook configurations whose `caBundle` is kept; an empty name means there is none."""
 
 
-class Configuration(ComponentConfiguration):
+class Configuration(PodsConfiguration):
     """One replica of the webhooks."""
 
     service: str = "cedana-sched-webhooks"
@@ -60,10 +60,8 @@ class Configuration(ComponentConfiguration):
     drain_seconds: Annotated[float, Field(ge=0)] = 5.0
     """Between SIGTERM and the end of listening: as long as the cluster needs to send requests elsewhere."""
     agent_port: Port = 10352
-    """Where the node's agent answers the kubelet's preStop calls."""
+    """Port of the node's `holds` pod, which forwards the kubelet's preStop calls to the agent."""
     restore: RestoreContainer
-    excluded_namespaces: frozenset[str] = frozenset()
-    """Beside `kube-system`, `kueue-system` and our own."""
     kueue_users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
     """Whose suspensions of Jobs are held."""
     scheduler_users: frozenset[str] = frozenset()
@@ -76,9 +74,3 @@ class Configuration(ComponentConfiguration):
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""
-
-    @model_validator(mode="after")
-    def _with_the_namespaces_that_are_never_touched(self) -> Configuration:
-        excluded = self.excluded_namespaces | {"kube-system", "kueue-system", self.namespace}
-        object.__setattr__(self, "excluded_namespaces", excluded)
-        return self

@@ -61,11 +61,11 @@ def asking(pod: Object, asking: Asking) -> None:
 
 
 def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
-    """Have the kubelet ask the node's agent before it ends a container that has no preStop of its own."""
+    """Have the kubelet call the node's `holds` pod before it ends a container that has no preStop of its own."""
     annotations = pod["metadata"]["annotations"]
     token = annotations.get(names.HOLD_TOKEN, "")
     if not _TOKEN.fullmatch(token):
-        token = annotations[names.HOLD_TOKEN] = secrets.token_urlsafe(24)
+        token = secrets.token_urlsafe(24)
     ask = {"host": "127.0.0.1", "port": agent_port, "scheme": "HTTP"}
     held = False
     for container in pod["spec"]["containers"]:
@@ -74,7 +74,8 @@ def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
             path = f"/v1/hold/{token}/{container['name']}"  # the kubelet may end one container and leave the others
             container["lifecycle"] = {**lifecycle, "preStop": {"httpGet": {**ask, "path": path}}}
             held = True
-    if held:
+    if held:  # else no call comes, and the agent must not wait for one
+        annotations[names.HOLD_TOKEN] = token
         _raise_grace(pod, math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
 
 

@@ -99,8 +99,8 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             *(tasks.create_task(keep_running(one), name=f"webhooks of {one.name}") for one in schedulers),
         ]
         async with (
+            listening(admissions, configuration.port, certificate.context) as port,  # before anybody calls it ready
             serving(configuration.operations_port, ready, metrics.registry) as operations_port,
-            listening(admissions, configuration.port, certificate.context) as port,
         ):
             log.info("listening", port=port, operations_port=operations_port)
             await stop.wait()
@@ -137,9 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kubeconfig", help="where the pod's own ServiceAccount is not to be used")
     given = parser.parse_args(arguments)
 
-    async def replica(configuration: Configuration, told: asyncio.Event) -> None:
+    async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            await serve(configuration, api, told)
+            await serve(configuration, api, stopping)
 
     def go(configuration: Configuration) -> int:
         return run_in_good_order(functools.partial(replica, configuration))

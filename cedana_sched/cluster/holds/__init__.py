@@ -1,1 +1,4 @@
-"""Keeps preStop calls of the kubelet open on a node, whatever becomes of its agent: a component of its own."""
+"""Not PreemptionHolds: the kubelet's preStop calls, kept open on a node whatever becomes of its agent.
+
+A component of its own, the DaemonSet `holds`: `keeper` forwards each call to the agent, and to its successor.
+"""

@@ -13,6 +13,6 @@ if __name__ == "__main__":
         start(
             "holds",
             HoldsConfiguration,
-            lambda configuration: run_in_good_order(lambda told: serve(configuration, told)),
+            lambda configuration: run_in_good_order(lambda stopping: serve(configuration, stopping)),
         )
     )

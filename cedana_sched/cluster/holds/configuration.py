@@ -1,4 +1,4 @@
-"""What the keeper of a node's holds is told."""
+"""The configuration of the keeper of a node's holds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class HoldsConfiguration(ComponentConfiguration):
     """`holds.json`."""
 
     port: Port = 10352
-    """Where preStop hooks ask, on the loopback address only."""
+    """Where preStop hooks call, on the loopback address only."""
     socket: Path = Path("/run/cedana-sched/holds/agent.sock")
     """Where the node's agent answers."""
     agent_away_seconds: Annotated[float, Field(gt=0, le=3_600)] = 120.0
     """A pod waits so long for an agent that is not there."""
     serving: Path = Path("/tmp/serving")  # noqa: S108  # a folder of this container alone
-    """A file that is there once calls are answered: the one of a new release may be asked instead of this one."""
+    """A file that is there once calls are answered: the one of a new release may be called instead of this one."""

@@ -1,11 +1,11 @@
-"""Passes the kubelet's preStop calls on to the node's agent, and asks the next agent where one breaks.
+"""Forwards the kubelet's preStop calls to the agent; retries with its successor.
 
-The kubelet takes a broken call for the hook's end, and never asks twice (`executePreStopHook`, in its
+The kubelet takes a broken call for the hook's end, and never retries it (`executePreStopHook`, in its
 kuberuntime_container.go): it goes on to SIGTERM, and a pod whose snapshot is not safe loses its work. An agent does
-much, and may be killed or replaced in the middle of it. So it is not the one that the kubelet asks: this is, in a pod
+much, and may be killed or replaced in the middle of it. So it is not the one that the kubelet calls: this is, in a pod
 of its own that does nothing else. An agent finds out anew what is held, and answers for its predecessor.
 
-Who gets no answer, because no agent comes, breaks the call on purpose: the kubelet tells of that in an Event.
+Who gets no answer, because no agent comes, breaks the call on purpose: the kubelet publishes that as an Event.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from yarl import URL
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.25
-"""Before an agent that is away is asked again: nothing tells when another listens."""
-AWAY_SECONDS = 120.0
+"""Before an agent that is away is called again: no event shows that another listens."""
 TAKEN_PAUSE_SECONDS = 1.0
-"""Before a port is asked for again that the agent of an older release still has."""
+"""Before a port is tried again that the agent of an older release still has."""
+_LISTENING = "0A"
+"""As the kernel's table of sockets shows it."""
 
 
 class Keeper:
@@ -40,12 +41,14 @@ class Keeper:
         away_seconds: how long a call waits for an agent that is not there.
     """
 
-    def __init__(self, socket: Path, away_seconds: float = AWAY_SECONDS) -> None:
+    def __init__(self, socket: Path, away_seconds: float) -> None:
         self._socket = socket
         self._away_seconds = away_seconds
         self._held = 0
         self._changed: list[Callable[[], None]] = []
         self._session: aiohttp.ClientSession | None = None
+        self._site: web.TCPSite | None = None
+        self._is_leaving = False
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.UnixConnector(str(self._socket), limit=0, force_close=True)
@@ -60,7 +63,7 @@ class Keeper:
 
     def busy_with(self) -> list[str]:
         """See `draining.Busy`."""
-        return [f"{self._held} preStop calls"] if self._held else []
+        return [f"{self._held} preStop call{'s' if self._held > 1 else ''}"] if self._held else []
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """See `draining.Busy`."""
@@ -75,14 +78,23 @@ class Keeper:
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await _bound(runner, port, address)
+            self._site = await _bind(runner, port, address)
             yield runner.addresses[0][1]
         finally:
             await runner.cleanup()
 
+    async def leave(self) -> None:
+        """Leave new calls to another process that has the port; where there is none, look again at each call."""
+        self._is_leaving = True
+        if self._site is not None and _is_shared(self._site.port):
+            site, self._site = self._site, None
+            await site.stop()
+
     async def _hold(self, request: web.Request) -> web.Response:
         self._held += 1
         try:
+            if self._is_leaving:
+                await self.leave()
             return await self._answer(request)
         except TimeoutError:
             log.warning("no agent came: the kubelet goes on", seconds=self._away_seconds)
@@ -94,7 +106,7 @@ class Keeper:
             asyncio.get_running_loop().call_soon(self._tell_changed)  # the answer goes out first
 
     async def _answer(self, request: web.Request) -> web.Response:
-        """Ask each agent that comes until one answers.
+        """Call each agent that comes until one answers.
 
         Raises:
             TimeoutError: none is there any more.
@@ -112,7 +124,7 @@ class Keeper:
                     raise TimeoutError from error
                 await asyncio.sleep(PAUSE_SECONDS)
             except aiohttp.ClientError as error:
-                log.warning("the agent has gone while it held a pod: the next one is asked", why=repr(error))
+                log.warning("the agent has gone while it held a pod: retried with the next one", why=repr(error))
                 away_since = clock()
                 await asyncio.sleep(PAUSE_SECONDS)  # it may be there still, and break every call
 
@@ -125,14 +137,21 @@ async def _healthy(_: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-async def _bound(runner: web.AppRunner, port: int, address: str) -> None:
+async def _bind(runner: web.AppRunner, port: int, address: str) -> web.TCPSite:
     while True:
+        site = web.TCPSite(runner, address, port, reuse_port=True)
         try:
-            await web.TCPSite(runner, address, port, reuse_port=True).start()
+            await site.start()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
             log.warning("port is taken, trying again", port=port)
             await asyncio.sleep(TAKEN_PAUSE_SECONDS)
         else:
-            return
+            return site
+
+
+def _is_shared(port: int) -> bool:
+    """Whether another process in this network listens on it as well (`proc_net_tcp.txt` in Linux' documentation)."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == _LISTENING for row in rows) > 1

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
 from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.model.errors import UsageError
 from cedana_sched.service.configuration import load
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.mark import NOTES
 
+VALUES = Path(__file__).parents[3] / "manifests/chart/values.yaml"
 STORAGE = {"s3": {"bucket": "lab", "endpoint": "http://s3.example:7070", "allowHttp": True}}
 
 
@@ -23,22 +27,18 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
 
 
 def test_a_file_says_what_differs_from_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, {"namespace": "cedana-system", "storage": STORAGE, "lease": {"renewEvery": 1}})
+    path = written(tmp_path, {"namespace": "cedana-system", "lease": {"renewEvery": 1}})
     monkeypatch.setenv("CEDANA_SCHED_CONFIGURATION", str(path))
     configuration = load(CoordinatorConfiguration)
-    assert configuration.storage is not None
-    assert str(configuration.storage) == "s3://lab"
     assert (configuration.lease.timing().renew_every, configuration.lease.timing().duration) == (1, 15)
 
 
 @pytest.mark.parametrize(
     ("content", "field"),
     [
-        ({"namespace": "n", "storage": STORAGE, "leases": {}}, "leases"),
-        ({"namespace": "n", "storage": STORAGE, "lease": {"renewEvery": 20}}, "lease"),
-        ({"namespace": "n", "storage": {**STORAGE, "path": "/data"}}, "storage"),
-        ({"namespace": "n", "storage": {"s3": {"bucket": "lab", "endpoint": "http://s3.example"}}}, "storage.s3"),
-        ({"storage": STORAGE}, "namespace"),
+        ({"namespace": "n", "leases": {}}, "leases"),
+        ({"namespace": "n", "lease": {"renewEvery": 20}}, "lease"),
+        ({"adapters": ["kueue"]}, "namespace"),
         ({"namespace": "n", "log": {"level": "loud"}}, "log.level"),
         ({"namespace": "n", "operationsPort": 70_000}, "operationsPort"),
     ],
@@ -61,6 +61,19 @@ def test_an_agent_needs_a_store_and_its_node(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    ("storage", "field"),
+    [
+        ({**STORAGE, "path": "/data"}, "storage"),
+        ({"s3": {"bucket": "lab", "endpoint": "http://s3.example"}}, "storage.s3"),
+    ],
+)
+def test_a_wrong_store_of_an_agent_is_named(tmp_path: Path, storage: dict[str, Any], field: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": storage}))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [("stallSeconds", 0), ("stallSeconds", 4000), ("stallSeconds", "long"), ("stagingReserve", 1), ("cacheBytes", -1)],
 )
@@ -74,6 +87,26 @@ def test_an_agents_bounds_are_taken(tmp_path: Path) -> None:
     content = {"namespace": "n", "storage": STORAGE, "stallSeconds": 45, "stagingReserve": None}
     configuration = load(AgentConfiguration, written(tmp_path, content))
     assert (configuration.stall_seconds, configuration.staging_reserve) == (45, None)
+
+
+def test_the_charts_defaults_are_ours() -> None:
+    values = yaml.safe_load(VALUES.read_text())
+    agent = AgentConfiguration(namespace="n", storage=StorageConfig(path=Path("/snapshots")))
+    ours = agent.model_dump(by_alias=True)
+    for field in ("cacheBytes", "stagingReserve", "dumps", "stallSeconds", "operationsPort", "restartContainerd"):
+        assert values["agent"][field] == ours[field], field
+    holds = HoldsConfiguration(namespace="n")
+    assert (values["agent"]["holdPort"], values["agent"]["holdAwaySeconds"]) == (holds.port, holds.agent_away_seconds)
+    lease = CoordinatorConfiguration(namespace="n").lease.model_dump(by_alias=True)
+    assert values["coordinator"]["lease"] == lease
+
+
+def test_the_defaults_of_the_page() -> None:
+    agent = AgentConfiguration(namespace="n", storage=StorageConfig(path=Path("/snapshots")))
+    assert (agent.stall_seconds, agent.cache_bytes, agent.dumps.at_once) == (30, 2 << 30, 4)
+    assert agent.data / NOTES == Path("/var/lib/cedana-sched/stores")
+    assert (agent.operations_port, CoordinatorConfiguration(namespace="n").operations_port) == (10351, 8081)
+    assert CoordinatorConfiguration(namespace="n").lease.duration == 15
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

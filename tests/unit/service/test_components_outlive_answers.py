@@ -152,7 +152,12 @@ def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
 
 def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
     feed = OrderFeed(api, "node-1", cast("Any", None))
-    return _running(NodePods(api, "node-1", feed).run(), feed.run(), NodeFacts(api, "node-1").told_to_leave())
+    return _running(NodePods(api, "node-1", feed).run(), feed.run(), NodeFacts(api, "node-1").wait_marked_leaving())
+
+
+async def _coordinate(leader: Leader) -> None:
+    async with leader.coordinating():
+        await asyncio.Event().wait()
 
 
 PARTS: tuple[Part, ...] = (
@@ -192,6 +197,24 @@ async def test_what_runs_goes_on_and_follows_again(part: Part, mood: Mood) -> No
             server.fall_into(None)
             await server.until(lambda: server.watching.total() == count)
     assert [one for one in logs if one["log_level"] == "error" and "exc_info" in one] == []
+
+
+async def test_who_may_not_list_says_which_rule_is_missing() -> None:
+    """What `/readyz` answers meanwhile, and what is in the log."""
+    server = MoodyApiServer()
+    told = CoordinatorConfiguration(namespace=SYSTEM)
+    with structlog.testing.capture_logs() as logs:
+        async with server.serving() as api:
+            leader = Leader(api, told, "me")
+            server.fall_into(403)
+            running = asyncio.create_task(_coordinate(leader))
+            await server.until(lambda: "lacks verbs [list, watch]" in (leader.awaited or ""))
+            assert "resources [" in (leader.awaited or "")
+            server.fall_into(None)
+            await server.until(lambda: leader.awaited is None)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert [one for one in logs if "lacks verbs [list, watch] on resources [pods]" in str(one)]
 
 
 @pytest.mark.parametrize("mood", MOODS, ids=_name)

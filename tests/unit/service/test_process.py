@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 _PROGRAM = """
-import asyncio, sys
+import asyncio, faulthandler, sys
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.service.configuration import ComponentConfiguration
 from cedana_sched.service.process import run, run_in_good_order, start
@@ -24,9 +24,9 @@ async def for_ever():
     finally:
         print("cleaned up", flush=True)
 
-async def in_order(told):
+async def in_order(stopping):
     print("begun", flush=True)
-    await told.wait()
+    await stopping.wait()
     print("not ready", flush=True)
     await asyncio.sleep(0)
     print("over", flush=True)
@@ -42,6 +42,9 @@ async def fails_in_a_task():
 async def is_defect():
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(asyncio.sleep("long"))
+
+async def crashes():
+    faulthandler._sigsegv()
 
 work = globals()[sys.argv[1]]
 go = run_in_good_order if work is in_order else run
@@ -106,3 +109,11 @@ def test_without_its_file_it_does_not_begin(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=30)
     assert (process.returncode, output) == (2, "")
     assert "absent.json" in errors
+
+
+def test_crash_in_native_code_says_where(file: Path) -> None:
+    process = begin("crashes", file)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in errors
+    assert "in crashes" in errors

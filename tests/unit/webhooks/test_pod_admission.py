@@ -111,6 +111,7 @@ def test_a_pre_stop_of_the_users_own_is_kept_and_its_grace_too() -> None:
     after = mutated(body)
     assert pre_stop(after) == own
     assert after["spec"]["terminationGracePeriodSeconds"] == 30
+    assert names.HOLD_TOKEN not in after["metadata"]["annotations"], "the agent waits for no call of its kubelet"
 
 
 def test_every_app_container_without_a_pre_stop_gets_one() -> None:

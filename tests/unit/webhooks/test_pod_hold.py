@@ -129,6 +129,7 @@ def test_a_hold_before_its_deadline_refuses_and_the_wish_stays_fresh() -> None:
     assert refused(desk.ask(eviction(annotations=mark(since=-200)))).endswith(
         "PreemptionByScheduler, at most 60 s more"
     )
+    assert desk.ask(eviction()).decision == "held"
     assert desk.marked
 
 
@@ -171,7 +172,9 @@ def test_the_attempt_that_was_refused_before_its_pod_was_marked_is_let_through_a
 
 def test_who_could_not_be_saved_and_is_to_run_on_stays() -> None:
     desk = Desk(hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=-3))
-    assert refused(desk.ask(eviction())).startswith("Kept running by cedana")
+    answer = desk.ask(eviction())
+    assert refused(answer).startswith("Kept running by cedana")
+    assert answer.decision == "kept"
 
 
 def test_who_was_kept_running_is_held_anew_when_it_is_asked_for_all_the_while() -> None:
@@ -312,5 +315,24 @@ def test_a_mark_is_refreshed_while_it_is_asked_for_and_begins_anew_after_a_pause
 @pytest.mark.parametrize("text", ["", "{}", "x", '{"by": "a", "since": "b", "last": "c"}'])
 def test_a_mark_that_somebody_else_wrote_is_none(text: str) -> None:
     assert read_mark({names.EVICTING: text}) is None
-    naive = msgspec.json.encode({"by": "a", "since": "2026-05-01T12:00:00", "last": "2026-05-01T12:00:00"}).decode()
-    assert read_mark({names.EVICTING: naive}) is None
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2026-05-01T12:00:00", "2026-05-01T12:00:00+00:00", f"2026-05-01T12:00:00.{'0' * 9_000}+00:00",
+        "2026-05-01/12:00:00.000+00:00", "2026-05-01\u000012:00:00.000+00:00", "0001-01-01T00:00:00.000+23:59",
+    ],
+)  # fmt: skip
+def test_times_of_a_mark_stand_as_we_write_them(moment: str) -> None:
+    """They become parts of uids, which are names of folders on the nodes."""
+    ours = at(0)
+    for since, last in ((moment, ours), (ours, moment)):
+        assert read_mark({names.EVICTING: msgspec.json.encode(EvictionMark("a", since, last)).decode()}) is None
+
+
+def test_a_mark_of_the_future_is_not_fresh() -> None:
+    (text,) = mark(since=0, last=60).values()
+    found = read_mark({names.EVICTING: text})
+    assert found is not None
+    assert not found.is_fresh(NOW)

@@ -19,7 +19,7 @@ import structlog
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.errors import UsageError
-from cedana_sched.service.configuration import load
+from cedana_sched.service.configuration import NEVER_TOUCHED, load
 from cedana_sched.service.listening import listening
 from cedana_sched_webhooks import server
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
@@ -247,7 +247,7 @@ def test_a_configuration_is_read_and_a_wrong_one_named(tmp_path: Path) -> None:
     file = tmp_path / "webhooks.json"
     file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x"}, "excludedNamespaces": ["monitoring"]}))
     read = load(Configuration, file)
-    assert read.excluded_namespaces == {"kube-system", "kueue-system", "ours", "monitoring"}
+    assert read.excluded_namespaces == {*NEVER_TOUCHED, "ours", "monitoring"}
     assert read.port == 9443
     file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x", "imagee": "y"}}))
     with pytest.raises(UsageError, match=r"restore\.imagee"):
