@@ -9,7 +9,7 @@ import typer
 
 from cedana_sched.cli import arguments, storage, units
 from cedana_sched.cli.command import Session, command
-from cedana_sched.model.errors import IntegrityError, UsageError
+from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError, UsageError
 from cedana_sched.model.identity import SnapshotRef
 
 if TYPE_CHECKING:
@@ -63,14 +63,27 @@ def verify(
 ) -> None:
     """Read every byte of a snapshot and compare it with what was written. Exit code 1 when something is damaged."""
     from cedana_sched.cli.snapshot_views import verified_line
+    from cedana_sched.store.verify import unreadable
 
     if (snapshot is None) != everything:
         raise UsageError("snapshot", snapshot or "", "or --all must be given, not both", remedy="give one of the two")
     opened = storage.open_store(place, session)
-    refs = [one.ref for one in opened.list()] if snapshot is None else [SnapshotRef.parse(snapshot)]
     reports: list[VerifyReport] = []
-    for ref in refs:
-        reports.append(_verified(session, opened, ref))
+    newer: list[IncompatibleError] = []
+    for ref in opened.committed() if snapshot is None else [SnapshotRef.parse(snapshot)]:
+        try:
+            reports.append(_verified(session, opened, ref))
+        except NotFoundError:
+            if not everything:
+                raise
+            continue  # it was removed meanwhile
+        except IncompatibleError as error:
+            if not everything:
+                raise
+            newer.append(error)
+            continue
+        except IntegrityError as error:  # of its manifest; the others are read all the same
+            reports.append(unreadable(ref, error))
         session.output.note(verified_line(reports[-1]))
     session.output.data(
         [{"snapshot": str(report.snapshot), "ok": report.ok, **_plain(report)} for report in reports],
@@ -81,6 +94,8 @@ def verify(
         names = ", ".join(str(report.snapshot) for report in damaged)
         remedy = "remove it, so that an older generation is continued instead"
         raise IntegrityError(f"damaged: {names}", remedy=remedy, evidence=problems)
+    if newer:
+        raise newer[0]
 
 
 def _verified(session: Session, opened: SnapshotStore, ref: SnapshotRef) -> VerifyReport:

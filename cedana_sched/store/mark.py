@@ -25,7 +25,7 @@ NOTES = "stores"
 log = structlog.get_logger(__name__)
 
 
-class Mark:
+class StoreMark:
     """Of one folder. Any thread may ask.
 
     Args:
@@ -41,14 +41,16 @@ class Mark:
 
     @property
     def was_seen(self) -> bool:
-        """By this process, or by another one of this machine, perhaps a moment ago."""
+        """Whether this process or this machine's note has seen a store here."""
         if self._seen is None and self._note is not None:
             with contextlib.suppress(OSError):
                 self._seen = self._note.read_text().partition("\n")[0]
         return self._seen is not None
 
     def require(self, *, writing: bool = False) -> None:
-        """Called where something is missing, and before anything is written into a folder for the first time.
+        """Raise if the store that was seen here is not; create the mark where `writing`.
+
+        For whoever finds something missing, and before the first write into a folder.
 
         Raises:
             StoreUnavailableError: the store is away.
@@ -109,7 +111,7 @@ class Mark:
             try:
                 self._note.parent.mkdir(parents=True, exist_ok=True)
                 self._note.write_text(f"{name}\n{self._root}\n")
-            except OSError as error:  # this process knows it all the same
+            except OSError as error:  # this process has it in memory all the same
                 log.warning("store not noted", folder=str(self._root), why=str(error))
 
     def _away(self, why: str) -> StoreUnavailableError:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
-from cedana_sched.store.mark import Mark
+from cedana_sched.store.mark import StoreMark
 
 _PARTIAL = ".partial-"
 _UNIQUE = 12
@@ -81,7 +81,7 @@ class PosixBackend:
     def __init__(self, root: Path, notes: Path | None = None) -> None:
         self.root = root
         self._folders: set[Path] = set()
-        self._mark = Mark(root, notes)
+        self._mark = StoreMark(root, notes)
         if self._mark.was_seen:
             return
         try:
@@ -94,7 +94,7 @@ class PosixBackend:
             raise explain(error, "create the store", root.parent) from error
 
     def require_there(self) -> None:
-        """See `Mark.require_there`."""
+        """See `StoreMark.require_there`."""
         self._mark.require_there()
 
     @property

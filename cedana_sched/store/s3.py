@@ -56,6 +56,9 @@ def explain(error: Exception, action: str, place: str) -> StoreError:
         return StoreDeniedError(f"{sentence}: there is no such bucket", remedy="create it", evidence=evidence)
     if isinstance(error, FileNotFoundError):
         return MissingObjectError(f"{sentence}: it is not there", evidence=evidence)
+    if "QuotaExceeded" in text or "507 Insufficient" in text:  # Ceph answers 403 to it
+        remedy = "make room, or raise its quota"
+        return StoreUnavailableError(f"{sentence}: it is full", remedy=remedy, evidence=evidence)
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
     if denied or any(word in text for word in _WRONG_KEYS):
         remedy = "check the keys, and that they may read, write, list and delete there"

@@ -19,7 +19,7 @@ from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Compression, Retention
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.capabilities import capabilities_of
+from cedana_sched.store.capabilities import capabilities_of, probe
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.check import StoreReport, check_store
 from cedana_sched.store.garbage import GRACE_SECONDS, GarbageReport, collect_garbage, condemned_packs
@@ -151,6 +151,11 @@ class SnapshotStore:
         ]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
+    def committed(self) -> tuple[SnapshotRef, ...]:
+        """Every committed snapshot, also those whose manifest cannot be read."""
+        folders = map(layout.snapshots_folder, self._backend.folders(layout.ROOT))
+        return tuple(sorted(ref for folder in folders for ref in self._catalogue.generations(folder).committed))
+
     def latest(
         self,
         identity: Identity,
@@ -271,6 +276,15 @@ class SnapshotStore:
         for copy in self._cache.copies():
             if copy.ref not in self._catalogue.of(copy.ref.identity).committed:
                 self._cache.forget_if_old(copy)
+
+    def probe(self) -> None:
+        """Write, read and delete a few bytes: what else it can do does not matter to who has seen that before.
+
+        Raises:
+            StoreDeniedError: a person must act: wrong keys, no such bucket, a read-only folder.
+            StoreUnavailableError: it cannot be reached, or is full.
+        """
+        probe(self._backend)
 
     def check(self) -> StoreReport:
         """Try everything the store needs, and measure it.

@@ -31,6 +31,11 @@ class VerifyReport(msgspec.Struct, frozen=True):
         return not self.damaged
 
 
+def unreadable(ref: SnapshotRef, error: IntegrityError) -> VerifyReport:
+    """Of a snapshot whose manifest is damaged, so that nothing else of it can be read."""
+    return VerifyReport(ref, chunks=0, bytes_verified=0, seconds=0.0, damaged=1, problems=(error.message,))
+
+
 def verify_snapshot(backend: Backend, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
     """Fetch every chunk and compare its digest; what is damaged is listed, and the rest is read all the same.
 

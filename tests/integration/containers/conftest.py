@@ -43,7 +43,7 @@ class NoReturns:
 class NobodyKnows:
     """There is no API server to hear of the end of a pod."""
 
-    async def over(self, uid: str) -> None: ...
+    async def wait_ended_or_backing_off(self, uid: str) -> None: ...
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         return None

@@ -5,6 +5,7 @@ Their files are laid out as containerd and the kubelet lay them out, below one f
     bundles/<id>/config.json, rootfs    as below /run/containerd/io.containerd.runtime.v2.task/k8s.io
     states/<id>/state.json              as below /run/containerd/runc/k8s.io
     pods/<uid>/volumes/…                as below /var/lib/kubelet/pods
+    sandboxes/<id>/shm                  as below /run/containerd/io.containerd.grpc.v1.cri
     layers/<id>/upper                   where containerd keeps what a container has changed
 """
 
@@ -63,8 +64,11 @@ class Container:
         specification["annotations"]["io.kubernetes.cri.container-name"] = name or self.name
         (self.bundle / "config.json").write_text(json.dumps(specification))
 
-    def start(self) -> None:
+    def create(self) -> None:
         self._runc_with_output("create", "--bundle", str(self.bundle), self.id)
+
+    def start(self) -> None:
+        self.create()
         self.node.runc("start", self.id)
 
     def restore(self, images: Path) -> None:
@@ -131,7 +135,8 @@ class Pod:
         self.containers: dict[str, Container] = {}
         self.volume = node.places.pods / uid / "volumes/kubernetes.io~empty-dir/data"
         self.volume.mkdir(parents=True, exist_ok=bool(attempt))
-        self.shared_memory = node.folder / "sandboxes" / f"{uid}{self.suffix}" / "shm"
+        self.sandbox = f"{uid}-sandbox{self.suffix}"
+        self.shared_memory = node.folder / "sandboxes" / self.sandbox / "shm"
         self.shared_memory.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "shm", "-o", "mode=1777", self.shared_memory], check=True)
         node.mounted.append(self.shared_memory)
@@ -141,7 +146,6 @@ class Pod:
         )
         assert self._pause.stdout is not None
         assert self._pause.stdout.readline() == b"\n"
-        self.sandbox = f"{uid}-sandbox{self.suffix}"
         self._write_sandbox()
 
     def _write_sandbox(self) -> None:

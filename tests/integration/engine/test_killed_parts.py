@@ -34,6 +34,7 @@ async def test_a_killed_criu_costs_an_attempt_and_no_more_than_what_it_takes_alo
     witness = await big(engine)
     async with engine.client() as client:
         await client.checkpoint(witness.uid, leave_running=True)
+    await witness.counts_on(len(witness.beats) + 1)  # on past its snapshot
     await preempted(witness)
     assert processes.kill(await criu_of(engine, "dump"))
     job = await witness.running(2)
@@ -72,7 +73,8 @@ async def test_a_job_whose_supervisor_is_killed_continues_from_its_last_snapshot
     job = await witness.running()
     async with engine.client() as client:
         await client.checkpoint(witness.uid, leave_running=True)
-    counted = len(witness.beats)
+    counted = len(witness.beats) + 1
+    await witness.counts_on(counted)  # on past its snapshot
     kill(supervisor_of(engine, job))
     back = await witness.running(2)
     assert back.runs[1].restored_from == "default/witness/0/main@1"

@@ -104,6 +104,16 @@ def assert_as_before(lab: Laboratory, before: dict[str, int]) -> None:
     assert {name: len(printed(lab, name)) for name in before} == before
 
 
+def assert_told_of_stops(lab: Laboratory, times: int) -> None:
+    """The parent, which waits for stops, has heard of so many after the first ones."""
+
+    def told() -> int:
+        return sum(line.startswith("waited ") and line.endswith(" stopped") for line in lab.lines())
+
+    lab.await_true(lambda: told() >= times, "stops told to the parent")
+    assert told() == times
+
+
 def counts(lab: Laboratory) -> dict[str, int]:
     return {name: len(printed(lab, name)) for name in ("stop", "tstp", "t0", "t1", "t2", "t3")}
 
@@ -122,9 +132,10 @@ def test_stopped_processes_come_back_stopped(either_lab: Laboratory) -> None:
     lab = either_lab
     begin(lab)
     before = counts(lab)
-    for _ in range(3):
+    for generation in (1, 2, 3):
         lab.next_generation()
         assert_as_before(lab, before)
+        assert_told_of_stops(lab, 3 * generation)
     assert_all_continue(lab)
     lab.next_generation()
     lab.await_progress()

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from minio import Minio
 
+from cedana_sched.cluster.coordinator.storage_probe import look
+from cedana_sched.model.errors import StoreError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.capabilities import probe
@@ -42,6 +44,15 @@ def test_a_check_measures_and_leaves_nothing(bucket: StorageConfig) -> None:
     assert report.write_bytes_per_second > 1e6
     assert report.read_bytes_per_second > 1e6
     assert list(open_backend(bucket).list("probe")) == []
+
+
+def test_a_look_finds_a_bucket_that_is_gone_and_leaves_nothing(bucket: StorageConfig) -> None:
+    look(bucket)
+    assert list(open_backend(bucket).list("probe")) == []
+    assert bucket.s3 is not None
+    gone = StorageConfig(s3=bucket.s3.model_copy(update={"bucket": "nobody-has-made-it"}))
+    with pytest.raises(StoreError, match="nobody-has-made-it"):
+        look(gone)
 
 
 def test_two_generations_in_several_packs_come_back(bucket: StorageConfig, tmp_path: Path) -> None:

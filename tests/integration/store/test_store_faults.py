@@ -94,6 +94,20 @@ def test_a_damaged_manifest_is_named_and_hides_no_other(storage: StorageConfig) 
     assert [one.ref for one in fresh.list()] == [first.ref]
     assert fresh.latest(WORKLOAD) == first.summary
     assert take(fresh, WORKLOAD, {"core.img": b"3"}).ref.generation == 3
+    fresh.remove(second.ref)
+    assert [ref.generation for ref in fresh.committed()] == [1, 3]
+
+
+def test_a_damaged_generation_can_be_removed_and_the_newest_that_is_left_is_taken(storage: StorageConfig) -> None:
+    store = SnapshotStore.open(storage)
+    first, second = (take(store, WORKLOAD, {"core.img": noise(100_000, seed)}) for seed in (1, 2))
+    damage_pack(storage, second, 50_000)
+    assert not store.verify(second.ref).ok
+
+    store.remove(second.ref)
+
+    assert SnapshotStore.open(storage).latest(WORKLOAD) == first.summary
+    assert store.verify(first.ref).ok
 
 
 def test_a_newer_format_is_refused_by_name(storage: StorageConfig) -> None:
@@ -174,6 +188,20 @@ def test_a_full_folder_is_unavailable_and_shows_nothing(small_disk: Path) -> Non
     assert store.list() == []
     assert shutil.disk_usage(small_disk).used < 1 << 20
     assert take(store, WORKLOAD, {"pages-1.img": noise(2 << 20)}).ref.generation == 1
+
+
+@pytest.mark.s3
+def test_a_full_bucket_is_unavailable_and_shows_nothing(small_disk: Path) -> None:
+    with running(small_disk) as server:
+        config = server.new_bucket()
+        store = SnapshotStore.open(config, pack_bytes=4 << 20)
+        assert config.s3 is not None
+        with pytest.raises(StoreUnavailableError, match=f"in the bucket {config.s3.bucket}") as caught:
+            take(store, WORKLOAD, {"pages-1.img": noise(24 << 20)})
+
+        assert "507 Insufficient Storage" in str(caught.value.evidence)
+        assert store.list() == []
+        assert take(store, WORKLOAD, {"pages-1.img": noise(2 << 20)}).ref.generation == 1
 
 
 def test_a_folder_whose_parent_is_missing_is_denied(tmp_path: Path) -> None:

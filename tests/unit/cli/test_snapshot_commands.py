@@ -1,16 +1,22 @@
 """`snapshots` and `store`, on a real folder."""
 
 import json
+import os
 import random
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.lineage import Lineage
+from cedana_sched.model.manifest import FORMAT_VERSION
+from cedana_sched.store.format import encode_manifest
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.mark import NOTES
 from cedana_sched.store.snapshots import SnapshotStore
-from tests.servers.snapshots import take
+from tests.servers.snapshots import metadata, take
 
 from .conftest import Cli
 from .fake_engine import AN_ENGINE, FakeEngine
@@ -69,6 +75,16 @@ def test_inspect_tells_size_and_origin(cli: Cli, folder: Path) -> None:
     assert view["streams_bytes"] == {"pages-1.img": 500_000}
 
 
+def test_inspect_names_what_a_snapshot_left_behind(cli: Cli, tmp_path: Path) -> None:
+    store = SnapshotStore.open(StorageConfig(path=tmp_path / "store"))
+    for run in ("first", "that began anew"):
+        with store.begin(Identity("default", "md"), checkpoint_uid=run, lineage=Lineage(run)) as writer:
+            writer.commit(metadata(run))
+    for snapshot, left in (("default/md@1", "-"), ("default/md@2", "@1")):
+        lines = cli("snapshots", "inspect", snapshot).stdout.splitlines()
+        assert [line.split() for line in lines if "Does not continue" in line] == [["Does", "not", "continue:", left]]
+
+
 def test_verify_reads_everything(cli: Cli, folder: Path) -> None:
     result = cli("snapshots", "verify", "--all")
     assert (result.exit_code, result.stdout) == (0, "3 of 3 snapshots are whole\n")
@@ -90,12 +106,50 @@ def test_verify_finds_a_damaged_byte(cli: Cli, folder: Path) -> None:
     assert error["evidence"]
 
 
+def test_verify_all_names_a_snapshot_whose_manifest_is_damaged(cli: Cli, folder: Path) -> None:
+    [manifest] = (path for path in folder.rglob("*.manifest") if "team-b" in str(path))
+    data = bytearray(manifest.read_bytes())
+    data[len(data) // 2] ^= 1
+    manifest.chmod(0o600)
+    manifest.write_bytes(data)
+    result = cli("snapshots", "verify", "--all")
+    assert (result.exit_code, result.stdout) == (1, "2 of 3 snapshots are whole\n")
+    assert "damaged: team-b/train/0/main@1" in result.stderr
+
+
+def test_verify_says_no_count_of_a_snapshot_of_a_newer_format(cli: Cli, folder: Path) -> None:
+    ref = SnapshotRef(Identity("team-b", "train"), 1)
+    [file] = (path for path in folder.rglob("*.manifest") if "team-b" in str(path))
+    newer = encode_manifest(
+        SnapshotStore.open(StorageConfig(path=folder)).open_snapshot(ref).manifest, version=FORMAT_VERSION + 1
+    )
+    file.chmod(0o600)
+    file.write_bytes(newer)
+    one, everything = cli("snapshots", "verify", str(ref)), cli("snapshots", "verify", "--all")
+    assert (one.exit_code != 0, one.stdout) == (True, "")
+    assert "upgrade" in one.stderr
+    assert (everything.exit_code, everything.stdout) == (one.exit_code, "2 of 2 snapshots are whole\n")
+
+
 def test_rm_removes_and_gc_frees(cli: Cli, folder: Path) -> None:
     assert cli("snapshots", "rm", "default/md@1", "team-b/train@1").exit_code == 0
     assert names(cli("snapshots", "list", "-o", "json").stdout) == ["default/md/0/main@2"]
     reports = {report["namespace"]: report for report in json.loads(cli("snapshots", "gc", "-o", "json").stdout)}
     assert set(reports) == {"default", "team-b"}
     assert cli("snapshots", "verify", "default/md@2").exit_code == 0
+
+
+def test_gc_by_hand_marks_at_once_and_removes_after_its_grace(cli: Cli, folder: Path) -> None:
+    def removed_and_marked(*grace: str) -> tuple[int, int]:
+        [report] = json.loads(cli("snapshots", "gc", "--namespace", "team-b", *grace, "-o", "json").stdout)
+        return report["removed_packs"], report["condemned_packs"]
+
+    assert cli("snapshots", "rm", "team-b/train@1").exit_code == 0
+    assert removed_and_marked() == (0, 1)
+    [marker] = (path for path in folder.rglob("condemned/*") if path.is_file())
+    for age, grace, removed in ((14 * 60, (), 0), (50 * 60, ("--grace", "1h"), 0), (16 * 60, (), 1)):
+        os.utime(marker, (time.time() - age,) * 2)
+        assert removed_and_marked(*grace) == (removed, 0)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +192,21 @@ def test_an_s3_store_that_does_not_answer_is_unreachable(cli: Cli) -> None:
     place = ("--store", "s3://bucket/x", "--s3-endpoint", "http://127.0.0.1:9", "--s3-allow-http")
     result = cli("store", "check", *place, env=keys)
     assert result.exit_code == 7
+    assert "the bucket bucket/x at http://127.0.0.1:9" in result.stderr
     assert "remedy: " in result.stderr
+
+
+def test_a_store_whose_mount_is_away_is_unreachable(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    SnapshotStore.open(StorageConfig(path=folder), notes=tmp_path / NOTES).list()
+    [note] = (tmp_path / NOTES).iterdir()
+    folder.rename(tmp_path / "elsewhere")
+    folder.mkdir()
+    result = cli("snapshots", "list")
+    assert (result.exit_code, result.stdout) == (7, "")
+    assert f"remove {note}" in result.stderr
+    assert list(folder.iterdir()) == []
+    note.unlink()
+    assert names(cli("snapshots", "list", "-o", "json").stdout) == []
 
 
 def test_references_stay_readable() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -141,6 +142,22 @@ def test_a_damaged_copy_is_fetched_again(tmp_path: Path, spoilt: bytes) -> None:
     copy.write_bytes(spoilt)
 
     assert take(store, job(0), {"pages-1.img": MEMORY}).summary.stats.new_bytes == 0
+
+
+def test_the_folder_may_be_emptied_at_any_time(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    take(store, job(0), {"pages-1.img": MEMORY})
+    shutil.rmtree(tmp_path / "cache")
+
+    assert take(store, job(0), {"pages-1.img": MEMORY}).summary.stats.new_bytes == 0
+    with store.begin(job(0), checkpoint_uid="emptied midway") as writer:
+        with writer.open_stream("pages-1.img") as stream:
+            stream.write(MEMORY[: 50 * PAGE])
+            shutil.rmtree(tmp_path / "cache")
+            stream.write(MEMORY[50 * PAGE :])
+        assert writer.commit(metadata("emptied midway")).summary.stats.new_bytes == 0
+    assert take(store, job(0), {"pages-1.img": MEMORY}).summary.stats.new_bytes == 0
+    assert len(files(tmp_path / "cache")) == 1
 
 
 def test_a_snapshot_that_another_node_removed_is_forgotten_here(tmp_path: Path) -> None:
