@@ -25,7 +25,7 @@ class Costs:
 
 
 @contextlib.contextmanager
-def measured(root: int, but_not: str = "") -> Iterator[Costs]:
+def measure(root: int, but_not: str = "") -> Iterator[Costs]:
     """Measure a process and its descendants; those whose command line holds `but_not` are somebody else's."""
     costs, done = Costs(), threading.Event()
     sampler = threading.Thread(target=_sample, args=(root, but_not, costs, done))

@@ -12,7 +12,7 @@ import msgspec
 import psutil
 
 from cedana_sched.local.views import CheckpointView, JobView
-from tests.bench.costs import Costs, measured
+from tests.bench.costs import Costs, measure
 from tests.bench.hog import PERCENT_REWRITTEN, HogLog
 from tests.integration.engine.conftest import Engine
 from tests.processes import all_processes, words_of
@@ -63,7 +63,7 @@ async def _measure(engine: Engine, home: Path, mebibytes: int) -> Ours:
     first = await _leave_running(engine, job, log)
     _signal(engine, command.argv[0], signal.SIGUSR1)
     await asyncio.to_thread(log.await_word, "rewrote")
-    with measured(engine.pid, command.argv[0]) as costs:
+    with measure(engine.pid, command.argv[0]) as costs:
         async with engine.client() as client:
             await client.preempt(job.uid)
         back = await engine.until(job.uid, lambda j: len(j.runs) == 2 and j.phase == "Running", _PATIENCE_SECONDS)
@@ -76,7 +76,7 @@ async def _measure(engine: Engine, home: Path, mebibytes: int) -> Ours:
 
 async def _leave_running(engine: Engine, job: JobView, log: HogLog) -> Generation:
     began = time.time()
-    with measured(engine.pid, "hog") as costs:
+    with measure(engine.pid, "hog") as costs:
         async with engine.client() as client:
             view = await client.checkpoint(job.uid, leave_running=True)
     assert view.checkpoint is not None

@@ -79,7 +79,7 @@ class Agents:
     @asynccontextmanager
     async def on(self, kubeconfig: Path, nodes: Sequence[str]) -> AsyncIterator[None]:
         """One agent on each of these nodes, inside the block; returns when all have listed their orders."""
-        async with several(kubeconfig) as clients, asyncio.TaskGroup() as group:
+        async with open_clients(kubeconfig) as clients, asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[None]] = []
             try:
                 for first in range(0, len(nodes), _AT_ONCE):
@@ -87,7 +87,7 @@ class Agents:
                     feeds = {node: OrderFeed(client, node, self.perform) for node, client in some}
                     tasks += [group.create_task(feed.run(), name=f"agent {node}") for node, feed in feeds.items()]
                     for feed in feeds.values():
-                        await feed.synced()
+                        await feed.wait_synced()
                 yield
             finally:
                 for task in tasks:
@@ -95,7 +95,7 @@ class Agents:
 
 
 @asynccontextmanager
-async def several(kubeconfig: Path) -> AsyncIterator[list[Api]]:
+async def open_clients(kubeconfig: Path) -> AsyncIterator[list[Api]]:
     """Clients that many nodes share: each node's own would be a thousand pools of connections."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Api.open(str(kubeconfig))) for _ in range(_CLIENTS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -22,10 +22,11 @@ REAL = {"node-role.kubernetes.io/control-plane": ""}
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is: protected pods that run, and victims among them."""
+    """How much there is: protected pods that run, victims among them, and fake nodes for all."""
 
     pods: int
     victims: int
+    nodes: int
 
     @property
     def jobs(self) -> int:
@@ -44,7 +45,11 @@ async def running(namespace: Namespace, size: Size, *, within: float) -> AsyncIt
                 await namespace.apply(_job(f"md-{number}", "bio", PODS_OF_A_JOB, "1"))
 
         await together(*(create() for _ in range(_WRITERS)))
-        await wait_for_all(namespace.api, "v1", "Pod", _are_running(size.pods), namespace=namespace.name, within=within)
+        # by the pods themselves, because a Job's status may be minutes behind; and not by all that befalls each of them
+        await wait_for_all(
+            namespace.api, "v1", "Pod", lambda running: len(running) >= size.pods,
+            namespace=namespace.name, field_selector="status.phase=Running", within=within,
+        )  # fmt: skip
         yield
 
 
@@ -62,13 +67,3 @@ def _job(name: str, queue: str, pods: int, cpu: str) -> Object:
         "tolerations": [dict(kwok.TOLERATION)],
     }
     return body
-
-
-def _are_running(count: int) -> Callable[[list[Object]], bool]:
-    """By the pods themselves: what a Job says of them may be minutes behind on a busy machine."""
-
-    def check(pods: list[Object]) -> bool:
-        running = [one for one in pods if one.get("status", {}).get("phase") == "Running"]
-        return len(running) >= count
-
-    return check

@@ -10,6 +10,7 @@ from datetime import datetime
 import msgspec
 
 from tests.bench.scale import usage
+from tests.bench.scale.field import Size
 from tests.bench.scale.usage import Usage
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
@@ -25,7 +26,8 @@ class Figures(msgspec.Struct, frozen=True):
     """One preemption.
 
     Attributes:
-        pods, victims: how many there were.
+        pods, victims, nodes: how many there were.
+        bare_seconds: for each of as many objects, from the moment in which a bare client wants them all to the answer.
         noticed_seconds: for each victim, from Kueue's word on its Workload to our first request for it.
         order_seconds: for each victim, from the same to the write that orders its node to freeze.
         release_seconds: for each Job, from the same to its release.
@@ -38,6 +40,8 @@ class Figures(msgspec.Struct, frozen=True):
 
     pods: int
     victims: int
+    nodes: int
+    bare_seconds: list[float]
     noticed_seconds: list[float]
     order_seconds: list[float]
     release_seconds: list[float]
@@ -68,7 +72,9 @@ class Used(msgspec.Struct, frozen=True):
         return cls(usage.coordinators(cluster), usage.api_server(cluster), usage.etcd(cluster))
 
 
-def figures_of(audit: Audit, namespace: str, pods: int, victims: int, before: Used, after: Used) -> Figures:
+def figures_of(
+    audit: Audit, namespace: str, size: Size, bare_seconds: Sequence[float], before: Used, after: Used
+) -> Figures:
     """Read one preemption out of the audit log."""
     writes = audit.writes(namespace=namespace)
     evicted = {job_of(one.name): one.received for one in reversed(writes) if _is_eviction(one)}
@@ -80,13 +86,15 @@ def figures_of(audit: Audit, namespace: str, pods: int, victims: int, before: Us
     ours = [one for one in writes if one.resource.split("/")[0] in {"checkpoints", "preemptionholds", "restores"}]
     journal = [one for one in audit.writes(namespace=NAMESPACE, resource="configmaps") if one.user == COORDINATOR]
     return Figures(
-        pods=pods,
-        victims=victims,
+        pods=size.pods,
+        victims=size.victims,
+        nodes=size.nodes,
+        bare_seconds=list(bare_seconds),
         noticed_seconds=[_seconds(evicted[jobs[one.name]], one.received) for one in created],
         order_seconds=[_seconds(evicted[jobs[one.name]], one.answered) for one in ordered.values()],
         release_seconds=[_seconds(evicted[one.name], one.answered) for one in releases if one.name in evicted],
-        coordinator_writes=(_count(ours, COORDINATOR) + _between(journal, begin, end)) / victims,
-        agent_writes=_count(ours, AGENTS) / victims,
+        coordinator_writes=(_count(ours, COORDINATOR) + _between(journal, begin, end)) / size.victims,
+        agent_writes=_count(ours, AGENTS) / size.victims,
         coordinator=after.coordinator.since(before.coordinator),
         api_server=after.api_server.since(before.api_server),
         etcd=after.etcd.since(before.etcd),
@@ -104,7 +112,7 @@ def row(runs: Sequence[Figures]) -> list[str]:
     """Cells of a table, of several preemptions of one size."""
     first = runs[0]
     return [
-        f"{first.pods:,} pods, {first.victims:,} victims",
+        f"{first.pods:,} pods, {first.victims:,} victims, {first.nodes:,} nodes; {len(runs)} times",
         *(spread([get(one) for one in runs]) for get in COLUMNS.values()),
     ]
 
@@ -123,14 +131,19 @@ COLUMNS: Mapping[str, Callable[[Figures], float]] = {
     "signal → first request, p50 (ms)": lambda one: 1e3 * percentile(one.noticed_seconds, 0.5),
     "signal → order, p50 (ms)": lambda one: 1e3 * percentile(one.order_seconds, 0.5),
     "signal → order, p99 (ms)": lambda one: 1e3 * percentile(one.order_seconds, 0.99),
+    "a bare client creates as many objects, p99 (ms)": lambda one: 1e3 * percentile(one.bare_seconds, 0.99),
+    "order to bare creation, p99 (ratio)": lambda one: (
+        percentile(one.order_seconds, 0.99) / percentile(one.bare_seconds, 0.99)
+    ),
     "signal → release, median (s)": lambda one: statistics.median(one.release_seconds),
     "all released after (s)": lambda one: one.seconds,
-    "coordinator's writes a victim": lambda one: one.coordinator_writes,
-    "agents' writes a victim": lambda one: one.agent_writes,
+    "coordinator's writes to our objects and its journal, a victim": lambda one: one.coordinator_writes,
+    "agents' writes to our objects, a victim": lambda one: one.agent_writes,
     "coordinator's CPU a victim (ms)": lambda one: 1e3 * one.coordinator.cpu_seconds / one.victims,
     "API server's CPU a victim (ms)": lambda one: 1e3 * one.api_server.cpu_seconds / one.victims,
     "etcd's CPU a victim (ms)": lambda one: 1e3 * one.etcd.cpu_seconds / one.victims,
-    "coordinator's peak (MiB)": lambda one: one.coordinator.peak_bytes / (1 << 20),
+    "coordinators that ended meanwhile": lambda one: one.coordinator.ended,
+    "coordinator's peak since its start (MiB)": lambda one: one.coordinator.peak_bytes / (1 << 20),
     "load average of the machine": lambda one: one.load,
 }
 
@@ -162,9 +175,14 @@ def _job_of_checkpoint(write: Write) -> str:
 
 
 def _orders(write: Write, kind: str) -> bool:
-    if write.resource != "checkpoints/status" or not isinstance(write.body, dict):
+    if not isinstance(write.body, dict):
         return False
-    order = (write.body.get("status") or {}).get("order") or {}
+    if write.resource == "checkpoints" and write.verb == "create":
+        order = write.body["spec"].get("firstOrder") or {}
+    elif write.resource == "checkpoints/status":
+        order = (write.body.get("status") or {}).get("order") or {}
+    else:
+        return False
     return bool((order.get("order") or {}).get("type") == kind)
 
 

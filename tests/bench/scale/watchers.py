@@ -15,15 +15,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import tenacity
 
-from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import CHECKPOINTS
-from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
-from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, WorkloadRef
-from cedana_sched.model.records import Checkpoint, CheckpointStep
-from tests.bench.scale.agents import several
+from cedana_sched.model.preemption import WorkloadRef
+from tests.bench.scale.agents import open_clients
+from tests.bench.scale.checkpoints import checkpoint
 from tests.bench.scale.figures import spread
 from tests.bench.scale.usage import api_server
 from tests.cluster.cluster import Cluster
@@ -65,7 +62,7 @@ class WatchCost(msgspec.Struct, frozen=True):
     cpu_seconds: list[float]
 
 
-async def measured(cluster: Cluster, namespace: str, steps: Steps) -> list[WatchCost]:
+async def measure(cluster: Cluster, namespace: str, steps: Steps) -> list[WatchCost]:
     """Each number of watchers, by each selector."""
     costs: list[WatchCost] = []
     async with Api.open(str(cluster.kubeconfig)) as api:
@@ -86,15 +83,7 @@ async def measured(cluster: Cluster, namespace: str, steps: Steps) -> list[Watch
 
 def _checkpoint(namespace: str) -> Object:
     """Of a node that none of the watchers asks for."""
-    pod, now = WorkloadRef("uid", namespace, "md-0", "another-node"), time.time()
-    record = Checkpoint(
-        uid="watched", signal_uid="signal", adapter="kubectl", workload=pod, identity=Identity(namespace, "md"),
-        policy=CheckpointPolicy(), gang=None, after=After.STOP, reason="measured", step=CheckpointStep.FREEZING,
-        created_at=now, deadline=now + 60,
-    )  # fmt: skip
-    body = to_object(record, namespace)
-    del body["metadata"]["finalizers"]
-    return body
+    return checkpoint("watched", "kubectl", WorkloadRef("uid", namespace, "md-0", "another-node"))
 
 
 async def _a_write(cluster: Cluster, api: Api, body: Object) -> float:
@@ -121,7 +110,7 @@ async def _write(api: Api, body: Object) -> None:
 @asynccontextmanager
 async def _watching(cluster: Cluster, asks: Selector, count: int) -> AsyncIterator[None]:
     """So many watches are open inside the block, as the API server itself says."""
-    async with several(cluster.kubeconfig) as clients, asyncio.TaskGroup() as group:
+    async with open_clients(cluster.kubeconfig) as clients, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_follow(client, asks(f"fake-{number}")), name=f"watch {number}")
             for number, client in zip(range(count), itertools.cycle(clients), strict=False)

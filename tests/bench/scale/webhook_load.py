@@ -1,8 +1,8 @@
 """How long the webhooks take to answer a steady stream of questions: 500 a second, from beside the cluster.
 
 Runs as a program of its own as well, in the network of the cluster's switch, where pods' addresses are known:
-`webhook_load.py URL CALLS_A_SECOND SECONDS`, the AdmissionReviews on its standard input, one a line; it prints the
-times (seconds) as JSON.
+`webhook_load.py ADDRESS PORT OPERATIONS_PORT`, the AdmissionReviews on its standard input, one a line; it prints the
+`Answers` as JSON.
 """
 
 from __future__ import annotations
@@ -17,9 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 CALLS_A_SECOND, SECONDS = 500, 10
+AIM_SECONDS = 0.01
+"""An edge of a bucket of the webhooks' own histogram."""
 _CONTAINER = {"name": "main", "image": "x", "env": [{"name": "CEDANA_CHECKPOINT", "value": "md-0"}]}
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """Seconds from when each call was due to its answer, and which share the replica itself counts within the aim."""
+
+    times: list[float]
+    share_within_aim: float
 
 
 def pod_review(namespace: str, number: int) -> dict[str, object]:
@@ -87,27 +98,45 @@ async def ask(url: str, reviews: Sequence[tuple[str, bytes]], calls_a_second: fl
     return times
 
 
-async def answer_times(namespace_of_switch: str, address: str, port: int, namespace: str) -> list[float]:
-    """Ask one replica of the webhooks, by its pod's address."""
+async def _counted(session: aiohttp.ClientSession, url: str) -> tuple[float, float]:
+    """Calls that the replica has answered so far within the aim, and all of them."""
+    async with session.get(f"{url}/metrics") as answer:
+        families = {one.name: one.samples for one in text_string_to_metric_families(await answer.text())}
+    samples = families["cedana_sched_webhook_duration_seconds"]
+    within = (one for one in samples if one.name.endswith("_bucket") and float(one.labels["le"]) == AIM_SECONDS)
+    return sum(one.value for one in within), sum(one.value for one in samples if one.name.endswith("_count"))
+
+
+async def _measure(address: str, port: str, operations_port: str, reviews: Sequence[tuple[str, bytes]]) -> Answers:
+    operations = f"http://{address}:{operations_port}"
+    async with aiohttp.ClientSession() as session:
+        within_before, all_before = await _counted(session, operations)
+        times = await ask(f"https://{address}:{port}", reviews, CALLS_A_SECOND, SECONDS)
+        within, total = await _counted(session, operations)
+    return Answers(times, (within - within_before) / (total - all_before))
+
+
+async def answers(namespace_of_switch: str, address: str, port: int, operations_port: int, namespace: str) -> Answers:
+    """Of one replica of the webhooks, by its pod's address."""
     lines = []
     for number in range(100):
         path, review = ("/mutate/pods", pod_review) if number % 2 else ("/mutate/jobs", job_review)
         lines.append(json.dumps([path, review(namespace, number)]))
     process = await asyncio.create_subprocess_exec(
         *("ip", "netns", "exec", namespace_of_switch, sys.executable, str(Path(__file__))),
-        *(f"https://{address}:{port}", str(CALLS_A_SECOND), str(SECONDS)),
+        *(address, str(port), str(operations_port)),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, _ = await process.communicate("\n".join(lines).encode())
     if process.returncode != 0:
         raise RuntimeError(f"the load on the webhooks ended with status {process.returncode}")
-    times: list[float] = json.loads(said)
-    return times
+    return msgspec.json.decode(said, type=Answers)
 
 
-def _main(url: str, calls_a_second: str, seconds: str) -> None:
+def _main(address: str, port: str, operations_port: str) -> None:
     reviews = [(path, json.dumps(review).encode()) for path, review in map(json.loads, sys.stdin)]
-    print(json.dumps(asyncio.run(ask(url, reviews, float(calls_a_second), float(seconds)))))
+    found = asyncio.run(_measure(address, port, operations_port, reviews))
+    print(msgspec.json.encode(found).decode())
 
 
 if __name__ == "__main__":
