@@ -32,6 +32,7 @@ from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 
 Mirrored = tuple[str, str, Mirror[Any]]
 """API version, kind, and the adapter's mirror of it."""
@@ -121,7 +122,7 @@ class RealStage(Stage):
             adapter = self.adapter_class.connect(access)
             self._api = api
             async with beside(pods.run(), adapter.run()):
-                async with asyncio.timeout(self.patience_seconds):
+                async with asyncio.timeout(patient(self.patience_seconds)):
                     await pods.synced.wait()
                     mirrors = await self.working(adapter)
                 self._mirrors = (("v1", "Pod", pods), *mirrors)
@@ -196,7 +197,7 @@ class RealStage(Stage):
 
         mirror.subscribe(tell)
         try:
-            async with asyncio.timeout(self.patience_seconds):
+            async with asyncio.timeout(patient(self.patience_seconds)):
                 while not is_known():
                     changed.clear()
                     await changed.wait()

@@ -19,6 +19,7 @@ from cedana_sched.kube.watching import Mirror, Watch
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 
 pytestmark = pytest.mark.any_shape
 
@@ -79,7 +80,7 @@ async def test_watches_outlive_restarts_of_the_api_server(
 
 async def _create(cluster: Cluster, namespace: str, name: str) -> None:
     """As soon as the API server takes it."""
-    async with ProductApi.open(str(cluster.kubeconfig)) as api, asyncio.timeout(60):
+    async with ProductApi.open(str(cluster.kubeconfig)) as api, asyncio.timeout(patient(60)):
         body = {"metadata": {"name": name, "namespace": namespace}}
         await until_answered("ConfigMap", lambda: api.apply(CONFIG_MAPS, body))
 
@@ -93,6 +94,6 @@ async def _has(mirror: Mirror[PartialObject], namespace: str, name: str) -> None
 
     mirror.subscribe(heard)
     heard()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient(60)):
         await seen.wait()
     mirror.unsubscribe(heard)

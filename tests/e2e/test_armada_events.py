@@ -15,6 +15,7 @@ from cedana_sched_armada.settings import ArmadaSettings
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_spec
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 
 pytestmark = pytest.mark.any_shape
 
@@ -23,7 +24,7 @@ async def _kinds(armada: Armada, job_set: JobSet, last: Kind, *jobs: str) -> dic
     """What is read of each of these jobs until `last` was read of all."""
     read = defaultdict[str, list[Kind]](list)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(patient(30)),
         ArmadaServer.open(ArmadaSettings.read({"url": armada.address})) as server,
         aclosing(server.events(job_set, "", watch=True)) as events,
     ):

@@ -16,7 +16,7 @@ from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 
-_NODES, _SETS, _PODS_OF_A_SET = 500, 10, 500
+_NODES, _SETS, _PODS_OF_A_SET = 200, 4, 500
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -48,6 +48,11 @@ async def test_thousands_of_pods_run_on_hundreds_of_nodes(namespace: Namespace, 
     running = await api.objects("v1", "Pod", namespace.name)
     assert len(running) == wanted
     assert {each["spec"]["nodeName"] for each in running} <= set(fake_nodes)
+
+    lost_for_a_moment = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    name = running[0]["metadata"]["name"]
+    await api.patch("v1", "Pod", name, lost_for_a_moment, namespace.name, subresource="status")
+    await namespace.ready(name)
 
     await api.delete_all("apps/v1", "ReplicaSet", namespace.name)
     await api.delete_all("v1", "Pod", namespace.name, grace=0)  # no kubelet has to be waited for

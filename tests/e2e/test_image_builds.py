@@ -51,6 +51,7 @@ def read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 @pytest.mark.any_shape
+@pytest.mark.exhaustive  # the product's images are built in the same way
 async def test_packages_and_wheels_are_found_and_their_settings_stay_out(image: Image) -> None:
     archive = await ensure_image(Steps(), image)
     try:

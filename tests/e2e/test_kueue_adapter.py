@@ -35,6 +35,7 @@ from tests.cluster.api.waiting import has_condition, is_gone, wait_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
+from tests.cluster.patience import patient
 from tests.e2e.kueue_hold import suspension_held
 from tests.e2e.product import queues
 
@@ -62,7 +63,7 @@ class _Running:
     reports: asyncio.Queue[KueueReport] = field(default_factory=asyncio.Queue)
 
     async def signal(self, within: float = 60) -> Signal:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(patient(within)):
             report = await self.reports.get()
         assert isinstance(report, Preempted)
         return report.signal
@@ -271,7 +272,7 @@ async def test_a_preemption_of_a_deleted_job_is_taken_back(groups: Namespace, ru
 
     await groups.delete("batch/v1", "Job", signal.held.name)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient(60)):
         report = await running.reports.get()
     assert isinstance(report, PreemptionCancelled)
     assert report.signal_uid == signal.uid

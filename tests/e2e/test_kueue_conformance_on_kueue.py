@@ -14,6 +14,7 @@ from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.kueue_hold import suspension_held
 from tests.e2e.kueue_stage import HELD, RealKueueStage
 from tests.e2e.product.queues import groups
+from tests.e2e.real_stage import BRIEF
 
 pytestmark = pytest.mark.any_shape
 
@@ -36,6 +37,13 @@ async def queues(namespace: Namespace, kinds: None, hold: None) -> AsyncIterator
         yield namespace
 
 
+@pytest.mark.brief(
+    *BRIEF,
+    "test_a_release_in_which_the_adapter_died_is_finished_after_a_restart",
+    "test_a_gang_whose_release_was_decided_before_a_restart_goes_as_a_whole",
+    "test_a_victim_that_ends_by_itself_holds_nobody_up",
+    "test_past_its_deadline_a_victim_is_evicted_without_a_snapshot",
+)
 class TestKueueOnKueue(AdapterConformance):
     @pytest.fixture
     def stage(self, queues: Namespace, toolbox: str) -> Stage:

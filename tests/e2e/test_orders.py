@@ -15,8 +15,8 @@ from cedana_sched.adapter.contract import Preempted, Report
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.leaving_checkpoints import release_checkpoints
 from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.shell import Coordinator
@@ -32,6 +32,7 @@ from cedana_sched.model.preemption import HeldObject, Release, Signal, Verdict, 
 from cedana_sched.model.records import Transfer
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 
 pytestmark = pytest.mark.any_shape
 
@@ -55,7 +56,7 @@ class _Scheduler:
 
 
 class _Silent:
-    def told(self, tell: Tell) -> None:
+    def announced(self, tell: Tell) -> None:
         pass
 
 
@@ -136,7 +137,7 @@ async def test_preemption_goes_its_way_through_objects(namespace: Namespace, clu
     scheduler = _Scheduler(_signal(namespace.name, victims=20))
     async with _api(cluster) as api:
         feeds = [OrderFeed(api, node, _perform).run() for node in _NODES]
-        async with _background(*feeds), _coordinating(api, namespace.name, scheduler), asyncio.timeout(60):
+        async with _background(*feeds), _coordinating(api, namespace.name, scheduler), asyncio.timeout(patient(60)):
             release = await scheduler.released.get()
 
     assert set(release.verdicts.values()) == {Verdict.COMMITTED}
@@ -156,7 +157,7 @@ async def test_coordinator_that_dies_at_any_instant_is_carried_on_by_the_next(
             for lifetime_seconds in (0.05, 0.1, 0.2, 0.3):
                 async with _coordinating(api, namespace.name, scheduler):
                     await asyncio.sleep(lifetime_seconds)
-            async with _coordinating(api, namespace.name, scheduler), asyncio.timeout(60):
+            async with _coordinating(api, namespace.name, scheduler), asyncio.timeout(patient(60)):
                 release = await scheduler.released.get()
                 assert set(release.verdicts.values()) == {Verdict.COMMITTED}
                 [hold] = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
@@ -166,5 +167,12 @@ async def test_coordinator_that_dies_at_any_instant_is_carried_on_by_the_next(
                     hold["metadata"]["name"],
                     lambda body: body["status"]["step"] == "Released",
                 )
-    for checkpoint in await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name):
-        assert checkpoint["status"]["phase"] == "Ready"
+                for checkpoint in await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name):
+                    await namespace.wait(  # the objects of one turn are written side by side
+                        API_VERSION,
+                        "Checkpoint",
+                        checkpoint["metadata"]["name"],
+                        lambda body: body["status"]["phase"] == "Ready",
+                    )
+    checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
+    assert len(checkpoints) == 10

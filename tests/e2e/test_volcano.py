@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+
+pytestmark = pytest.mark.shape("volcano")
 
 _API = "batch.volcano.sh/v1alpha1"
 

@@ -53,6 +53,29 @@ _OPTIONS: Mapping[str, Any] = {
     "podPlayStageParallelism": 32,
 }
 
+_READY_AGAIN: Mapping[str, Any] = {  # on a busy machine a heartbeat comes late, and the node's pods lose their Ready
+    "apiVersion": "kwok.x-k8s.io/v1alpha1",
+    "kind": "Stage",
+    "metadata": {"name": "pod-ready-again"},
+    "spec": {
+        "resourceRef": {"apiGroup": "v1", "kind": "Pod"},
+        "selector": {
+            "matchExpressions": [
+                {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"},
+                {"key": ".status.phase", "operator": "In", "values": ["Running"]},
+                {
+                    "key": '.status.conditions.[] | select( .type == "Ready" ) | .status',
+                    "operator": "In",
+                    "values": ["False"],
+                },
+            ]
+        },
+        "next": {
+            "statusTemplate": 'conditions:\n- lastTransitionTime: {{ Now | Quote }}\n  status: "True"\n  type: Ready\n'
+        },
+    },
+}
+
 
 @dataclass(frozen=True)
 class Kwok:
@@ -97,7 +120,7 @@ def objects(manifests: Path) -> list[Object]:
 
 
 def stages(manifests: Path) -> list[Object]:
-    """How nodes and pods go on: kwok's fast stages, but a Job's pods run for as long as they say."""
+    """How nodes and pods go on: kwok's fast stages, but a Job's pods run for as long as they say, and stay Ready."""
     found = []
     for folder in ("node/fast", "node/heartbeat-with-lease", "pod/fast"):
         for path in sorted((manifests / "stage" / folder).glob("*-*.yaml")):
@@ -107,7 +130,7 @@ def stages(manifests: Path) -> list[Object]:
             after = f'.metadata.annotations["{COMPLETE_AFTER}"]'
             stage["spec"]["selector"]["matchExpressions"].append({"key": after, "operator": "Exists"})
             stage["spec"]["delay"] = {"durationMilliseconds": 0, "durationFrom": {"expressionFrom": after}}
-    return found
+    return [*found, dict(_READY_AGAIN)]
 
 
 def _documents(path: Path) -> list[Object]:

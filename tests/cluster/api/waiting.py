@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from tests.cluster.api.client import Api, Object
 from tests.cluster.errors import ClusterError
+from tests.cluster.patience import patient
 
 Condition = Callable[[Object], bool]
 
@@ -65,6 +66,7 @@ async def wait_for(
         WaitedInVainError: it did not happen in time.
     """
     last: Object = {}
+    within = patient(within)
     try:
         async with (
             asyncio.timeout(within),
@@ -101,6 +103,7 @@ async def wait_for_all(
     *,
     namespace: str | None = None,
     selector: str = "",
+    field_selector: str = "",
     within: float = 60,
 ) -> list[Object]:
     """Wait until all objects of a kind together satisfy a condition, and return them.
@@ -109,9 +112,11 @@ async def wait_for_all(
         WaitedInVainError: it did not happen in time.
     """
     present: dict[str, Object] = {}
+    within = patient(within)
     try:
         async with asyncio.timeout(within):
-            async with aclosing(api.watch(api_version, kind, namespace, selector=selector)) as events:
+            watched = api.watch(api_version, kind, namespace, selector=selector, field_selector=field_selector)
+            async with aclosing(watched) as events:
                 async for event in events:
                     if event.type == "LIST":
                         present = {item["metadata"]["uid"]: item for item in event.object["items"]}

@@ -20,6 +20,7 @@ from google.protobuf import json_format
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import WaitedInVainError
 from tests.cluster.fixtures.namespace import container, pod
+from tests.cluster.patience import patient
 
 _QUEUE_KNOWN_WITHIN = 15
 _OPTIONS = (("grpc.max_reconnect_backoff_ms", 1000),)
@@ -126,7 +127,7 @@ class Jobs:
                     request.from_message_id = message.id
                     yield self.client.unmarshal_event_response(message)
             except grpc.aio.AioRpcError as error:
-                if not watch or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                if not watch or not _is_starting(error):
                     raise
             finally:
                 stream.cancel()
@@ -140,7 +141,7 @@ class Jobs:
             TimeoutError: there were fewer.
         """
         victims: list[JobPreemptedEvent] = []
-        async with asyncio.timeout(within), aclosing(self.events(queue, job_set)) as events:
+        async with asyncio.timeout(patient(within)), aclosing(self.events(queue, job_set)) as events:
             async for event in events:
                 if isinstance(event.message, JobPreemptedEvent):
                     victims.append(event.message)
@@ -164,6 +165,7 @@ class Jobs:
         """
         found: dict[str, Event] = {}
         seen: list[str] = []
+        within = patient(within)
         try:
             async with asyncio.timeout(within), aclosing(self.events(queue, job_set)) as events:
                 async for event in events:
@@ -177,6 +179,11 @@ class Jobs:
             missing = {job: wanted[job].value for job in wanted.keys() - found.keys()}
             raise WaitedInVainError(f"{missing} not seen within {within} s; seen: {', '.join(seen)}") from None
         raise AssertionError("a stream of events that is watched never ends")
+
+
+def _is_starting(error: grpc.aio.AioRpcError) -> bool:
+    """Whether it is away, or serves before it is ready (`nil pointer dereference`, of one that was just restarted)."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE or "nil pointer dereference" in (error.details() or "")
 
 
 def pod_name(job: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from asyncinotify import Inotify, Mask
 
 from tests.cluster.errors import ClusterError
+from tests.cluster.patience import patient
 
 
 class Lines:
@@ -32,7 +33,7 @@ class Lines:
         with Inotify() as changes:
             changes.add_watch(self._log.parent, Mask.CREATE | Mask.MODIFY)
             try:
-                async with asyncio.timeout(within):
+                async with asyncio.timeout(patient(within)):
                     while True:
                         if (line := self._next(wanted)) is not None:
                             return line

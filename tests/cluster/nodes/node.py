@@ -285,10 +285,12 @@ class Node:
         await network.ip("link", "set", self._port, "up", namespace=self._place.namespace)
 
     async def restart(self, service: str) -> None:
-        """Restart containerd, kubelet or kube-proxy; pods go on."""
+        """Restart containerd, kubelet or kube-proxy; pods go on. Returns once containerd answers, if it was that."""
         if service not in _SERVICES:
             raise ClusterError(f"{self.name} has no service {service!r}", remedy=f"name one of {', '.join(_SERVICES)}")
         await self.machine.restart_service(service)
+        if service == "containerd":
+            await self._containerd_answers()
 
     async def copy_from(self, other: Node, folder: str) -> None:
         """Take over a folder of another node, as it is there."""
@@ -302,7 +304,6 @@ class Node:
         drop_in = configuration.containerd_handler(base, name, program)
         await self.run("tee", f"{configuration.CONTAINERD_DROP_INS}/{name}.toml", stdin=drop_in.encode())
         await self.restart("containerd")
-        await self._containerd_answers()
 
 
 def _criu(parts: Parts) -> str:

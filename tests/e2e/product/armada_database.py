@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from tests.cluster.armada import stores
 from tests.cluster.armada.armada import Armada
+from tests.cluster.patience import patient
 
 UNWRITTEN = "EXCLUSIVE"
 """A submission is published, and its client id not remembered: so its answer does not come."""
@@ -37,7 +38,7 @@ async def client_ids_locked(armada: Armada, mode: str) -> AsyncIterator[None]:
     assert session.stdout is not None
     try:
         session.stdin.write(_LOCK.format(mode=mode, said=_LOCKED).encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(10)):
             assert (await session.stdout.readline()).decode().strip() == _LOCKED
         yield
     finally:

@@ -14,11 +14,12 @@ from armada_client.typings import EventType
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched_armada.jobs import CARDINALITY, FIRST, GANG, PREVIOUS
 from tests.cluster.api.client import Object
-from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
+from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 
 SET = "md"
@@ -93,7 +94,7 @@ class Group:
 
     async def successor(self, job: str, *, within: float = 120) -> Job:
         """Wait for the job that takes its place, and return what was submitted."""
-        async with asyncio.timeout(within), aclosing(self.jobs.events(self.queue, SET)) as events:
+        async with asyncio.timeout(patient(within)), aclosing(self.jobs.events(self.queue, SET)) as events:
             async for event in events:
                 message = event.message
                 if isinstance(message, JobSubmittedEvent) and message.job.annotations.get(PREVIOUS) == job:
@@ -103,13 +104,13 @@ class Group:
 
     async def places_taken(self, first: str) -> list[str]:
         """The jobs whose places were taken, of all that began with one; twice where two jobs took one's place."""
-        taken: list[str] = []
+        taken: dict[str, str] = {}  # by job: Armada delivers an event again after a death of Pulsar or of an ingester
         async with aclosing(self.jobs.events(self.queue, SET, watch=False)) as events:
             async for event in events:
                 message = event.message
                 if isinstance(message, JobSubmittedEvent) and message.job.annotations.get(FIRST) == first:
-                    taken.append(message.job.annotations[PREVIOUS])
-        return taken
+                    taken[message.job_id] = message.job.annotations[PREVIOUS]
+        return list(taken.values())
 
     async def succeeded(self, *jobs: str) -> None:
         """Wait until these jobs are done."""
@@ -139,17 +140,10 @@ async def half_a_node(namespace: Namespace) -> str:
 
 async def told(namespace: Namespace, job: str, reason: str) -> str:
     """Wait until an Event of ours on a job's pod has this reason, and return what it says."""
-
-    def said(events: list[Object]) -> list[str]:
-        ours = (one for one in events if one["source"].get("component") == "cedana-sched" and one["reason"] == reason)
-        return [one["message"] for one in ours if one["involvedObject"]["name"] == pod_name(job)]
-
-    return said(
-        await wait_for_all(namespace.api, "v1", "Event", lambda events: bool(said(events)), namespace=namespace.name)
-    )[0]
+    return (await wait_for_messages(namespace, pod_name(job), reason))[0]
 
 
 async def complete(following: Following) -> list[str]:
     """All that a simulation has said, once its pods have ended."""
-    await asyncio.wait_for(following.read(), 60)
+    await asyncio.wait_for(following.read(), patient(60))
     return following.lines(0)

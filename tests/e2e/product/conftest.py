@@ -14,6 +14,7 @@ from tests.cluster.armada.armada import Armada
 from tests.cluster.cluster import Cluster
 from tests.cluster.images.buildah import ensure_image
 from tests.cluster.images.catalog import find_images
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product import installation, s3_server
 from tests.e2e.product.armada_jobs import product_beside
@@ -26,8 +27,8 @@ from tests.e2e.product.volcano_queues import RECLAIMS
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever wants the product first may have to wait for its images to be built."""
     for item in items:
-        if "installed" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(900))
+        if "installed" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(patient(900)))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

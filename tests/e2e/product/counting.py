@@ -10,6 +10,7 @@ from typing import Final
 from tests.cluster.api.client import Object
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.following import Following
 from tests.e2e.product.reclaiming import completed
 
@@ -20,6 +21,8 @@ BEGUN: Final = 20
 LARGE: Final = 150
 """Mebibytes in each pod with which tests are faster than the dump."""
 _ENOUGH = "/tmp/enough"
+_PAUSE = patient(0.1)
+"""Between two counts: who ends by itself must not do so before a busy cluster has come to preempting it."""
 _COUNT = f"""
 import itertools, os, signal, time
 if {{mortal}}:
@@ -29,14 +32,14 @@ for number in {{numbers}}:
     print(number, flush=True)
     if os.path.exists("{_ENOUGH}"):
         break
-    time.sleep(0.1)
+    time.sleep({_PAUSE})
 """
 _COUNT_UNDER_A_NAME = """
 import itertools, os, time
 me = os.urandom(8).hex()
 for number in {numbers}:
     print(me, number, flush=True)
-    time.sleep(0.1)
+    time.sleep({pause})
 """
 
 Completed = Callable[[Namespace, str], Awaitable[Object]]
@@ -56,7 +59,7 @@ def counting_under_a_name(counts: int | None = None) -> tuple[str, ...]:
 
     It tells apart what nothing else does, by what only the program's memory knows. Without `counts` it never ends.
     """
-    return "python3", "-c", _COUNT_UNDER_A_NAME.format(numbers=_numbers(counts))
+    return "python3", "-c", _COUNT_UNDER_A_NAME.format(numbers=_numbers(counts), pause=_PAUSE)
 
 
 def _numbers(counts: int | None) -> str:
@@ -75,7 +78,7 @@ def by_name(lines: Iterable[str]) -> dict[str, list[int]]:
 async def begun(following: Following, *indices: int, counts: int = BEGUN) -> None:
     """Wait until these have counted for a while."""
     for index in indices:
-        await asyncio.wait_for(following.said(index, counts), 120)
+        await asyncio.wait_for(following.said(index, counts), patient(120))
 
 
 async def enough(
@@ -91,10 +94,10 @@ async def enough(
         completed: waits until the job is complete.
     """
     for index in range(pods):
-        await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), 120)
+        await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), patient(120))
         await _tell(namespace, following.pods[index][-1])
     await completed(namespace, job)
-    await asyncio.wait_for(following.read(), 60)
+    await asyncio.wait_for(following.read(), patient(60))
     for index in range(pods):
         lines = following.lines(index)
         assert lines == [str(number) for number in range(len(lines))], f"index {index}"

@@ -13,6 +13,10 @@ from tests.cluster.fixtures.namespace import Namespace
 
 _KUBELETS_OWN = re.compile(r"rpc error: code = (Unknown desc = server is not initialized yet|\w+ desc = [^\n]*\Z)")
 """The kubelet writes it after a pod's lines, without an end of line, when it can follow them no longer."""
+_GONE = (b"unable to retrieve container logs", b"failed to try resolving symlinks")
+"""What a kubelet writes in place of the log of a container that it has removed begins so."""
+_AGAIN = 1.0
+"""Seconds after which a log that ended before its container is followed again: a kubelet without containerd ends it."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 TASK_INDEX = "volcano.sh/task-index"
 
@@ -25,6 +29,8 @@ class Following:
         self._container = container
         self._selector = f"{label}={job}"
         self._seen: dict[str, asyncio.Task[None]] = {}
+        self._containers: dict[str, str] = {}
+        self._ended: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._output: defaultdict[int, list[bytearray]] = defaultdict(list)
         self._grew = asyncio.Condition()
         self.nodes: defaultdict[int, list[str]] = defaultdict(list)
@@ -74,38 +80,66 @@ class Following:
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         async for event in self._namespace.api.watch("v1", "Pod", self._namespace.name, selector=self._selector):
-            for pod in event.object["items"] if event.type == "LIST" else [event.object]:
-                if event.type != "DELETED" and self._is_new(pod):
-                    self._begin(group, pod)
+            if event.type == "LIST":
+                there = {pod["metadata"]["uid"]: pod for pod in event.object["items"]}
+                for uid in self._seen.keys() - there.keys():
+                    self._ended[uid].set()
+                for pod in there.values():
+                    self._update(group, pod)
+            elif event.type == "DELETED":
+                self._ended[event.object["metadata"]["uid"]].set()
+            else:
+                self._update(group, event.object)
 
-    def _is_new(self, pod: Object) -> bool:
-        return pod["metadata"]["uid"] not in self._seen and _has_run(pod, self._container)
+    def _update(self, group: asyncio.TaskGroup, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        status = _status_of(pod, self._container)
+        if uid not in self._seen and status is not None and not status["state"].get("waiting"):
+            self._begin(group, pod, status.get("containerID", ""))
+        if uid in self._seen and (status is None or not _is_running(status, self._containers[uid])):
+            self._ended[uid].set()
 
-    def _begin(self, group: asyncio.TaskGroup, pod: Object) -> None:
-        name, index = pod["metadata"]["name"], _index_of(pod)
+    def _begin(self, group: asyncio.TaskGroup, pod: Object, container_id: str) -> None:
+        name, uid, index = pod["metadata"]["name"], pod["metadata"]["uid"], _index_of(pod)
         output = bytearray()
         self._output[index].append(output)
         self.nodes[index].append(pod["spec"]["nodeName"])
         self.pods[index].append(name)
-        self._seen[pod["metadata"]["uid"]] = group.create_task(self._read(name, output), name=f"log of {name}")
+        self._containers[uid] = container_id
+        self._seen[uid] = group.create_task(self._read(name, self._ended[uid], output), name=f"log of {name}")
 
-    async def _read(self, pod: str, output: bytearray) -> None:
+    async def _read(self, pod: str, ended: asyncio.Event, output: bytearray) -> None:
+        await self._follow(pod, output)
+        while not await _happens(ended, within=_AGAIN):
+            await self._follow(pod, output)
+
+    async def _follow(self, pod: str, output: bytearray) -> None:
         command = self._namespace.kubectl_command("logs", "--follow", pod, f"--container={self._container}")
         process = await asyncio.create_subprocess_exec(
             *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
         assert process.stdout is not None
+        whole = bytearray()
         try:
             while chunk := await process.stdout.read(65536):
-                output += chunk
-                async with self._grew:
-                    self._grew.notify_all()
+                whole += chunk
+                said = _said(output).encode()
+                if len(whole) > len(said) and whole.startswith(said) and not whole.startswith(_GONE):
+                    output[:] = whole
+                    async with self._grew:
+                        self._grew.notify_all()
             await process.wait()
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+
+async def _happens(event: asyncio.Event, within: float) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), within)
+    return event.is_set()
 
 
 def _said(output: bytearray) -> str:
@@ -118,8 +152,11 @@ def _index_of(pod: Object) -> int:
     return int(texts.get(COMPLETION_INDEX, texts.get(TASK_INDEX, "0")))
 
 
-def _has_run(pod: Object, container: str) -> bool:
-    """Whether its container has begun, so that it has a log."""
+def _status_of(pod: Object, container: str) -> Object | None:
     status = pod["status"]
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    return any(one["name"] == container and not one["state"].get("waiting") for one in statuses)
+    return next((one for one in statuses if one["name"] == container), None)
+
+
+def _is_running(status: Object, container_id: str) -> bool:
+    return "running" in status["state"] and status.get("containerID", "") == container_id

@@ -26,6 +26,7 @@ from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.armada_access import Access
 from tests.e2e.product.armada_jobs import Group, product_beside, told
 from tests.e2e.product.counting import begun, counting
@@ -154,7 +155,7 @@ async def test_jobs_are_saved_as_soon_as_armada_knows_us(
         await bio.preempt(job)
         successor = await bio.successor(job)
         assert successor.annotations[FIRST] == job
-        await asyncio.wait_for(output.said(0, len(output.lines(0)) + 5), 120)
+        await asyncio.wait_for(output.said(0, len(output.lines(0)) + 5), patient(120))
         lines = output.lines(0)[:-1]
         assert lines == [str(number) for number in range(len(lines))]
     await installed.ensure(armada=product_beside(armada, cluster))

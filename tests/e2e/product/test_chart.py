@@ -16,6 +16,7 @@ from kubernetes_asyncio.client import ApiException
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.model.objects import names
+from cedana_sched.service.configuration import NEVER_TOUCHED
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_webhooks.main import JOBS, PODS, STATUSES, VALIDATE
@@ -48,6 +49,8 @@ EVERYTHING: dict[str, Any] = {
     "networkPolicy": {"enabled": True},
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     "excludedNamespaces": ["monitoring"],
+    "log": {"level": "debug"},
+    "agent": {"holdAwaySeconds": 30},
     "coordinator": {"podLabels": {"team": "hpc"}, "extraEnv": [{"name": "A", "value": "b"}]},
 }
 VOLCANO: dict[str, Any] = {
@@ -73,11 +76,14 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     agent = AgentConfiguration.model_validate_json(files["agent.json"])
     assert coordinator.namespace == agent.namespace == webhooks.namespace == NAMESPACE
     assert str(agent.storage) == ("s3://lab/prod" if "s3" in told["storage"] else "/data/snapshots")
-    assert (coordinator.storage is None) is (told is FOLDER), "a folder of the nodes is not the coordinator's to see"
     holds = HoldsConfiguration.model_validate_json(files["holds.json"])
     assert webhooks.agent_port == holds.port
     assert agent.hold_socket == holds.socket
-    assert webhooks.excluded_namespaces >= {NAMESPACE, "kube-system", *told.get("excludedNamespaces", ())}
+    assert holds.agent_away_seconds == told.get("agent", {}).get("holdAwaySeconds", 120)
+    levels = {read.log.level for read in (coordinator, agent, webhooks, holds)}
+    assert levels == {told.get("log", {}).get("level", "info")}
+    excluded = {NAMESPACE, *NEVER_TOUCHED, *told.get("excludedNamespaces", ())}
+    assert webhooks.excluded_namespaces == coordinator.excluded_namespaces == excluded
     assert webhooks.restore.image == find_images()["agent"].tag
     assert named(objects, "Service", webhooks.service)
     assert named(objects, "Secret", webhooks.certificates.secret)
@@ -164,8 +170,67 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
         assert "caBundle" not in hook["clientConfig"], "an upgrade would take it away"
         if hook["clientConfig"]["service"]["path"] in {PODS, JOBS}:
             (excluded,) = hook["namespaceSelector"]["matchExpressions"]
-            assert {NAMESPACE, "kube-system", "monitoring"} <= set(excluded["values"])
+            assert set(excluded["values"]) == {NAMESPACE, *NEVER_TOUCHED, "monitoring"}
             assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
+
+
+async def test_only_pods_that_ask_for_protection_wait_for_a_webhook_where_that_is_told(helm: Binaries) -> None:
+    for told in (EVERYTHING, VOLCANO, ARMADA):
+        hooks = hooks_of(await render(helm, {**told, "webhooks": {"podFailurePolicy": "Fail"}}))
+        failing = [hook["name"] for hook in hooks if hook["failurePolicy"] != "Ignore"]
+        assert failing == ["pods.sched.cedana.ai"]
+
+
+async def test_metrics_of_every_component_are_asked_for(helm: Binaries) -> None:
+    objects = await render(helm, VOLCANO)
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    selected = {
+        service["metadata"]["name"]: {port["name"]: port["port"] for port in service["spec"]["ports"]}
+        for service in of_kind(objects, "Service")
+        if monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    }
+    ports = {name: selected[name].get(endpoint["port"]) for name in selected}
+    names_of = {f"cedana-sched-{part}": 8081 for part in ("coordinator", "webhooks", "volcano-extender")}
+    assert (ports, endpoint["path"]) == ({**names_of, "cedana-sched-agent": 10351}, "/metrics")
+
+
+async def test_an_agent_finishes_and_the_next_holds_begin_first(helm: Binaries) -> None:
+    objects = await render(helm, S3)
+    agent, holds = (named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"] for part in ("agent", "holds"))
+    assert agent["template"]["spec"]["terminationGracePeriodSeconds"] == 3600
+    update = holds["updateStrategy"]
+    assert (update["type"], update["rollingUpdate"]["maxUnavailable"]) == ("RollingUpdate", 0)
+    assert update["rollingUpdate"]["maxSurge"]
+    other = await render(helm, {**S3, "agent": {"terminationGracePeriodSeconds": 60}})
+    pod = named(other, "DaemonSet", "cedana-sched-agent")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 60
+
+
+async def test_the_port_of_holds_is_nobody_elses_and_two_of_them_share_it(helm: Binaries) -> None:
+    objects = await render(helm, {**S3, "agent": {"holdPort": 20352}})
+    agent, holds = (
+        named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"]["template"] for part in ("agent", "holds")
+    )
+    assert {"name": "holds", "containerPort": 20352, "hostPort": 20352} in agent["spec"]["containers"][0]["ports"]
+    assert "ports" not in holds["spec"]["containers"][0]
+    other = await render(helm, {**S3, "agent": {"holdPort": 20352, "holdAwaySeconds": 7}})
+    changed = named(other, "DaemonSet", "cedana-sched-holds")["spec"]["template"]
+    assert changed["metadata"]["annotations"] != holds["metadata"]["annotations"]
+
+
+async def test_a_policy_around_coordinator_and_webhooks_lets_in_what_they_serve(helm: Binaries) -> None:
+    objects = await render(helm, EVERYTHING)
+    let_in = {}
+    for body in of_kind(objects, "NetworkPolicy"):
+        part = body["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        let_in[part] = [port["port"] for rule in body["spec"]["ingress"] for port in rule["ports"]]
+        pod = named(objects, "Deployment", body["metadata"]["name"])["spec"]["template"]
+        assert body["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert set(let_in[part]) == {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert body["spec"]["policyTypes"] == ["Ingress"]
+    assert let_in == {"coordinator": ["operations"], "webhooks": ["operations", "https"]}
+    assert of_kind(await render(helm, S3), "NetworkPolicy") == []
 
 
 async def test_every_container_says_why_it_ended(helm: Binaries) -> None:

@@ -16,7 +16,9 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, COUNTS, counting
+from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import COMPLETION_INDEX, Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at, reached
@@ -49,12 +51,7 @@ def _job(image: str, policy: str, *, mebibytes: int = 20) -> Object:
 async def _run(namespace: Namespace, body: Object, bio: Following) -> None:
     await namespace.apply(body)
     for index in range(_PODS):
-        await asyncio.wait_for(bio.said(index, 10), 120)
-
-
-async def _told(namespace: Namespace, about: str, reason: str) -> list[str]:
-    events = await namespace.events(about)
-    return [event["message"] for event in events if event["reason"] == reason and event["type"] == "Warning"]
+        await asyncio.wait_for(bio.said(index, 10), patient(120))
 
 
 async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
@@ -72,13 +69,13 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
             (hold["spec"]["createdAt"], hold["status"]["releasedAt"], hold["status"]["deadline"]),
         )
         assert deadline <= made + timedelta(seconds=15)
-        (message,) = await _told(namespace, "md", "EvictionReleased")
+        (message,) = await wait_for_messages(namespace, "md", "EvictionReleased", kind="Warning")
         assert f"{_PODS} let go without a snapshot" in message
         assert released <= deadline or message.endswith("its deadline has passed"), "it waited for nothing else"
         for checkpoint in await all_at(namespace, "Checkpoint", CheckpointStep.FAILED, count=_PODS):
             assert checkpoint["status"]["message"]
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         for index in range(_PODS):
             lines = bio.lines(index)
             assert lines[-COUNTS:] == ALL, "it began anew"
@@ -95,7 +92,7 @@ async def test_program_that_ends_while_it_is_held_is_not_run_again(
         async with unreachable(api):
             await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         for index in range(_PODS):
             assert bio.lines(index) == ALL, f"index {index}"
             assert len(bio.pods[index]) == 1
@@ -114,7 +111,7 @@ async def test_job_that_comes_back_early_waits_for_its_snapshot_at_the_gate(
             gated = await namespace.pods("job-name=md", phase="Pending", count=_PODS, within=120)
             assert {gate["name"] for pod in gated for gate in pod["spec"]["schedulingGates"]} == {RESTORE_GATE}
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         for index in range(_PODS):
             assert bio.lines(index) == ALL, f"index {index}"
 
@@ -138,14 +135,15 @@ async def test_damaged_snapshot_is_followed_by_a_cold_start_that_everybody_sees(
         for restore in restores:
             status, pod = restore["status"], restore["spec"]["pod"]["name"]
             assert status["cold"] is True
-            assert status["message"] in "".join(await _told(namespace, pod, "ColdStart"))
+            assert status["message"] in "".join(await wait_for_messages(namespace, pod, "ColdStart", kind="Warning"))
             assert "cold" in await namespace.logs(pod, f"--container={RESTORE_CONTAINER}")
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         for index in range(_PODS):
             assert bio.lines(index)[-COUNTS:] == ALL, f"index {index}"
 
 
+@pytest.mark.exhaustive  # the runtime handler shows it without a cluster
 async def test_damaged_snapshot_fails_the_pod_where_the_policy_says_so(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
 ) -> None:
@@ -159,7 +157,7 @@ async def test_damaged_snapshot_fails_the_pod_where_the_policy_says_so(
         await _damaged(namespace, toolbox, cluster, api)
         await namespace.wait("batch/v1", "Job", "md", has_condition("Failed"), within=120)
         failed = await namespace.pods("job-name=md", phase="Failed")
-        assert await _told(namespace, failed[0]["metadata"]["name"], "RestoreFailed")
+        assert await wait_for_messages(namespace, failed[0]["metadata"]["name"], "RestoreFailed", kind="Warning")
         for pod in failed:
             index = int(pod["metadata"]["annotations"][COMPLETION_INDEX])
             assert len(bio.lines(index)) >= lines[index]

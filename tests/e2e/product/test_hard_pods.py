@@ -13,6 +13,7 @@ import pytest
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -56,6 +57,7 @@ class Page(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 server = http.server.ThreadingHTTPServer(('', 8080), Page)
+server.handle_error = lambda *_: None  # a probe of the node that it left
 threading.Thread(target=server.serve_forever, daemon=True).start()
 if written := os.environ.get('WRITES'):
     with open(written, 'w') as file:
@@ -157,7 +159,7 @@ async def running(namespace: Namespace) -> Object:
 @pytest.mark.parametrize(
     "security",
     [
-        pytest.param(AS_ROOT, id="root"),
+        pytest.param(AS_ROOT, id="root", marks=pytest.mark.exhaustive),
         pytest.param(HARDENED, id="hardened", marks=pytest.mark.exhaustive),
         pytest.param(READ_ONLY, id="ro"),
     ],
@@ -172,7 +174,7 @@ async def test_all_of_a_pod_continues(
         Following.of(namespace, "hard", container="prepare") as prepare,
     ):
         await namespace.apply(service(), hard_job(toolbox, security))
-        await asyncio.wait_for(main.said(0, 40), 120)
+        await asyncio.wait_for(main.said(0, 40), patient(120))
         first = await running(namespace)
         before = await page(namespace, first["metadata"]["name"])
 
@@ -180,7 +182,7 @@ async def test_all_of_a_pod_continues(
         async with cordoned(namespace, left):
             await reclaim(namespace, toolbox)
             seen = len(main.lines(0))
-            await asyncio.wait_for(main.said(0, seen + 20), 120)
+            await asyncio.wait_for(main.said(0, seen + 20), patient(120))
             second = await running(namespace)
         assert second["spec"]["nodeName"] != left
         name = second["metadata"]["name"]
@@ -192,7 +194,7 @@ async def test_all_of_a_pod_continues(
         assert (await namespace.exec(name, "hostname")).strip() == before["hostname"]
         await namespace.exec(name, "touch", "/data/stop")
         await completed(namespace, "hard")
-        await asyncio.wait_for(asyncio.gather(main.read(), side.read(), prepare.read()), 60)
+        await asyncio.wait_for(asyncio.gather(main.read(), side.read(), prepare.read()), patient(60))
 
     assert before["started"] == after["started"]
     assert after["hostname"] == before["hostname"]
@@ -203,16 +205,17 @@ async def test_all_of_a_pod_continues(
     assert [status["restartCount"] for status in second["status"]["containerStatuses"]] == [0]
 
 
+@pytest.mark.exhaustive  # with Volcano, and with Armada, it is tried each time
 async def test_job_comes_back_as_often_as_it_is_preempted(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product
 ) -> None:
-    count = "import time\nfor number in range(400): print(number, flush=True); time.sleep(0.05)"
+    count = f"import time\nfor number in range(400): print(number, flush=True); time.sleep({patient(0.05)})"
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(indexed_job("md", "bio", toolbox, "python3", "-c", count, cpu="600m"))
         for generation in range(1, 4):
-            await asyncio.wait_for(bio.said(0, len(bio.lines(0)) + 20), 120)
+            await asyncio.wait_for(bio.said(0, len(bio.lines(0)) + 20), patient(120))
             await reclaim(namespace, toolbox, f"train-{generation}")
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         assert bio.lines(0) == [str(number) for number in range(400)]
         assert len(bio.nodes[0]) == 4

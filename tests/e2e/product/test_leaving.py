@@ -15,6 +15,7 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, COUNTS, LARGE, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -47,7 +48,6 @@ async def _begin(namespace: Namespace, image: str, bio: Following, counts: int |
     return reclaiming
 
 
-@pytest.mark.timeout(600)
 async def test_uninstalled_in_the_middle_of_a_hold_nothing_of_ours_is_left(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
 ) -> None:
@@ -57,7 +57,7 @@ async def test_uninstalled_in_the_middle_of_a_hold_nothing_of_ours_is_left(
         async with _away(installed_with_kueue):
             await reclaiming
             await completed(namespace, "md")
-            await asyncio.wait_for(bio.read(), 60)
+            await asyncio.wait_for(bio.read(), patient(60))
 
             for index in range(_PODS):
                 assert bio.lines(index)[-COUNTS:] == ALL, f"index {index}"
@@ -81,7 +81,6 @@ async def test_uninstalled_in_the_middle_of_a_hold_nothing_of_ours_is_left(
             assert GROUP not in str(pod)
 
 
-@pytest.mark.timeout(600)
 async def test_upgraded_in_the_middle_of_a_hold_nothing_is_lost(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product
 ) -> None:

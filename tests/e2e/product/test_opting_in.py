@@ -11,6 +11,7 @@ from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.api.waiting import is_gone
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, BEGUN, COUNTS, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction, of_ours
@@ -30,7 +31,7 @@ async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
 
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         eviction = Eviction.of(audit, namespace.name, "md")
         assert not eviction.refused
@@ -51,7 +52,7 @@ async def test_variable_alone_protects_in_a_queue_without_our_check(
 
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
@@ -77,7 +78,7 @@ async def test_job_made_anew_with_the_same_id_continues_from_its_newest_snapshot
             await namespace.delete("batch/v1", "Job", "train")
             await namespace.apply(indexed_job("md-again", "bio", toolbox, *counting(), pods=4, env=asked))
             await completed(namespace, "md-again")
-            await asyncio.wait_for(second.read(), 60)
+            await asyncio.wait_for(second.read(), patient(60))
 
         for index in range(4):
             after = second.lines(index)

@@ -26,6 +26,7 @@ from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product import parts
 from tests.e2e.product.armada_jobs import half_a_node
@@ -144,7 +145,7 @@ async def test_armada(
 
             await research.pods("app=md", count=_PODS, within=180)
             await _goes_on(bio, 0, _PODS * _ENOUGH)
-            await asyncio.wait_for(bio.all_said(1), 60)
+            await asyncio.wait_for(bio.all_said(1), patient(60))
             said = [[int(line) for line in lines] for lines in bio.by_pod(0)]
             assert all(_is_gapless(numbers) for numbers in said)
             later = [numbers[0] for numbers in said if numbers[0] > 0]
@@ -176,11 +177,11 @@ async def _once_the_queue_is_known(follow: Callable[[], Awaitable[None]]) -> Non
 
 async def _begun(following: Following) -> None:
     for index in range(_PODS):
-        await asyncio.wait_for(following.said(index, _ENOUGH), 120)
+        await asyncio.wait_for(following.said(index, _ENOUGH), patient(120))
 
 
 async def _goes_on(following: Following, index: int, lines: int) -> None:
-    await asyncio.wait_for(following.said(index, len(following.lines(index)) + lines), 120)
+    await asyncio.wait_for(following.said(index, len(following.lines(index)) + lines), patient(120))
 
 
 async def _continued(namespace: Namespace, following: Following, selector: str) -> int:

@@ -43,7 +43,7 @@ def _runs_again(pod: Object) -> bool:
 
 
 @pytest.mark.any_shape
-@pytest.mark.parametrize("happens", [kill_sandbox, reboot])
+@pytest.mark.parametrize("happens", [pytest.param(kill_sandbox, marks=pytest.mark.exhaustive), reboot])
 async def test_restored_pod_continues_once_more(
     happens: Callable[[Cluster, Api, Node, str], Awaitable[None]], namespace: Namespace, toolbox: str,
     installed_with_kueue: Product, cluster: Cluster, api: Api,

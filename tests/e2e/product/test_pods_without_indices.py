@@ -8,6 +8,7 @@ import pytest
 
 from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import by_name, counting_under_a_name
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -25,10 +26,10 @@ async def test_each_pod_of_a_plain_job_continues_its_own_work(
     plain = {"completionMode": "NonIndexed", "parallelism": 3, "completions": 4}
     async with groups(namespace), Following.of(namespace, "md") as bio:
         await namespace.apply(indexed_job("md", "bio", toolbox, *counting_under_a_name(COUNTS), fields=plain))
-        await asyncio.wait_for(bio.said(0, 60), 120)
+        await asyncio.wait_for(bio.said(0, 60), patient(120))
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
     counts = by_name(bio.lines(0))
     assert list(counts.values()) == [list(range(COUNTS))] * 4, "three that were preempted, and one that came after them"

@@ -14,6 +14,7 @@ from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import is_gone, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.bucket import manifests
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
@@ -33,7 +34,7 @@ async def _preempted_and_completed(namespace: Namespace, image: str, env: Mappin
         await begun(bio, *range(_PODS))
         await reclaim(namespace, image)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         assert [bio.lines(index) for index in range(_PODS)] == [ALL] * _PODS
 
 

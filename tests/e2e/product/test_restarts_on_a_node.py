@@ -14,7 +14,7 @@ from _pytest.mark import ParameterSet
 
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep, RestoreStep
-from tests.cluster.api.client import Api
+from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product import parts
@@ -23,12 +23,14 @@ from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import PHASES, all_at, reached
 from tests.e2e.product.queues import groups, indexed_job
-from tests.e2e.product.reclaiming import reclaim
+from tests.e2e.product.reclaiming import completed, completed_in_the_end, reclaim
 from tests.e2e.product.webhooks_away import no_webhooks
 
 pytestmark = pytest.mark.any_shape
 
 _PODS = 4
+_CONTAINERDS_ENDS = {(255, "Unknown"), (128, "StartError")}
+"""Of an exit that containerd lost, of a start that it did not answer."""
 _HAPPENS: dict[str, parts.Kill] = {
     "kubelet": parts.restart_kubelets,
     "containerd": parts.restart_containerds,
@@ -55,13 +57,13 @@ async def test_preempted_pods_lose_nothing(
 ) -> None:  # fmt: skip
     await parts.renew(api)
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await _begin(namespace, toolbox, bio)
+        await _begin(namespace, toolbox, bio, happens)
         async with asyncio.TaskGroup() as group:
             group.create_task(reclaim(namespace, toolbox), name="ml")
             await reached(namespace, *PHASES[phase])
             await happens(cluster, api, "agent")
 
-        await _nothing_is_lost(namespace, bio)
+        await _nothing_is_lost(namespace, bio, happens)
         await _nothing_is_done_twice(namespace, phase)
     await parts.whole(api)
 
@@ -74,7 +76,7 @@ async def test_deleted_pods_that_are_held_lose_nothing(
     """Nobody holds the eviction, so that the kubelet ends the pods: it waits for their preStop calls."""
     await parts.renew(api)
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await _begin(namespace, toolbox, bio)
+        await _begin(namespace, toolbox, bio, happens)
         async with Following.of(namespace, "train") as ml:
             async with no_webhooks(api):
                 # it keeps its place until the webhooks are back, without which md would come back cold
@@ -85,22 +87,40 @@ async def test_deleted_pods_that_are_held_lose_nothing(
                 await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
                 await begun(ml, 0, 1)
             await enough(namespace, ml, "train", 2)
-        await _nothing_is_lost(namespace, bio)
+        await _nothing_is_lost(namespace, bio, happens)
         await _nothing_is_done_twice(namespace, phase)
     await parts.whole(api)
 
 
-async def _begin(namespace: Namespace, image: str, bio: Following) -> None:
+async def _begin(namespace: Namespace, image: str, bio: Following, happens: parts.Kill) -> None:
+    """A container that ends while its containerd does is reported as failed, by containerd: see docs/operations.md."""
     work = counting(mebibytes=LARGE, counts=None, mortal=True)
-    await namespace.apply(indexed_job("md", "bio", image, *work, pods=_PODS))
+    fails = _PODS if happens is parts.restart_containerds else 0
+    await namespace.apply(indexed_job("md", "bio", image, *work, pods=_PODS, fields={"backoffLimit": fails}))
     await begun(bio, *range(_PODS), counts=5)
 
 
-async def _nothing_is_lost(namespace: Namespace, bio: Following) -> None:
-    await enough(namespace, bio, "md", _PODS)
+async def _nothing_is_lost(namespace: Namespace, bio: Following, happens: parts.Kill) -> None:
+    is_containerd = happens is parts.restart_containerds
+    await enough(namespace, bio, "md", _PODS, completed=_completed_beside_containerd if is_containerd else completed)
     await all_at(namespace, "Restore", RestoreStep.ENDED, count=_PODS)
     restores = await namespace.api.objects(API_VERSION, "Restore", namespace.name)
-    assert [one["status"].get("cold", False) for one in restores] == [False] * _PODS
+    assert [one["metadata"]["name"] for one in restores if one["status"].get("cold", False)] == []
+
+
+async def _completed_beside_containerd(namespace: Namespace, name: str) -> Object:
+    """Wait until a Job is complete; those of its pods that failed did so with containerd."""
+    over = await completed_in_the_end(namespace, name)
+    for pod in await namespace.api.objects("v1", "Pod", namespace.name, selector=f"job-name={name}"):
+        if pod["status"]["phase"] == "Failed":
+            assert _has_end_of_containerds(pod), pod["status"]
+    return over
+
+
+def _has_end_of_containerds(pod: Object) -> bool:
+    containers = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+    ends = [status["state"].get("terminated", {}) for status in containers]
+    return any((end.get("exitCode"), end.get("reason")) in _CONTAINERDS_ENDS for end in ends)
 
 
 async def _nothing_is_done_twice(namespace: Namespace, phase: str) -> None:

@@ -15,6 +15,7 @@ from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
@@ -55,7 +56,7 @@ async def test_group_beyond_its_fair_share_gives_way_and_loses_nothing(
 
         for name, following in (("md-1", first), ("md-2", second)):
             await completed(namespace, name)
-            await asyncio.wait_for(following.read(), 60)
+            await asyncio.wait_for(following.read(), patient(60))
             assert [following.lines(index) for index in (0, 1)] == [ALL, ALL]
         runs = sorted(len(following.nodes[0]) for following in (first, second))
         assert runs == [1, 2], "one of bio's Jobs gave way, the other was left alone"
@@ -83,7 +84,7 @@ async def test_lower_priorities_in_one_queue_give_way_together_and_lose_nothing(
 
         for name, following in (("md-1", first), ("md-2", second)):
             await completed(namespace, name)
-            await asyncio.wait_for(following.read(), 60)
+            await asyncio.wait_for(following.read(), patient(60))
             assert [following.lines(index) for index in (0, 1)] == [ALL, ALL]
             eviction = Eviction.of(audit, namespace.name, name)
             assert len(eviction.suspended) == 1

@@ -12,6 +12,7 @@ import pytest
 from cedana_sched.model.objects.names import API_VERSION, GROUP
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
@@ -46,7 +47,7 @@ async def test_reclaimed_job_continues_where_it_stopped(
         async with cordoned(namespace, left):
             await reclaim(namespace, toolbox)
             await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         for index in range(_PODS):
             assert bio.lines(index) == ALL, f"index {index}"

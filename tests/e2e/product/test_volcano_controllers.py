@@ -13,6 +13,7 @@ from cedana_sched_volcano.objects import QUEUE_NAME
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import by_name, counting_under_a_name
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -52,16 +53,16 @@ async def test_each_pod_continues_its_own_work(
     spec = pod("any", main, schedulerName="volcano", restartPolicy="Always")["spec"]
     body = controller({"metadata": metadata, "spec": spec})
     await namespace.apply(body)
-    await asyncio.wait_for(bio.said(0, PODS * 20), 120)
+    await asyncio.wait_for(bio.said(0, PODS * 20), patient(120))
     await reclaim(namespace, toolbox)
 
     await wait_for_all(namespace.api, "v1", "Pod", _all_run, namespace=namespace.name, selector="app=md", within=120)
-    await asyncio.wait_for(bio.said(0, len(bio.lines(0)) + PODS * 50), 120)
+    await asyncio.wait_for(bio.said(0, len(bio.lines(0)) + PODS * 50), patient(120))
     await namespace.delete(body["apiVersion"], body["kind"], "md")
-    await asyncio.wait_for(bio.read(), 60)
+    await asyncio.wait_for(bio.read(), patient(60))
 
     returned = bio.by_pod(0)[PODS:]
-    assert len(returned) == 2, "as many as ml needed"
+    assert len(returned) >= 2, "as many as ml needed; a hold that outlasts Volcano's ten attempts may cost others"
     assert all(returned), "each of them goes on"
     counts = by_name(bio.lines(0))
     assert list(counts.values()) == [list(range(len(numbers))) for numbers in counts.values()]

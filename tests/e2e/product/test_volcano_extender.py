@@ -12,6 +12,7 @@ from cedana_sched.model.objects.eviction_mark import read_mark
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -34,7 +35,7 @@ async def test_nobody_is_evicted_before_its_work_is_saved(
         await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
         await completed(namespace, "train")
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         moved = sorted(bio.pods[index][0] for index in range(4) if len(bio.pods[index]) == 2)
@@ -52,12 +53,12 @@ async def test_without_an_answer_nobody_is_evicted_and_with_the_next_it_goes_on(
             await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
             await asked_in_vain(namespace)
             for index in range(4):
-                await asyncio.wait_for(bio.said(index, len(bio.lines(index)) + 1), 30)
+                await asyncio.wait_for(bio.said(index, len(bio.lines(index)) + 1), patient(30))
             assert audit.writes(namespace=namespace.name, resource="pods", verb="delete") == []
             assert wanted_by_the_extender(audit, namespace) == set()
         await completed(namespace, "train")
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         assert [bio.lines(index) for index in range(4)] == [counts(LONG)] * 4
 
 
@@ -88,7 +89,7 @@ async def test_of_equal_victims_the_one_goes_that_has_least_to_lose(
         await completed(namespace, "train")
         await completed(namespace, "fresh")
         await completed(namespace, "stale")
-        await asyncio.wait_for(asyncio.gather(fresh.read(), stale.read()), 60)
+        await asyncio.wait_for(asyncio.gather(fresh.read(), stale.read()), patient(60))
 
         assert (len(fresh.pods[0]), len(stale.pods[0])) == (2, 1)
         assert wanted_by_the_extender(audit, namespace) == {"fresh-sim-0"}

@@ -13,6 +13,7 @@ from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import has_condition
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -49,7 +50,7 @@ async def test_reclaimed_pods_continue_where_they_stopped(
         await begun(bio, *range(4))
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         moved = _moved(bio)
@@ -66,7 +67,7 @@ async def test_a_gang_goes_and_comes_back_as_one(
         await begun(bio, *range(4))
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         assert _moved(bio) == await _saved(namespace) == [0, 1, 2, 3]
@@ -84,7 +85,7 @@ async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
         await begun(bio, *range(4))
         await reclaim(namespace, toolbox)
         await namespace.wait("batch/v1", "Job", "md", has_condition("Complete"), within=180)
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
 
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         assert _moved(bio)
@@ -111,7 +112,7 @@ async def test_deadly_policies_are_rewritten_on_request(
         await begun(bio, *range(4))
         await reclaim(namespace, toolbox)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         assert len(_moved(bio)) == 2
 

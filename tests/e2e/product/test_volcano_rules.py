@@ -13,6 +13,7 @@ from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
@@ -39,7 +40,7 @@ async def configured(cluster: Cluster, installed: Product, steps: Steps) -> Conf
 async def _continue(namespace: Namespace, bio: Following) -> None:
     """Of four pods two were preempted, and all have counted without a gap."""
     await completed(namespace, "md")
-    await asyncio.wait_for(bio.read(), 60)
+    await asyncio.wait_for(bio.read(), patient(60))
     assert [bio.lines(index) for index in range(4)] == [ALL] * 4
     assert sorted(len(bio.pods[index]) for index in range(4)) == [1, 1, 2, 2]
 

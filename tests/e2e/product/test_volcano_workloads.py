@@ -15,6 +15,7 @@ from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import of_ours
@@ -33,7 +34,7 @@ from tests.e2e.product.volcano_queues import (
     vcjob_of,
 )
 
-pytestmark = [pytest.mark.shape("volcano"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.shape("volcano"), pytest.mark.timeout(patient(900))]
 """The image of the programs may have to be built."""
 
 ASKED = {"CEDANA_CHECKPOINT": "md"}
@@ -100,12 +101,12 @@ async def test_preempted_mpi_program_ends_in_the_same_bits(
         mpi = ("taskset", "--cpu-list", "0", *run("mpi"))
         job = vcjob("preempted", "bio", namespace, programs, *mpi, pods=1, cpu=WHOLE_NODE, env={**ASKED, **long})
         await namespace.apply(job)
-        await asyncio.wait_for(preempted.said(0, 2), 120)
+        await asyncio.wait_for(preempted.said(0, 2), patient(120))
         await take(preempted.nodes[0][0], namespace, toolbox, urgent)
         await namespace.apply(vcjob("reference", "bio", namespace, programs, *mpi, pods=1, cpu="500m", env=long))
         await completed(namespace, "preempted")
         await completed(namespace, "reference")
-        await asyncio.wait_for(asyncio.gather(preempted.read(), reference.read()), 60)
+        await asyncio.wait_for(asyncio.gather(preempted.read(), reference.read()), patient(60))
 
     assert len(set(preempted.nodes[0])) == 2
     assert_same_work(preempted, reference)
@@ -117,10 +118,10 @@ async def test_mpi_over_two_pods_is_not_saved_and_starts_again(
     """What the ranks say to each other goes over TCP to another pod, which no snapshot could bring back."""
     async with groups(namespace, "bio"), urgency(namespace) as urgent, Following.of(namespace, "md") as master:
         await namespace.apply(mpi_over_ssh("md", namespace, programs))
-        await asyncio.wait_for(master.said(0, 10), 120)
+        await asyncio.wait_for(master.said(0, 10), patient(120))
         await take(master.nodes[0][0], namespace, toolbox, urgent)
         await completed(namespace, "md")
-        await asyncio.wait_for(master.read(), 60)
+        await asyncio.wait_for(master.read(), patient(60))
 
         assert steps(master.by_pod(0)[-1])[-1] == STEPS
         await released_in_time(namespace)

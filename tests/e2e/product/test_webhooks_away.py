@@ -10,7 +10,9 @@ from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Api
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at
@@ -30,11 +32,11 @@ async def test_suspension_that_nobody_held_costs_no_work(
         await begun(bio, *range(_PODS))
         async with no_webhooks(api):
             # it keeps its place until the webhooks are back, without which md would come back cold
-            await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", "90", pods=2))
+            await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", str(patient(90)), pods=2))
             await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
         await completed(namespace, "train")
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         assert [bio.lines(index) for index in range(_PODS)] == [ALL] * _PODS
         restores = await api.objects(API_VERSION, "Restore", namespace.name)
         assert [one["status"].get("cold", False) for one in restores] == [False] * _PODS
@@ -48,11 +50,10 @@ async def test_pod_that_is_created_meanwhile_says_so_and_is_saved_all_the_same(
         async with no_webhooks(api):
             await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=_PODS))
             await begun(bio, *range(_PODS))
-            told = {event["reason"] for event in await namespace.events("md")}
-            assert "NotPrepared" in told
+            await wait_for_messages(namespace, "md", "NotPrepared")
         await namespace.apply(indexed_job("train", "ml", toolbox, "true", pods=2))
         await completed(namespace, "train")
         await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
         await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), 60)
+        await asyncio.wait_for(bio.read(), patient(60))
         assert [bio.lines(index) for index in range(_PODS)] == [ALL] * _PODS

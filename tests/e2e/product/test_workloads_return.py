@@ -8,13 +8,14 @@ import pytest
 
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.programs import assert_same_work, run
 from tests.e2e.product.queues import QUEUE_LABEL, groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 
-pytestmark = [pytest.mark.any_shape, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_shape, pytest.mark.timeout(patient(900))]
 """The image may have to be built."""
 
 
@@ -40,12 +41,12 @@ async def test_preempted_program_ends_in_the_same_bits(
         Following.of(namespace, "preempted") as preempted,
     ):
         await namespace.apply(program("preempted", programs, workload))
-        await asyncio.wait_for(preempted.said(0, 2), 120)
+        await asyncio.wait_for(preempted.said(0, 2), patient(120))
         await reclaim(namespace, toolbox)
         await namespace.apply(undisturbed(program("reference", programs, workload)))
         await completed(namespace, "preempted")
         await completed(namespace, "reference")
-        await asyncio.wait_for(asyncio.gather(preempted.read(), reference.read()), 60)
+        await asyncio.wait_for(asyncio.gather(preempted.read(), reference.read()), patient(60))
 
     assert len(preempted.nodes[0]) == 2
     assert_same_work(preempted, reference)

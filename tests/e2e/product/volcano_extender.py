@@ -16,6 +16,7 @@ from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.commands import run
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product import parts
 from tests.e2e.product.installation import Product
@@ -81,7 +82,7 @@ async def stopped_extender(product: Product) -> AsyncIterator[None]:
 
 async def asked_in_vain(namespace: Namespace) -> None:
     """Wait until Volcano's scheduler has said several times more that it got no answer."""
-    await asyncio.wait_for(_said_by_the_scheduler(namespace, ASKED_IN_VAIN, SEVERAL), 120)
+    await asyncio.wait_for(_said_by_the_scheduler(namespace, ASKED_IN_VAIN, SEVERAL), patient(120))
 
 
 async def _said_by_the_scheduler(namespace: Namespace, part: bytes, times: int) -> None:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from tests.cluster.api.client import Object
+import tenacity
+
+from tests.cluster.api.client import Api, Object
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 
 BATCH: Final = "batch.volcano.sh/v1alpha1"
@@ -84,7 +86,18 @@ async def queues(
         yield
     finally:
         for name in reversed(list(specs)):
-            await namespace.api.delete(SCHEDULING, "Queue", f"{namespace.name}-{name}")
+            await _delete_queue(namespace.api, f"{namespace.name}-{name}")
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_message(match=r"(?s).*child queues"),
+    wait=tenacity.wait_fixed(0.5),
+    stop=tenacity.stop_after_delay(60),
+    reraise=True,
+)
+async def _delete_queue(api: Api, name: str) -> None:
+    """Volcano's webhook looks into a cache, in which children are there a moment longer."""
+    await api.delete(SCHEDULING, "Queue", name)
 
 
 def _is_open(queue: Object) -> bool:

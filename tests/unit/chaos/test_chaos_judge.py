@@ -62,7 +62,8 @@ def hold(step: str = "Released", *, name: str | None = "sim", deadline: float = 
 
 
 def refusals(*moments: float, name: str = "sim", namespace: str = NS) -> list[Write]:
-    return [write("patch", "jobs", name, code=429, at=at, namespace=namespace) for at in moments]
+    resource = "pods/status" if name.startswith("pod-") else "jobs"
+    return [write("patch", resource, name, code=429, at=at, namespace=namespace) for at in moments]
 
 
 def write(
@@ -74,6 +75,12 @@ def write(
     return Write("somebody", verb, resource, namespace, name, code, message, body or {}, moment, moment)
 
 
+def renewals(*moments: float) -> list[Write]:
+    return [
+        write("update", "leases", "cedana-sched-coordinator", code=200, at=at, namespace=NAMESPACE) for at in moments
+    ]
+
+
 def created(**objects: Object) -> list[Write]:
     return [write("create", resource, body["metadata"]["name"], body) for resource, body in objects.items()]
 
@@ -82,8 +89,16 @@ def warning(pod: str, reason: str = "NotPrepared") -> Object:
     return {"type": "Warning", "reason": reason, "involvedObject": {"kind": "Pod", "uid": pod}}
 
 
-def ended(code: int, message: str = "Traceback") -> list[Write]:
-    terminated = {"containerID": f"containerd://{code}", "exitCode": code, "message": message}
+def killing(pod: str, at: float) -> Object:
+    involved = {"kind": "Pod", "uid": pod}
+    return {"type": "Normal", "reason": "Killing", "involvedObject": involved, "firstTimestamp": _stamp(at)}
+
+
+def ended(code: int, message: str = "Traceback", reason: str = "Error", started: float = 1000.0) -> list[Write]:
+    terminated = {
+        "containerID": f"containerd://{code}", "exitCode": code, "message": message, "reason": reason,
+        "startedAt": _stamp(started),
+    }  # fmt: skip
     body = {"status": {"containerStatuses": [{"state": {"terminated": terminated}}]}}
     return [write("patch", "pods/status", "coordinator-1", body, code=200, namespace=NAMESPACE)] * 2
 
@@ -99,7 +114,18 @@ def breaches(found: Account) -> set[str]:
 MOVED = [*said(0, 1, 2), *said(3, 4, pod="p2", at=1010.0)]
 REWOUND = [*said(0, 1, 2, 3), *said(2, 3, 4, pod="p2", at=1010.0)]
 BEGUN_ANEW = [*said(0, 1, 2), *said(0, 1, pod="p2", name="b", at=1010.0)]
+APART = (Befallen("clock-apart", "+40s", 1004.0, 1010.0),)
+AGAIN = [*said(0, 1, 2), *said(0, 1, name="b", at=1010.0)]
 LOST = (Befallen("node-killed", "first", 1002.5, 1008.0),)
+
+
+OVERLAP = [
+    *said(0, 1, 2),
+    *said(0, pod="p2", name="b", at=1003.0),
+    *said(3, at=1004.0),
+    *said(1, pod="p2", name="b", at=1005.0),
+]
+BACK = [*said(0, 1, 2), *said(0, 1, name="b", at=1010.0), *said(3, 4, pod="p2", at=1020.0)]
 
 
 GO_ON = {f"{NS}/sim": 1}
@@ -131,15 +157,29 @@ LEASE = "the lease x could not be renewed for 10 s"
         account(MOVED, writes=[*VOLCANOS, *refusals(1000.0, 1059.0, name="pod-p1")], expected=GO_ON),
         account(MOVED, writes=[*KUEUES, *refusals(1059.0, 1100.0, 1120.0)], expected=GO_ON),
         account(MOVED, writes=refusals(1000.0, 1025.0, 1100.0), expected=GO_ON),
+        account(MOVED, writes=refusals(1000.0, 1010.0, 1020.0, 1042.0, 1052.0, name="pod-p1"), expected=GO_ON),
         account(MOVED, checkpoints=[checkpoint("p1")], restores=[restore("p2")], holds=[hold()]),
+        account(OVERLAP, events=[killing("p1", 1002.5), warning("p1")]),
+        account(BACK, checkpoints=[checkpoint("p1")], events=[warning("p1", "ColdStart")]),
         account(MOVED, writes=[*ended(0), *ended(137), *ended(255), *ended(1, LEASE)]),
+        account(MOVED, writes=ended(128, "failed to start shim: signal: killed", "StartError")),
+        account(OVERLAP, events=[killing("p1", 1002.5), killing("p1", 1012.0), warning("p1")]),
+        account(MOVED, writes=ended(139, started=1005.0), history=APART),
+        account(AGAIN, checkpoints=[checkpoint("p1")], events=[warning("p1", "WorkLeft")]),
+        account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], writes=renewals(1008.0, 1013.0)),
+        account(BEGUN_ANEW, writes=renewals(998.0, 1003.0, 1005.0)),
     ],
     ids=[
         "continued", "lost datagrams", "rewound with its node", "rewound after a failed checkpoint",
         "rewound, and said so", "deleted", "never saved, its node lost", "never saved, its checkpoint failed",
         "never saved, and said so", "begun anew and said so", "begun anew and an Event says so",
         "the newest Restore counts", "held to its deadline", "a pod held to its deadline", "held anew",
-        "held before there was a hold", "all over", "components killed",
+        "held before there was a hold", "a pod held before there was a hold, twice", "all over",
+        "runs beside its successor while it ends",
+        "back from before a cold start that was said", "components killed", "a component not made",
+        "ended anew by a kubelet that was started anew", "crashed by libfaketime",
+        "started again in place, and said so", "came and went while nobody led",
+        "never saved, and gone before anybody led",
     ],
 )  # fmt: skip
 def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
@@ -151,7 +191,12 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
     [
         ("one_copy_at_a_time", account(said(0, 1, 2), said(3, pod="p2"), said(4, pod="p1"))),
         ("one_copy_at_a_time", account(said(0, 1), said(0, pod="p2", name="b"), said(2))),
+        ("one_copy_at_a_time", account(OVERLAP, events=[warning("p1")])),
+        ("one_copy_at_a_time", account(BACK, said(2, name="b", at=1030.0), events=[warning("p1", "ColdStart")])),
+        ("no_silent_cold_start", account(BACK, checkpoints=[checkpoint("p1")])),
         ("no_silent_cold_start", account(BEGUN_ANEW, checkpoints=[checkpoint("p1")])),
+        ("no_silent_cold_start", account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], writes=renewals(1010.5))),
+        ("no_silent_cold_start", account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], writes=renewals(1009.5, 1011.5))),
         (
             "no_silent_cold_start",
             account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], restores=[restore("p2", cold=True)]),
@@ -167,7 +212,7 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("holds_end_by_their_deadline", account(MOVED, writes=[*KUEUES, *refusals(1059.0, 1070.0, 1090.0, 1110.0)])),
         (
             "holds_end_by_their_deadline",
-            account(MOVED, writes=[*VOLCANOS, *refusals(1070.0, 1090.0, 1110.0, name="pod-p1")]),
+            account(MOVED, writes=[*VOLCANOS, *refusals(1070.0, 1080.0, 1090.0, 1100.0, 1110.0, name="pod-p1")]),
         ),
         ("holds_end_by_their_deadline", account(MOVED, writes=refusals(1000.0, 1025.0, 1033.0))),
         ("nothing_twice", account(REWOUND)),
@@ -177,6 +222,7 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("nothing_twice", account(REWOUND, history=(Befallen("node-killed", "last", 1002.5, 1008.0),))),
         ("nothing_twice", account(REWOUND, history=(Befallen("node-killed", "first", 900.0, 905.0),))),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW)),
+        ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, writes=renewals(999.0, 1001.0, 1003.0))),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, checkpoints=[checkpoint("p0", at=1015.0)])),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, checkpoints=[checkpoint("p1", "Failed")])),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, events=[warning("p1", "EvictionReleased")])),
@@ -188,7 +234,10 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("every_phase_ends", account(MOVED, frozen=["17 python3 on first"])),
         ("every_phase_ends", account(MOVED, expected={f"{NS}/sim": 2})),
         ("only_workloads_are_held", account(MOVED, writes=refusals(1000.0, namespace="kube-system"), expected=GO_ON)),
+        ("no_silent_cold_start", account(AGAIN, checkpoints=[checkpoint("p1")])),
         ("no_component_ends_by_itself", account(MOVED, writes=ended(1))),
+        ("no_component_ends_by_itself", account(MOVED, writes=ended(137, "", "OOMKilled"))),
+        ("no_component_ends_by_itself", account(MOVED, writes=ended(139, started=1020.0), history=APART)),
         ("no_component_ends_by_itself", account(MOVED, writes=ended(1, ""))),
     ],
 )  # fmt: skip

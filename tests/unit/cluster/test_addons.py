@@ -125,7 +125,13 @@ def test_pods_of_jobs_on_fake_nodes_end_only_when_they_say_so(tmp_path: Path) ->
 
     stages = {stage["metadata"]["name"]: stage["spec"] for stage in kwok.stages(tmp_path)}
 
-    assert set(stages) == {"node-initialize", "node-heartbeat-with-lease", "pod-ready", "pod-complete"}
+    assert set(stages) == {
+        "node-initialize",
+        "node-heartbeat-with-lease",
+        "pod-ready",
+        "pod-complete",
+        "pod-ready-again",
+    }
     expression = f'.metadata.annotations["{kwok.COMPLETE_AFTER}"]'
     assert {"key": expression, "operator": "Exists"} in stages["pod-complete"]["selector"]["matchExpressions"]
     assert stages["pod-complete"]["delay"]["durationFrom"] == {"expressionFrom": expression}

@@ -82,6 +82,13 @@ def test_columns_and_selectable_fields_are_fields(kind: str) -> None:
     assert {field["jsonPath"] for field in version.get("selectableFields", ())} <= fields
 
 
+def test_a_restore_shows_in_the_first_line_whether_it_began_anew() -> None:
+    columns = {column["name"]: column for column in version_of("Restore")["additionalPrinterColumns"]}
+    assert columns["Cold"]["jsonPath"] == ".status.cold"
+    assert not columns["Cold"].get("priority"), "only -o wide shows it"
+    assert schema_of("Restore")["properties"]["status"]["properties"]["message"]["type"] == "string"
+
+
 @KINDS
 def test_conditions_are_merged_by_their_type(kind: str) -> None:
     found = [node for path, node in nodes(schema_of(kind)) if path.endswith(".conditions")]

@@ -1,10 +1,11 @@
-"""docs/operations.md tells of every metric and every alert that there is, and of no other."""
+"""docs/operations.md tells of every metric, word and alert that there is, and of no other."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -14,6 +15,7 @@ from cedana_sched.agent.budget import DumpMetrics
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched_armada import metrics as armada
+from cedana_sched_volcano.extender.claims import Word
 from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
 from cedana_sched_webhooks.metrics import Metrics as WebhooksMetrics
 
@@ -48,6 +50,20 @@ def test_the_page_has_every_metric_with_its_labels() -> None:
 def test_the_page_has_every_alert() -> None:
     told = re.findall(r"^\| `(CedanaSched\w+)` \|", section("Alerts"), re.MULTILINE)
     assert told == re.findall(r"- alert: (\w+)", ALERTS)
+
+
+def test_the_page_has_every_word_of_the_extender() -> None:
+    told = section("Metrics").split("`decision` of the extender is")[1]
+    assert re.findall(r"`([\w-]+)`", told) == [*get_args(Word), "not-ready", "unreadable", "failed"]
+
+
+def test_alerts_are_raised_after_the_time_that_the_page_says() -> None:
+    told = dict(re.findall(r"^\| `(CedanaSched\w+)` \| ([^|]*)\|", section("Alerts"), re.MULTILINE))
+    for rule in ALERTS.split("- alert: ")[1:]:
+        when = told[rule.split("\n", 1)[0]]
+        assert re.findall(r"for (\d+) min", when) == re.findall(r"^ +for: (\d+)m$", rule, re.MULTILINE), when
+        if within := re.findall(r"within (\d+) min", when):
+            assert within == re.findall(r"\[(\d+)m\]", rule), when
 
 
 @pytest.mark.parametrize("expression", re.findall(r"expr: (.+)", ALERTS))

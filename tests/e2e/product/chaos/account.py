@@ -6,6 +6,7 @@ pod. What our objects were, the audit log tells also of those that are gone.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Write
 from tests.e2e.product.chaos.program import Word
 from tests.e2e.product.chaos.world import Befallen
+from tests.e2e.product.installation import COORDINATOR
+from tests.e2e.product.rendering import NAMESPACE
 
 Replica: TypeAlias = tuple[str, str, str]
 """Namespace, job, index."""
@@ -27,9 +30,19 @@ NODE_GOES_SECONDS = 3.0
 """A node's last words come so long before its fault is written down."""
 LET_GO_SECONDS = 30.0
 """So long a workload whose checkpoint has failed may run on before its scheduler evicts it all the same."""
+RENEWED_SECONDS = 4.0
+"""Between two renewals of the coordinator's lease while it leads: twice what the chart sets."""
 _NODE_FAULTS = ("node-killed", "node-rebooted")
-_LOSSES = {"CheckpointFailed", "ColdStart", "NotPrepared", "NotProtected", "RestoreFailed", "SnapshotSetAside"}
-"""Reasons of our Events that tell a person that work is lost, or will be."""
+_LOSSES = {
+    "CheckpointFailed",
+    "ColdStart",
+    "NotPrepared",
+    "NotProtected",
+    "RestoreFailed",
+    "SnapshotSetAside",
+    "WorkLeft",
+}
+"""Reasons of our Events that tell a person that work is lost, will be, or is not in what goes on."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +83,11 @@ class Account:
 
     @cached_property
     def replicas(self) -> Mapping[Replica, Sequence[Word]]:
-        """What each replica said, whatever program it was."""
+        """What each replica said, whatever program it was; but what is left over."""
         replicas: defaultdict[Replica, list[Word]] = defaultdict(list)
         for word in self.words:
-            replicas[replica_of(word)].append(word)
+            if not self.is_left_over(word):
+                replicas[replica_of(word)].append(word)
         return replicas
 
     @cached_property
@@ -95,6 +109,31 @@ class Account:
                 if before.pod != now.pod:
                     yield before, now
 
+    def comes_back(self, word: Word) -> bool:
+        """Whether it is the first word of a program in another pod than that in which it began: from a snapshot."""
+        first = next(one for one in self.lives[word.name] if one.pod == word.pod)
+        return first is word and self.lives[word.name][0] is not word
+
+    def is_left_over(self, word: Word) -> bool:
+        """Whether a pod says it that its kubelet ends already, and that no snapshot has been in.
+
+        A Job's controller replaces a pod as soon as it is deleted, and both run until the first one has gone.
+        """
+        ends = self._ends.get(word.pod)
+        return ends is not None and ends <= word.at and len(self._pods_of[word.name]) == 1
+
+    @cached_property
+    def _ends(self) -> Mapping[str, float]:
+        """When the kubelet began to end a pod, by its uid; a kubelet that was started anew publishes it again."""
+        killed = [one for one in self.events if one.get("reason") == "Killing"]
+        times = [(one["involvedObject"]["uid"], time_of(one["firstTimestamp"])) for one in killed]
+        return dict(sorted(times, key=lambda pair: pair[1], reverse=True))
+
+    @cached_property
+    def _pods_of(self) -> Mapping[str, set[str]]:
+        """In which pods each program has been, by its name."""
+        return {name: {word.pod for word in said} for name, said in self.lives.items()}
+
     def was_deleted(self, word: Word) -> bool:
         return key(word) in self.deleted
 
@@ -105,6 +144,11 @@ class Account:
             one.kind in _NODE_FAULTS and one.target == node and pod.at - NODE_GOES_SECONDS <= one.began <= until
             for one in self.history
         )
+
+    def had_its_clock_set_apart(self, moment: float | None) -> bool:
+        """Whether a coordinator that started then ran with libfaketime."""
+        apart = [one for one in self.history if one.kind == "clock-apart"]
+        return moment is not None and any(one.began - 1 <= moment <= one.healed for one in apart)
 
     def had_snapshot(self, word: Word) -> bool:
         """Whether a snapshot of this replica had been committed before it said that."""
@@ -134,6 +178,25 @@ class Account:
             if status.get("cold") and status.get("message"):
                 return True
         return self.warned(pod_uid)
+
+    def was_never_led(self, pod_uid: str) -> bool:
+        """Whether nobody renewed the coordinator's lease from before the first word of a pod until after its last.
+
+        What no webhook prepares, and is gone before the next one leads, nobody can speak of.
+        """
+        said = [word.at for word in self.words if word.pod == pod_uid]
+        before = max((at for at in self._renewals if at < min(said)), default=-math.inf)
+        after = min((at for at in self._renewals if at >= min(said)), default=math.inf)
+        return bool(self._renewals) and after > max(said) and after - before > RENEWED_SECONDS
+
+    @cached_property
+    def _renewals(self) -> Sequence[float]:
+        """When the coordinator's lease was renewed."""
+        return [
+            one.received.timestamp()
+            for one in self.writes
+            if (one.resource, one.namespace, one.name) == ("leases", NAMESPACE, COORDINATOR) and one.code < 300
+        ]
 
     def warned(self, pod_uid: str) -> bool:
         """Whether a warning of ours was said of this pod."""

@@ -29,11 +29,21 @@ class Run:
         """Where what it is judged from is kept."""
         return Path("build/chaos") / f"seed-{self.seed}"
 
+    @property
+    def verdict(self) -> Path:
+        """Where what was found is kept; absent where the run was broken off."""
+        return self.evidence.with_suffix(".json")
+
+
+def minutes() -> float:
+    """For how long faults go on."""
+    return float(os.environ.get("MINUTES") or 2)
+
 
 @pytest.fixture(scope="session")
 def run() -> Run:
     """SEED and MINUTES of the environment."""
-    return Run(int(os.environ.get("SEED") or 1), float(os.environ.get("MINUTES") or 2))
+    return Run(int(os.environ.get("SEED") or 1), minutes())
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -43,6 +53,7 @@ async def beside(
     """What stands beside the cluster. The words of the pods are kept, however the run ends."""
     words = run.evidence.absolute() / "words"
     words.parent.mkdir(parents=True, exist_ok=True)
+    run.verdict.unlink(missing_ok=True)  # of an earlier run, which this one may break off without
     async with outside.running(cluster, tmp_path_factory.mktemp("outside"), words, steps) as found:
         yield found
 

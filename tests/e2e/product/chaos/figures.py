@@ -13,7 +13,7 @@ from tests.e2e.product.chaos.parts_ended import endings
 
 
 def figures(account: Account) -> dict[str, int]:
-    """Counts by what is counted; those of our objects are of all that were made, also of those that are gone."""
+    """Counts by what is counted: of our objects all that were made, but of failed ones what is left at the end."""
     moves = list(account.moves())
     begun = [now for _, now in account.beginnings() if not account.was_deleted(now)]
     made = [one.resource for one in account.writes if one.verb == "create" and one.code == 201]
@@ -29,7 +29,7 @@ def figures(account: Account) -> dict[str, int]:
         "returns cut short": cut_short(account.writes),
         "continued in another pod": len(moves),
         "rewound to an older snapshot": sum(now.number <= before.number for before, now in moves),
-        "begun anew, and said so": sum(account.had_snapshot(one) for one in begun),
+        "begun anew beside a snapshot": sum(account.had_snapshot(one) for one in begun),
         "begun anew, never saved": sum(not account.had_snapshot(one) for one in begun),
         "requests refused": sum(HELD in one.message and one.code == 429 for one in account.writes),
         "jobs deleted, most of them in a hold": len(account.deleted),

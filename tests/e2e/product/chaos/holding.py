@@ -17,12 +17,13 @@ Named: TypeAlias = tuple[str, str]
 """Namespace and name: of the Job that is not to be suspended, or the pod that is not to be evicted."""
 
 
-def refusals(writes: Sequence[Write]) -> Mapping[Named, Sequence[float]]:
-    """When each object's eviction was refused (epoch seconds), in order."""
-    found: defaultdict[Named, list[float]] = defaultdict(list)
+def refusals(writes: Sequence[Write]) -> Mapping[tuple[str, Named], Sequence[float]]:
+    """When each object's eviction was refused (epoch seconds), in order; by resource (`pods`, `jobs`) and name."""
+    found: defaultdict[tuple[str, Named], list[float]] = defaultdict(list)
     for write in writes:
         if write.code == 429 and HELD in write.message:
-            found[write.namespace, write.name].append(write.received.timestamp())
+            resource = write.resource.partition("/")[0]
+            found[resource, (write.namespace, write.name)].append(write.received.timestamp())
     return {name: sorted(moments) for name, moments in found.items()}
 
 

@@ -19,6 +19,7 @@ from cedana_sched.model.records import HoldStep, RestoreStep
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, is_gone, wait_for, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container
+from tests.cluster.patience import patient
 from tests.e2e.product import queues, volcano_queues
 from tests.e2e.product.chaos.program import ENOUGH, counting
 from tests.e2e.product.chaos.world import FOR_EVER, World, insist, insist_within
@@ -58,7 +59,7 @@ class Load:
 
     world: World
     kueue: Namespace
-    volcano: Namespace | None
+    volcano: Namespace
     seed: int
     sims: list[Sim] = field(default_factory=list)
 
@@ -68,16 +69,14 @@ class Load:
         dice = random.Random(self.seed)
         for number, policy in enumerate(("Never", "OnFailure", "Never")):
             await self._begin(kueue_sim(f"sim-{number}", self.world, pods=2, restartPolicy=policy), self.kueue, 2)
-        if self.volcano is not None:
-            await self._begin(volcano_sim("vsim-0", self.volcano, self.world, pods=4), self.volcano, 4)
+        await self._begin(volcano_sim("vsim-0", self.volcano, self.world, pods=4), self.volcano, 4)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._ml(self.kueue, random.Random(dice.random()), kueue_ml), name="ml of Kueue"),
                 group.create_task(self._delete_held(self.kueue), name="jobs deleted in a hold"),
             ]
-            if self.volcano is not None:
-                ml = self._ml(self.volcano, random.Random(dice.random()), volcano_ml)
-                tasks.append(group.create_task(ml, name="ml of Volcano"))
+            ml = self._ml(self.volcano, random.Random(dice.random()), volcano_ml)
+            tasks.append(group.create_task(ml, name="ml of Volcano"))
             try:
                 yield
             finally:
@@ -110,7 +109,9 @@ class Load:
             name = f"{_ML}{number}"
             body = job(name, namespace, self.world, dice.randint(*_ML_SECONDS))
             await insist(partial(namespace.apply, body))
-            await insist_within(partial(_wait_until_over, namespace, body["apiVersion"], name), seconds=_ML_WITHIN)
+            await insist_within(
+                partial(_wait_until_over, namespace, body["apiVersion"], name), seconds=patient(_ML_WITHIN)
+            )
             await insist(partial(namespace.delete, body["apiVersion"], "Job", name))
             number += 1
 
@@ -129,12 +130,11 @@ class Load:
         Volcano's controller does not hear of a pod that fails while it is away itself: nobody would replace it.
         """
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._replace_failed(self.volcano), name="failed pods") if self.volcano else None
+            task = group.create_task(self._replace_failed(self.volcano), name="failed pods")
             try:
                 yield
             finally:
-                if task is not None:
-                    task.cancel()
+                task.cancel()
 
     async def _replace_failed(self, namespace: Namespace) -> None:
         while True:
@@ -154,8 +154,7 @@ class Load:
                     await insist(partial(namespace.delete, api_version, "Job", name))
 
     def _namespaces(self) -> list[tuple[Namespace, str]]:
-        found = [(self.kueue, "batch/v1")]
-        return [*found, (self.volcano, volcano_queues.BATCH)] if self.volcano is not None else found
+        return [(self.kueue, "batch/v1"), (self.volcano, volcano_queues.BATCH)]
 
     async def _delete_held(self, namespace: Namespace) -> None:
         """Again and again: a job that is deleted the moment its eviction is held."""
@@ -228,9 +227,14 @@ def kueue_ml(name: str, namespace: Namespace, world: World, seconds: int) -> Obj
 
 
 def volcano_sim(name: str, namespace: Namespace, world: World, *, pods: int) -> Object:
-    """A job of bio's for Volcano."""
+    """A job of bio's for Volcano.
+
+    Its pods begin again in place: once all of them have failed while its controller could not replace them, say because
+    Kueue's webhook was away, which judges every pod's deletion, Volcano takes the whole job for failed.
+    """
     fields = counting(world.image, name, world.outside.collector, cpu=_VOLCANO_CPU, index_label="volcano.sh/task-index")
     policies = [{"event": "PodFailed", "action": "RestartPod"}]  # RestartTask would end its healthy replicas too
+    fields |= {"restartPolicy": "OnFailure"}
     return _vcjob(name, "bio", namespace, fields, pods=pods, policies=policies, maxRetry=_BACKOFF_LIMIT)
 
 

@@ -14,6 +14,7 @@ import tenacity
 
 from tests.cluster.binaries.build import ensure
 from tests.cluster.cluster import Cluster
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product.chaos.program import Word
 from tests.e2e.product.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
@@ -67,7 +68,7 @@ class Outside:
         """
         with asyncinotify.Inotify() as changes:
             changes.add_watch(self._said, asyncinotify.Mask.MODIFY)
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(patient(within)):
                 while not condition(self.words()):
                     await changes.get()
 

@@ -27,7 +27,7 @@ class Kind:
     Args:
         ground: what it takes away.
         seconds: how long it may last, from and to.
-        weight: how often it is drawn, beside the others.
+        weight: the heavier, the earlier in its round; each kind comes once in a round.
         targets: one of them is drawn.
     """
 
@@ -37,7 +37,7 @@ class Kind:
     targets: Sequence[str] = ("",)
 
 
-PARTS = ("coordinator", "webhooks", "agent")
+PARTS = ("coordinator", "webhooks", "agent", "holds")
 NODES = ("first", "last")
 
 KINDS: Mapping[str, Kind] = {
@@ -68,7 +68,7 @@ PAUSE_SECONDS = (4.0, 14.0)
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of a plan; `at` and `seconds` count from the beginning of the run."""
+    """One fault of a plan: when it begins, in seconds from the beginning of the run, and how many it lasts."""
 
     at: float
     kind: str
@@ -86,7 +86,7 @@ class Fault:
 
 
 def draw(seed: int, minutes: float) -> list[Fault]:
-    """The faults of a run, in the order in which they begin; all end before the run does.
+    """The faults of a run, in the order in which they begin; all end before the run does, if none waits for another.
 
     Each kind comes once before one comes again, as far as the length allows, so that short runs differ by their seed.
     """

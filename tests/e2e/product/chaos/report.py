@@ -24,6 +24,6 @@ def report(
         "figures": found,
         "breaches": breaches,
     }
-    run.evidence.with_suffix(".json").write_text(json.dumps(said, indent=1) + "\n")
+    run.verdict.write_text(json.dumps(said, indent=1) + "\n")
     for name in ("checkpoints", "restores", "holds", "events"):
         (run.evidence / f"{name}.json").write_text(json.dumps(getattr(account, name), indent=1, default=str) + "\n")

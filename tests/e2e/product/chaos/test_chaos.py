@@ -12,17 +12,20 @@ from functools import partial
 import pytest
 
 from tests.cluster.addons.catalog import install
+from tests.cluster.addons.deployments import wait_available
+from tests.cluster.addons.volcano import NAMESPACE as VOLCANO
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product import parts, queues, volcano_queues
 from tests.e2e.product.chaos import faults
 from tests.e2e.product.chaos.aftermath import account_of, wait_until_calm
-from tests.e2e.product.chaos.conftest import Run
+from tests.e2e.product.chaos.conftest import Run, minutes
 from tests.e2e.product.chaos.figures import figures
 from tests.e2e.product.chaos.judge import judge
 from tests.e2e.product.chaos.load import KUEUE_QUOTAS, Load, doomed_namespace
@@ -32,7 +35,16 @@ from tests.e2e.product.chaos.report import report
 from tests.e2e.product.chaos.world import World, insist
 from tests.e2e.product.installation import Product
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.shape("volcano"), pytest.mark.timeout(0)]
+VOLCANOS_CONTROLLERS = "volcano-controllers"
+
+_BEFORE_AND_AFTER_SECONDS = 1800
+"""For the cluster, the calm after the faults and the judging."""
+
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.shape("volcano"),
+    pytest.mark.timeout(60 * minutes() + patient(_BEFORE_AND_AFTER_SECONDS)),
+]
 
 _POLICY = {"deadlineSeconds": 60, "restoreDeadlineSeconds": 120}
 """Short enough that a run sees deadlines pass."""
@@ -42,7 +54,9 @@ async def test_nothing_is_lost_whatever_befalls_the_cluster(
     run: Run, cluster: Cluster, api: Api, beside: Outside, toolbox: str, kueue: None, installed: Product, audit: Audit,
     steps: Steps,
 ) -> None:  # fmt: skip
+    assert installed.values["storage"]["s3"]["endpoint"] == beside.s3.endpoint, "faults would hit a store of nobody"
     await install(cluster, [Volcano(volcano_queues.RECLAIMS)], steps)
+    await _let_volcano_try_for_ever(cluster, api)
     await installed.ensure(kueue={"enabled": True}, volcano={"enabled": True}, policy={"spec": _POLICY})
     plan = draw(run.seed, run.minutes)
     steps.say(f"chaos: seed {run.seed}, {run.minutes:g} min, {len(plan)} faults")
@@ -67,6 +81,13 @@ async def test_nothing_is_lost_whatever_befalls_the_cluster(
     assert not breaches, "\n".join(breaches)
     assert found["continued in another pod"] > 0
     assert found["faults"] == len(plan)
+
+
+async def _let_volcano_try_for_ever(cluster: Cluster, api: Api) -> None:
+    """A job that its controllers cannot sync fifteen times, because a webhook is away, they terminate."""
+    argument = {"op": "add", "path": "/spec/template/spec/containers/0/args/0", "value": "--max-requeue-num=-1"}
+    await api.patch("apps/v1", "Deployment", VOLCANOS_CONTROLLERS, [argument], VOLCANO)
+    await wait_available(cluster, api, VOLCANO, [VOLCANOS_CONTROLLERS])
 
 
 async def _end(world: World, load: Load) -> list[str]:

@@ -18,6 +18,7 @@ from tests.cluster.api.waiting import WaitedInVainError
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.nodes.node import Node
+from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
 from tests.e2e.product.chaos.outside import Outside
 from tests.e2e.product.chaos.plan import NODES
@@ -74,7 +75,7 @@ async def insist(work: Callable[[], Awaitable[T]], *, seconds: float = _INSIST_S
     """
     async for attempt in tenacity.AsyncRetrying(
         wait=tenacity.wait_random_exponential(multiplier=0.3, max=3),
-        stop=tenacity.stop_after_delay(seconds),
+        stop=tenacity.stop_after_delay(patient(seconds)),
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, _BROKEN)),
         reraise=True,
     ):
