@@ -123,7 +123,7 @@ KINDS = (
         (".spec.pod.nodeName", ".status.step"),
     ),
     Kind(
-        CHECKPOINT_POLICIES, "cpol", "What an admin decides for a queue, a namespace or a workload.",
+        CHECKPOINT_POLICIES, "cpol", "What an admin decides for a queue or a workload.",
         CheckpointPolicySpec, None,
         (
             Column("Deadline", ".spec.deadlineSeconds", "number"),
@@ -209,6 +209,7 @@ def _root(kind: Kind) -> Schema:
     }
     if kind.status:
         properties["status"] = structural(kind.status, with_defaults=False)
+        properties["status"].pop("required", None)  # several components write a part each, in any order
     return {"description": kind.what, "type": "object", "required": ["spec"], "properties": properties}
 
 
