@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.pods import OvertakenError
+from cedana_sched.cluster.node.returning.latest_order import OvertakenError
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.plan import Result, read_begun, write_begun
 from tests.integration.containers.pods import Container, Pod
@@ -148,7 +148,7 @@ def test_lost_container_that_nobody_lays_volumes_for_is_refused_in_time(site: Si
     second = site.replacement("pod-2", "main")
     with _returning(site, second, images) as agent:
         _lost(second)
-        doing = site.returns._doing["pod-2"]
+        doing = site.returns._orders._working["pod-2"]
         doing.get_loop().call_soon_threadsafe(doing.cancel)  # the agent is away
         assert isinstance(agent.exception(30), OvertakenError)
         with pytest.raises(AssertionError, match="the agent has not laid the pod's volumes anew in time"):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.pods import OvertakenError, ReturningPods
+from cedana_sched.cluster.node.returning.latest_order import OvertakenError
+from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan

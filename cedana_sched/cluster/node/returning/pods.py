@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,13 +28,14 @@ import structlog
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.images import ready_images
+from cedana_sched.cluster.node.returning.latest_order import LatestOrder
 from cedana_sched.cluster.node.returning.network import PodConnections
 from cedana_sched.cluster.node.returning.outcomes import complete, error_of, results_of, wait_complete_or_lost
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
 from cedana_sched.cluster.node.returning.volumes import lay_volume
 from cedana_sched.kube.objects import Pod
-from cedana_sched.model.errors import RestoreError, RetryableError
+from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
@@ -50,10 +51,6 @@ LAYER = "rootfs.tar"
 RESTORE_SECONDS = 110.0
 _LOGS = "logs"
 _SERVED = "served"
-
-
-class OvertakenError(RestoreError, RetryableError):
-    """Another order for the same pod has come: its outcome counts."""
 
 
 class PodsOfNode(Protocol):
@@ -109,8 +106,7 @@ class ReturningPods:
         self._connections = PodConnections(places, toolchain)
         self._bundles = Bundles(places)
         self.served = ServedBeginnings(data / _SERVED)
-        self._doing: dict[str, asyncio.Task[None]] = {}
-        """By uid of a pod: what its last order is doing with it."""
+        self._orders = LatestOrder(pods.wait_ended)
 
     # --- PodReturns
 
@@ -134,7 +130,7 @@ class ReturningPods:
             BegunAgainError: this return has served a beginning of the pod that is over.
             RestoreError: one of them did not come back, or the pod ended before; `evidence` has CRIU's own words.
         """
-        await self._unless_ended(workload, self._continue(restore_uid, workload, images, restore_facts))
+        await self._orders.run(workload.uid, self._continue(restore_uid, workload, images, restore_facts))
 
     async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:
         """Let a pod begin anew; `why` is in its restore container's log.
@@ -338,7 +334,7 @@ class ReturningPods:
         decided = Plan(decision, why, containers=planned, sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
         if plan is not None:
             await asyncio.to_thread(plans.write_plan, folder, decided)  # its restore container may have ended before
-        await self._unless_ended(workload, self._decide(restore_uid, workload, decided))
+        await self._orders.run(workload.uid, self._decide(restore_uid, workload, decided))
 
     async def _decide(self, restore_uid: str, workload: WorkloadRef, plan: Plan) -> None:
         container = RestoreContainer(workload.uid, self._places)
@@ -354,34 +350,6 @@ class ReturningPods:
         if self._wait_containerd is not None:
             await self._wait_containerd()
         await container.decide(decision, why, assign_next)
-
-    async def _unless_ended(self, workload: WorkloadRef, work: Coroutine[Any, Any, None]) -> None:
-        """Do what needs the pod.
-
-        Raises:
-            OvertakenError: another order for it came.
-            RestoreError: it ended before.
-        """
-        earlier = self._doing.get(workload.uid)
-        doing = asyncio.create_task(_after(earlier, work), name=f"return of pod {workload.uid}")
-        self._doing[workload.uid] = doing
-        ended = asyncio.create_task(self._pods.wait_ended(workload.uid), name=f"end of pod {workload.uid}")
-        try:
-            await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
-            is_done = doing.done()
-            is_overtaken = doing.cancelled()
-        finally:
-            for task in (doing, ended):
-                task.cancel()
-            await asyncio.gather(doing, ended, return_exceptions=True)
-            if self._doing.get(workload.uid) is doing:
-                del self._doing[workload.uid]
-        if is_overtaken:
-            raise OvertakenError("another order for the pod has come meanwhile")
-        if not is_done:
-            ended.result()
-            raise RestoreError("the pod ended before it had come back")
-        doing.result()
 
     def _plan(self, pod_uid: str) -> Plan | None:
         """What was decided for the pod as it runs now; None where nothing was."""
@@ -404,14 +372,3 @@ class ReturningPods:
 
     def _folder(self, pod_uid: str) -> str:
         return plans.pod_folder(str(self._state), pod_uid)
-
-
-async def _after(earlier: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
-    """Do this once the earlier work, which is cancelled, has left off: two never write into the same pod."""
-    try:
-        if earlier is not None:
-            earlier.cancel()
-            await asyncio.wait({earlier})
-        await work
-    finally:
-        work.close()
