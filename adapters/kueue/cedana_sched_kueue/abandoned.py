@@ -15,9 +15,13 @@ class _Spec(msgspec.Struct, frozen=True):
     adapter: str = ""
 
 
+class _Victim(msgspec.Struct, frozen=True, rename="camel"):
+    pod_uid: str = ""
+
+
 class _Status(msgspec.Struct, frozen=True):
     step: str = HoldStep.HOLDING
-    verdicts: dict[str, str] = {}
+    victims: tuple[_Victim, ...] = ()
 
 
 class _Hold(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ async def victims_let_go(api: Api, adapter: str) -> dict[str, frozenset[str]]:
         ApiError: they cannot be read.
     """
     over = (one for one in await _holds_of(api, adapter) if one.status.step != HoldStep.HOLDING)
-    return {one.spec.uid: frozenset(one.status.verdicts) for one in over}
+    return {one.spec.uid: frozenset(victim.pod_uid for victim in one.status.victims) for one in over}
 
 
 async def _holds_of(api: Api, adapter: str) -> list[_Hold]:
