@@ -24,13 +24,26 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Dump, Order, Outcome, Progress, Retained, Stage, StageProgress
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    CheckpointFailed,
+    Dump,
+    Freeze,
+    Order,
+    Outcome,
+    Progress,
+    Retained,
+    Stage,
+    StageProgress,
+)
 from cedana_sched.model.records import Transfer
 
 log = structlog.get_logger(__name__)
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 """Taint by which an admin says that a node is gone for good."""
+NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
 
 
 class OrderGivenUpError(RetryableError):
@@ -141,9 +154,11 @@ class ObjectAgents:
                 group.create_task(mirror.run())
 
     async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
-        """See `coordinator.ports.Agents`."""
-        del node  # the object is addressed to it
+        """See `coordinator.ports.Agents`. Nothing is ordered on a node that has no agent: nobody would answer."""
         uid = record_of(order)
+        if isinstance(order, Freeze | Abort) and not self._has_agent(node) and not self._projection.has_order(uid):
+            yield Aborted(uid) if isinstance(order, Abort) else CheckpointFailed(uid, NO_AGENT.format(node=node))
+            return
         try:
             number = self._projection.order(uid, order)
         except KeyError:
@@ -174,6 +189,11 @@ class ObjectAgents:
         finally:
             if self._waiting.get(uid) is waiting:
                 del self._waiting[uid]
+
+    def _has_agent(self, name: str) -> bool:
+        """Whether an agent has published the facts of a node; True also where the node is not known."""
+        node = self._nodes.get(name)
+        return node is None or names.NODE_FACTS in node.metadata.annotations
 
     def repeat(self, node: str, order: Order) -> None:
         """See `coordinator.ports.Agents`: an object that does not show the order is written again."""

@@ -176,6 +176,10 @@ class Projection:
         self._enqueue(target)
         return target.order_number
 
+    def has_order(self, uid: str) -> bool:
+        """Whether the agent of a record's node was given an order for it, by an earlier coordinator perhaps."""
+        return (target := self._targets.get(uid)) is not None and target.order_number > 0
+
     def again(self, uid: str) -> None:
         """Write once more what a record says, with its order: its object may not show it any more."""
         if (target := self._targets.get(uid)) is not None and not target.forgotten:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from cedana_sched.model.objects.names import API_VERSION
+from cedana_sched.model.objects.names import API_VERSION, NODE_FACTS
 from cedana_sched.model.records import HoldStep
 from tests.bench.page import replace_measured
 from tests.bench.running import running_cluster
@@ -106,7 +106,8 @@ async def _installed(cluster: Cluster, api: Api, nodes: int, steps: Steps) -> As
         installation.installed(cluster, api, s3, steps, **changes),
     ):
         with steps.step(f"{nodes} fake nodes"):
-            names = await kwok.add_nodes(cluster, nodes, within=600)
+            facts = {NODE_FACTS: "{}"}  # by which the coordinator finds that there is an agent
+            names = await kwok.add_nodes(cluster, nodes, annotations=facts, within=600)
         await bare_client.define_twin(api)
         async with Agents().on(cluster.kubeconfig, names):
             steps.say(f"{nodes} agents serve")

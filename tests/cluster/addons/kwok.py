@@ -165,6 +165,7 @@ async def add_nodes(
     memory: str = "256Gi",
     pods: int = 110,
     labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     taint: bool = True,
     prefix: str = "fake",
     within: float = 120,
@@ -178,6 +179,7 @@ async def add_nodes(
         memory: allocatable on each.
         pods: how many each takes.
         labels: further ones.
+        annotations: further ones.
         taint: whether only pods with `TOLERATION` come to them.
         prefix: what their names begin with; names that exist already are left as they are.
         within: seconds until all are Ready.
@@ -187,7 +189,7 @@ async def add_nodes(
     """
     capacity = {"cpu": cpu, "memory": memory, "pods": str(pods)}
     names = [f"{prefix}-{number}" for number in range(count)]
-    bodies = (_node(name, capacity, labels or {}, taint=taint) for name in names)
+    bodies = (_node(name, capacity, labels or {}, annotations or {}, taint=taint) for name in names)
     selector = f"{ANNOTATION}={prefix}"
     ready = has_condition("Ready")
     wanted = set(names)
@@ -231,13 +233,15 @@ async def _create_all(api: Api, bodies: Iterator[Object]) -> None:
     await together(*(worker() for _ in range(_AT_ONCE)))
 
 
-def _node(name: str, capacity: Mapping[str, str], labels: Mapping[str, str], *, taint: bool) -> Object:
+def _node(
+    name: str, capacity: Mapping[str, str], labels: Mapping[str, str], annotations: Mapping[str, str], *, taint: bool
+) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": name,
-            "annotations": {ANNOTATION: "fake"},
+            "annotations": {ANNOTATION: "fake", **annotations},
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
