@@ -89,8 +89,9 @@ def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
     given = tuple(hold.verdicts.values())
     counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
     why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
+    is_unsaved = not {Verdict.LET_GO, Verdict.KEEP_RUNNING}.isdisjoint(given)
     text = f"Eviction released after {desk.now - hold.created_at:.1f} s: {why}"
-    desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or Verdict.LET_GO in given)
+    desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or is_unsaved)
 
 
 def of_restore(desk: Desk, restore: Restore) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cedana_sched.coordinator.core.instructions import Severity, Tell
+from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 from cedana_sched.model.preemption import After
-from tests.unit.coordinator.core_builders import Told
+from tests.unit.coordinator.core_builders import Told, victim
 
 
 def _texts(told: Told) -> dict[str, str]:
@@ -30,3 +31,12 @@ def test_who_is_let_go_without_a_snapshot_is_warned_of() -> None:
     assert released.text.endswith("1 let go without a snapshot")
     assert released.severity is Severity.WARNING
     assert [one.name for one in released.victims] == ["name-of-w1"], "nothing but the pod is evicted"
+
+
+def test_who_is_to_be_kept_running_is_warned_of_as_well() -> None:
+    """Kueue evicts it all the same."""
+    policy = CheckpointPolicy(on_checkpoint_failure=OnCheckpointFailure.KEEP_RUNNING)
+    told = Told().running().preempt(victim(policy=policy)).frozen().failed().aborted()
+    (released,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "EvictionReleased"]
+    assert released.text.endswith("1 not saved, to be kept running")
+    assert released.severity is Severity.WARNING
