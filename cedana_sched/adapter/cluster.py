@@ -22,7 +22,10 @@ class Policies(Protocol):
     """The CheckpointPolicies of the cluster."""
 
     def named(self, name: str | None) -> CheckpointPolicy:
-        """The policy of that name; without one, or when it does not exist, the one called `default`, else our own."""
+        """The policy of that name; without one, or when it does not exist or cannot be read, `default`, else our own.
+
+        The pod webhook is stricter: it does not protect a new pod whose policy it does not find, or cannot read.
+        """
         ...
 
 

@@ -82,7 +82,7 @@ class Verdict(StrEnum):
     """What the coordinator tells a scheduler about one held eviction."""
 
     COMMITTED = "Committed"
-    """The snapshot is safe and the workload is dead already."""
+    """The snapshot is safe. The workload is dead already, or frozen until its pod is deleted, and is killed then."""
     LET_GO = "LetGo"
     """There is no snapshot of this moment; evict as you would without us."""
     KEEP_RUNNING = "KeepRunning"

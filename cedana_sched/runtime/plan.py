@@ -80,7 +80,7 @@ class Result(NamedTuple):
     tail: tuple[str, ...] = ()
     """What CRIU said last; without a log, where our own program failed."""
     id: str = ""
-    """The runtime's name of the container that has come back."""
+    """The runtime's name of the container that has come back or, before its `start`, of the one that is to."""
 
 
 def pod_folder(state: str, uid: str) -> str:

@@ -1,6 +1,6 @@
 """What the webhooks know: mirrors of a few kinds, and what must be found by something else than its name.
 
-Nothing here asks the API server; an admission call only looks.
+An admission call only looks here, and nothing calls the API server for it; `siblings` alone does, for some pods' Jobs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Pods of a Job that Kueue has suspended past our webhook: they wait in their preStop hooks for our word.
+"""Torn evictions: those that went through unheld, mostly because no webhook answered when Kueue suspended the Job.
 
-While no webhook answers, the API server lets the suspension through, and the Job's controller deletes the pods. Each of
-them asks before its end (`names.ASKS`), for as long as its agent waits for an answer.
+The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: each pod asks before its
+end (`names.ASKS`) whether it is preempted, for as long as its agent waits for an answer. The adapter answers with a
+signal, or by letting the pod go.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from cedana_sched.model.errors import CedanaSchedError
 log = structlog.get_logger(__name__)
 
 LONGEST_SECONDS = 3600.0
-"""A call is answered after this at the latest; deadlines and grace periods are shorter."""
+"""A call is answered after this at the latest, also where a policy's deadline, which may be a day, has not passed."""
 
 
 class PreStopServer:

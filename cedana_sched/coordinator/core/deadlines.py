@@ -6,7 +6,7 @@ import heapq
 
 
 class Deadlines:
-    """A heap with lazy deletion; `set` and `clear` are O(log n), `next` is amortised O(1)."""
+    """A heap with lazy deletion: `set` and `pop_due` are O(log n) for each uid, amortised; `next` is amortised O(1)."""
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}

@@ -58,7 +58,8 @@ class Tell(msgspec.Struct, frozen=True):
     signal_uid: str | None = None
     """The preemption that it belongs to: one id across all components' logs."""
     held: HeldObject | None = None
-    """The object by which that preemption evicts: its owner looks there first."""
+    """The object on which its owner looks first: that by which the preemption evicts; without one, the pod's controller
+    where whoever tells it knows it."""
     victims: tuple[WorkloadRef, ...] = ()
     """Whom that preemption evicts, where it does so by no object but theirs."""
 

@@ -52,7 +52,7 @@ class CheckpointSpec(Written):
     identity: IdentitySpec
     pod: PodSpec
     adapter: str
-    """Which scheduler's preemption it is; `kubectl` for one that a person asked for."""
+    """Which scheduler's preemption it is."""
     hold: str
     """The preemption it belongs to: the uid that Events, logs and the PreemptionHold share."""
     reason: str

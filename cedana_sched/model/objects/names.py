@@ -37,7 +37,7 @@ PROTECTED: Final = f"{GROUP}/protected"
 REFUSED: Final = f"{GROUP}/not-protected"
 """Annotation of a pod whose protection was asked for and refused: why, and what to do."""
 RESTORES: Final = f"{GROUP}/restores"
-"""Annotation of a pod that shall continue from a snapshot: it has the sidecar and our runtime class."""
+"""Annotation of a pod that shall continue from a snapshot: it has our init container and our runtime class."""
 ANY_INDEX: Final = "*"
 """In `RESTORES`, for a pod that nothing tells apart from its siblings: the coordinator is to choose the number."""
 HOLD_TOKEN: Final = f"{GROUP}/hold-token"
@@ -78,7 +78,8 @@ LET_GO: Final = "let-go"
 
 # What the agent writes on its node.
 NODE_READY: Final = f"{GROUP}/ready"
-"""Label of a node on which workloads can be dumped and continued; its value is `true`."""
+"""Label of a node that its agent has prepared, so that workloads can be dumped and continued; its value is `true`. It
+stays while the agent is dead."""
 NODE_CPU: Final = f"{GROUP}/cpu"
 """Label of a node: digest of its CPU's features; nodes of equal value can continue each other's snapshots."""
 NODE_FACTS: Final = f"{GROUP}/facts"
