@@ -26,6 +26,7 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 REASON = "SchedulerNotFound"
 NOT_FOLLOWED = "SchedulerNotFollowed"
+FAILED = "AdapterFailed"
 
 
 class AdapterMetrics:
@@ -66,7 +67,10 @@ class OwnDeployment:
 
 
 async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
-    """Run an adapter, for ever; while its scheduler is absent, or the API server refuses, say so and try again."""
+    """Run an adapter, for ever; while its scheduler is absent, or the API server refuses, say so and try again.
+
+    A defect is said likewise, and ends neither the coordinator nor the other adapters.
+    """
     for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
         metrics.set(name, up=True)
         try:
@@ -81,9 +85,17 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
             message = f"{name} cannot be followed: {_first(group)}"
             log.warning("scheduler not followed, trying again", adapter=name, problem=message, pause_seconds=pause)
             await deployment.warn(NOT_FOLLOWED, message)
+        except* Exception as group:  # a defect that one scheduler's object shows must not end the coordinator of all
+            metrics.set(name, up=False)
+            log.exception("adapter failed, starting it again", adapter=name, pause_seconds=pause)
+            await deployment.warn(
+                FAILED, f"the adapter {name} has failed, a defect, and is started again: {_first(group)}"
+            )
         await asyncio.sleep(pause)
 
 
-def _first(group: BaseExceptionGroup[CedanaSchedError]) -> str:
+def _first(group: BaseExceptionGroup[Exception]) -> str:
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error.message
+    if isinstance(error, BaseExceptionGroup):
+        return _first(error)
+    return error.message if isinstance(error, CedanaSchedError) else repr(error)

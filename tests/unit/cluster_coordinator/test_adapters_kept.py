@@ -97,9 +97,22 @@ async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
     task.cancel()
 
 
-async def test_a_defect_is_not_hidden() -> None:
-    told, registry = Told(), CollectorRegistry()
-    with pytest.raises(ExceptionGroup) as caught:
-        await kept(Adapter(RuntimeError("a defect")), told, registry)
-    assert caught.group_contains(RuntimeError)
-    assert told.events == []
+async def test_a_defect_of_one_adapter_is_said_and_ends_nobody_else() -> None:
+    """A tenant's object may show it: at each start of the coordinator it would end all schedulers' adapters."""
+    adapter, told, registry = Adapter(RuntimeError("a defect"), ValueError("another")), Told(), CollectorRegistry()
+    task = kept(adapter, told, registry)
+    await adapter.runs.wait()
+    assert [event.reason for event in told.events] == ["AdapterFailed"] * 2
+    assert "RuntimeError('a defect')" in told.events[0].message
+    assert told.up == [0, 0]
+    assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
+    task.cancel()
+
+
+async def test_an_adapter_is_cancelled_as_any_task() -> None:
+    adapter = Adapter()
+    task = kept(adapter, Told(), CollectorRegistry())
+    await adapter.runs.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
