@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 _TOLD: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
     ArmadaUntrustedError: "ArmadaNotTrusted",
-    UsageError: "ArmadaDenied",  # a file that says who we are
+    UsageError: "ArmadaDenied",  # a file that says who we are, a job set's name
 }
 """Why nothing is heard from Armada, where a person must act."""
 

@@ -15,11 +15,12 @@ import structlog
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import Heard, JobSet, Kind, id_before, position
-from cedana_sched_armada.jobs import job_of, job_set_of
+from cedana_sched_armada.jobs import LONGEST_NAME, has_too_long_name, job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
+from cedana_sched_armada.marks import JOB_SET_ANNOTATION
 from cedana_sched_armada.metrics import FAILURES, FOLLOWED
 from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
@@ -108,6 +109,10 @@ class JobSets:
     def _changed(self, before: Pod | None, now: Pod | None) -> None:
         pod = now if now is not None else before
         job_set, job = (job_set_of(pod), job_of(pod)) if pod is not None else (None, None)
+        if pod is not None and job is not None and before is None and has_too_long_name(pod):
+            remedy = "give the job set a shorter name"
+            problem = f"has more than {LONGEST_NAME} characters: preemptions of its jobs are not followed"
+            self._failed((pod,), UsageError(JOB_SET_ANNOTATION, "its value", problem, remedy=remedy))
         if job_set is None or job is None or not self._opted_in(job_set.queue):
             return
         if before is None and now is not None and not now.finished:
@@ -204,7 +209,10 @@ class JobSets:
             return
         while_away = job_set in self._resumed and heard.at < self._began_at
         missed = while_away or heard.job in self._unended.get(job_set, {})
-        self._hear(job_set, heard, missed)
+        try:
+            self._hear(job_set, heard, missed)
+        except Exception:  # a defect that one job shows must not have its event read again and again
+            log.exception("event of Armada not taken in", job_set=job_set.name, job=heard.job, kind=heard.kind)
         self._ledger.progressed(job_set, heard.id)
         if heard.kind in _LAST:
             self._ended(job_set, heard.job)

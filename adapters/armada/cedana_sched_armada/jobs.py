@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 
 from cedana_sched.kube.objects import Pod
@@ -19,6 +22,10 @@ FIRST = f"{GROUP}/armada-first-job"
 """Annotation of such a job: the job that a person has submitted."""
 NUMBER = f"{GROUP}/armada-resubmissions"
 """Annotation of such a job: how many times in a row."""
+
+LONGEST_NAME = 512
+"""Of a job set or gang, in characters. Armada has no bound of its own, and each name is kept in our notes."""
+_NUMBER = re.compile("[0-9]{1,6}")
 
 
 class Gang(msgspec.Struct, frozen=True, order=True):
@@ -42,8 +49,14 @@ def queue_of(pod: Pod) -> str:
 
 
 def job_set_of(pod: Pod) -> JobSet | None:
-    queue, name = queue_of(pod), pod.metadata.annotations.get(JOB_SET_ANNOTATION)
-    return JobSet(queue, name) if queue and name and job_of(pod) else None
+    """None where it is no pod of Armada's, or names a job set that is not followed, for its name is too long."""
+    queue, name = queue_of(pod), pod.metadata.annotations.get(JOB_SET_ANNOTATION, "")
+    return JobSet(queue, name) if queue and 0 < len(name) <= LONGEST_NAME and job_of(pod) else None
+
+
+def has_too_long_name(pod: Pod) -> bool:
+    """Whether the name of its job set is longer than those that are followed."""
+    return len(pod.metadata.annotations.get(JOB_SET_ANNOTATION, "")) > LONGEST_NAME
 
 
 def gang_of(pod: Pod) -> Gang | None:
@@ -52,7 +65,13 @@ def gang_of(pod: Pod) -> Gang | None:
     return Gang(job_set.queue, identifier) if job_set is not None and identifier is not None else None
 
 
-def gang_id(annotations: dict[str, str]) -> str | None:
+def gang_id(annotations: Mapping[str, str]) -> str | None:
     """None where it is alone: Armada takes a gang of one for a job."""
-    cardinality = annotations.get(CARDINALITY, "")
-    return annotations.get(GANG) or None if cardinality.isdecimal() and int(cardinality) > 1 else None
+    identifier = annotations.get(GANG, "")
+    return identifier if 0 < len(identifier) <= LONGEST_NAME and number_in(annotations, CARDINALITY) > 1 else None
+
+
+def number_in(annotations: Mapping[str, str], name: str) -> int:
+    """The number that an annotation holds; 0 where it holds none, or one that no job has: whoever may write it."""
+    text = annotations.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else 0

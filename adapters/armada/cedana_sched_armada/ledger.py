@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import structlog
@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 VERSION = 1
 """Of what is written; notes of another one mean something else."""
+MOST_BYTES = 640 << 10
+"""Of the text; a ConfigMap holds 1 MiB at most."""
 PROGRESS_SECONDS = 30.0
 """Where a stream stands is written this often at most; what is read again after a restart changes nothing."""
 
@@ -213,8 +215,7 @@ class Ledger:
         self._stale.clear()
         self._urgent.clear()
         waiting, self._waiting = self._waiting, []
-        state = _State(VERSION, list(self.streams.items()), list(self.cases.values()), self.awaited)
-        text = zlib.compress(msgspec.json.encode(state))
+        text = self._text()
         try:
             await until_done("notes", lambda: self._notes.write(text))
         except asyncio.CancelledError:
@@ -222,6 +223,21 @@ class Ledger:
             raise
         for then in waiting:
             then()
+
+    def _text(self) -> bytes:
+        """All of it; where that is too much, without streams in which nothing is open.
+
+        Whoever may create pods decides how many job sets there are. After a restart such a stream begins with its pods.
+        """
+        text = zlib.compress(msgspec.json.encode(self._state(self.streams)))
+        if len(text) <= MOST_BYTES:
+            return text
+        noted = {job_set: self.streams[job_set] for job_set in self.job_sets() & self.streams.keys()}
+        log.warning("too many job sets for armada's notes", job_sets=len(self.streams), noted=len(noted))
+        return zlib.compress(msgspec.json.encode(self._state(noted)))
+
+    def _state(self, streams: Mapping[JobSet, str]) -> _State:
+        return _State(VERSION, list(streams.items()), list(self.cases.values()), self.awaited)
 
 
 def _read(written: bytes) -> _State:

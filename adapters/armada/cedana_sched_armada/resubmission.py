@@ -24,7 +24,7 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.history import gang_members, preempted_since, submissions
-from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id
+from cedana_sched_armada.jobs import CARDINALITY, Gang, gang_id, number_in
 from cedana_sched_armada.ledger import Awaited, Case, Ledger, Member
 from cedana_sched_armada.refusals import Refusals
 from cedana_sched_armada.server import ArmadaServer
@@ -213,7 +213,7 @@ class Resubmissions:
 
     async def _others(self, case: Case, gang: Gang, first: Job, ours: set[str]) -> dict[str, Job]:
         """The rest of a gang: preempted as well, but not protected, or with no pod yet. They begin anew."""
-        cardinality = int(first.annotations[CARDINALITY])
+        cardinality = number_in(first.annotations, CARDINALITY)
         if len(ours) >= cardinality:
             return {}
         others = await gang_members(self._server, case.job_set, gang, first.id, cardinality) - ours

@@ -24,7 +24,7 @@ from armada_client.k8s.io.api.networking.v1.generated_pb2 import Ingress
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
-from cedana_sched_armada.jobs import CARDINALITY, EXTERNAL_URI, FIRST, GANG, NUMBER, PREVIOUS, Gang
+from cedana_sched_armada.jobs import CARDINALITY, EXTERNAL_URI, FIRST, GANG, NUMBER, PREVIOUS, Gang, number_in
 
 CLIENT_ID_PREFIX = "cedana-sched:"
 _JOB_ID = "{JobId}"
@@ -78,8 +78,7 @@ def continues(job: Job) -> bool:
 
 def number_of(job: Job) -> int:
     """How many times in a row it was submitted by us."""
-    number = job.annotations.get(NUMBER, "")
-    return int(number) if number.isdecimal() else 0
+    return number_in(job.annotations, NUMBER)
 
 
 def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | None) -> JobSubmitRequestItem:
