@@ -23,6 +23,7 @@ from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
 from cedana_sched.cluster.coordinator.known import ById, BySnapshot, KnownCheckpoint
 from cedana_sched.cluster.coordinator.notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.owners import Owners
+from cedana_sched.cluster.coordinator.passed_over import PassedOver
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
@@ -109,6 +110,7 @@ class Leader:
         adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
         listener = Listeners(TellEvents(self._events, self.pods), *listeners)
         self._unprepared = Unprepared(api, by_id, self._events, listener.announced, configuration.excluded_namespaces)
+        self._passed_over = PassedOver(self.pods, by_id, listener.announced)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._on_recorded = recorded
@@ -136,6 +138,7 @@ class Leader:
                     ("ends of pods", self._pod_reports.run()),
                     ("checkpoints", self._checkpoints.run()),
                     ("restarts of containers", self._restarts.run(self.pods)),
+                    ("pods passed over", self._passed_over.run()),
                     ("gates", self._gates.run()),
                     ("rivals", self._rivals.run()),
                     ("storages", self._storages.run()),

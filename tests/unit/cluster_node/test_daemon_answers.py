@@ -16,6 +16,11 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 
 
+class NoPods:
+    async def wait_ended(self, uid: str) -> None:
+        raise AssertionError(uid)
+
+
 async def test_it_is_waited_for(tmp_path: Path) -> None:
     socket = tmp_path / "containerd.sock"
     first = await asyncio.start_unix_server(lambda *_: None, socket)
@@ -74,8 +79,8 @@ async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> Non
     async def answering() -> None:
         await answers.wait()
 
-    nothing = cast("Any", None)
-    returns = ReturningPods(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, nothing, wait_containerd=answering)
+    nothing, pods = cast("Any", None), cast("Any", NoPods())
+    returns = ReturningPods(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, pods, wait_containerd=answering)
     ending = asyncio.create_task(returns._end(cast("Any", Container()), lambda: None, "cold", "why"))
     await asyncio.sleep(0)
     assert not told

@@ -1,0 +1,87 @@
+"""Protected pods that began anew although a snapshot of theirs was there: no webhook has given it to them.
+
+A webhook whose cache of Checkpoints is behind prepares a pod for its next preemption, and not for its return. The pod
+begins anew then, and nothing else shows it. It cannot be undone: the program runs. So it is published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+from cedana_sched.adapter.pods import find_identity, workload_of
+from cedana_sched.cluster.coordinator.known import ById
+from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core.instructions import Severity
+from cedana_sched.coordinator.core.words import short
+from cedana_sched.kube.objects import Pod, read_time
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.objects import names
+
+LATE_SECONDS = 600.0
+"""A pod that was created earlier was published by an earlier leader."""
+
+
+class PassedOver:
+    """Run `run` as a task.
+
+    Args:
+        pods: every protected one.
+        snapshots: what there is to continue from.
+        tell: publishes it.
+        now: the time of day.
+    """
+
+    def __init__(
+        self,
+        pods: Mirror[Pod],
+        snapshots: ById,
+        tell: Callable[[Tell], None],
+        now: Callable[[], datetime] = SERVER_TIME.now,
+    ) -> None:
+        self._pods = pods
+        self._snapshots = snapshots
+        self._tell = tell
+        self._now = now
+
+    async def run(self) -> None:
+        """Publish those that there are, and each that is bound, for ever."""
+        await self._pods.synced.wait()
+        await self._snapshots.synced.wait()
+        for pod in self._pods:
+            self._on_changed(None, pod)
+        self._pods.subscribe(self._on_changed)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._pods.unsubscribe(self._on_changed)
+
+    def _on_changed(self, before: Pod | None, now: Pod | None) -> None:
+        if now is None or now.finished or not now.spec.node_name or (before is not None and before.spec.node_name):
+            return
+        annotations, identity = now.metadata.annotations, find_identity(now)
+        if identity is None or names.RESTORES in annotations or names.REFUSED in annotations:
+            return
+        created = read_time(now.metadata.creation_timestamp)
+        if created is None or self._now().timestamp() - created >= LATE_SECONDS:
+            return
+        if (newest := self._newest_before(created, identity)) is not None:
+            text = (
+                f"Started {now.metadata.name} without checkpoint {short(newest)}, which was there: the webhook's cache"
+                " was behind, or the pod names another runtime class. Delete the pod to have its successor continue"
+            )
+            self._tell(Tell("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
+
+    def _newest_before(self, created: float, identity: Identity) -> SnapshotRef | None:
+        """The newest snapshot of this identity that was committed before a pod was created."""
+        ready = set(self._snapshots.snapshots_of(identity.namespace, identity.id))
+        committed = (
+            one.snapshot
+            for one in self._snapshots.of((identity.namespace, identity.id))
+            if one.snapshot is not None and one.snapshot in ready and (one.committed_at or created) < created
+        )
+        mine = (ref for ref in committed if ref.identity == identity)
+        return max(mine, key=lambda ref: ref.generation, default=None)
