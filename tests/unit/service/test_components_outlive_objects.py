@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
 import msgspec
+import pytest
 import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -124,12 +125,14 @@ GOOD: dict[Resource, Object] = {
 
 # -- what becomes of them
 
-TEXTS = st.sampled_from(
+NO_TEXTS = (
     ["", "three", "-1", "9" * 30, "9" * 5_000, "٣", "1_0", " 1", "a/../b", "x" * 300, "md@" + "9" * 5_000, "*", "sim/*",
      "2026-11-20+10:00:00", "2026-11-20T10:00:00", "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59-23:59",
      "[" * 3_000,
      '{"by":"","since":"2026-11-20+10:00:00","last":"2026-11-20+10:00:00"}', "{}", "null", "\u0000"]
 )  # fmt: skip
+TEXTS = st.sampled_from(NO_TEXTS)
+NO_VALUES = (None, True, -7, 2**63 - 1, 0.5, "three", "9" * 5_000, "0001-01-01T00:00:00+00:00", [], {}, [7], {"x": 7})
 VALUES: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | TEXTS | st.just([]) | st.just({}) | st.just([{}]) | st.just([7]) | st.just({"x": {"y": 7}})
@@ -154,15 +157,36 @@ def spoilt(draw: st.DrawFn) -> tuple[Resource, Object]:
     metadata["name"] = f"spoilt-{draw(st.integers(0, 5))}"
     metadata["uid"] = f"{metadata.get('uid')}-{draw(st.integers(0, 1))}"
     for _ in range(draw(st.integers(1, 3))):
-        places = [one for one in _paths(body) if one[0] in {"spec", "status"}]
-        texts = [("metadata", kind, key) for kind in ("labels", "annotations") for key in metadata.get(kind) or ()]
-        *parents, last = draw(st.sampled_from(places + texts))
-        value = draw(TEXTS if parents[:1] == ["metadata"] else VALUES)
-        inner: Any = body
-        for part in parents:
-            inner = inner[part]
-        inner[last] = copy.deepcopy(value)  # strategies share what they draw
+        place = draw(st.sampled_from(_places(body)))
+        _put(body, place, draw(TEXTS if place[0] == "metadata" else VALUES))
     return resource, body
+
+
+def _places(body: Object) -> list[tuple[Any, ...]]:
+    places = [one for one in _paths(body) if one[0] in {"spec", "status"}]
+    metadata = body["metadata"]
+    return places + [("metadata", kind, key) for kind in ("labels", "annotations") for key in metadata.get(kind) or ()]
+
+
+def _put(body: Object, place: tuple[Any, ...], value: Any) -> None:
+    *parents, last = place
+    inner: Any = body
+    for part in parents:
+        inner = inner[part]
+    inner[last] = copy.deepcopy(value)  # strategies share what they draw
+
+
+def each_spoilt() -> list[tuple[Resource, Object]]:
+    """Each field of each kind once with each thing that does not belong there."""
+    found = []
+    for resource, good in GOOD.items():
+        for place in _places(good):
+            for value in NO_TEXTS if place[0] == "metadata" else NO_VALUES:
+                body = copy.deepcopy(good)
+                body["metadata"] |= {"name": f"spoilt-{len(found)}", "uid": f"uid-{len(found)}"}
+                _put(body, place, value)
+                found.append((resource, body))
+    return found
 
 
 # -- who reads them
@@ -287,6 +311,11 @@ def test_the_extender_of_volcano(before: Any, after: Any) -> None:
 @given(LISTS, LISTS)
 def test_the_agent(before: Any, after: Any) -> None:
     asyncio.run(_outlives(agent, before, after))
+
+
+@pytest.mark.parametrize("part", [coordinator, webhooks, extender, agent])
+def test_each_field_is_spoilt_in_each_way(part: Part) -> None:
+    asyncio.run(_outlives(part, [], each_spoilt()))
 
 
 def test_all_good_objects_are_read() -> None:
