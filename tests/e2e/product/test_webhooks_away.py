@@ -32,9 +32,9 @@ async def test_suspension_that_nobody_held_costs_no_work(
         await begun(bio, *range(_PODS))
         async with no_webhooks(api):
             # it keeps its place until the webhooks are back, without which md would come back cold
-            await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", str(patient(90)), pods=2))
+            await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", "3600", pods=2))
             await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)
-        await completed(namespace, "train")
+        await namespace.delete("batch/v1", "Job", "train")
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), patient(60))
         assert [bio.lines(index) for index in range(_PODS)] == [ALL] * _PODS
