@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterator
 
 IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x80, 0x100, 0x200
+ALL_CHANGES = IN_CREATE | IN_MODIFY | IN_MOVED_TO
+"""What becomes of a file that somebody writes."""
 _IN_ONLYDIR = 0x01000000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
@@ -54,12 +56,16 @@ def detach_below(folder: str) -> None:
             detach(point)
 
 
-def watched(*folders: str, events: int = IN_CREATE | IN_MODIFY | IN_MOVED_TO) -> int:
+def watched(*folders: str, events: int = ALL_CHANGES) -> int:
     """A descriptor from which events of files in these folders are read, from now on."""
     descriptor = _check(_libc.inotify_init1(os.O_CLOEXEC), "inotify")
-    for folder in folders:
-        added = _libc.inotify_add_watch(descriptor, os.fsencode(folder), events | _IN_ONLYDIR)
-        _check(added, f"inotify watch of {folder}")
+    try:
+        for folder in folders:
+            added = _libc.inotify_add_watch(descriptor, os.fsencode(folder), events | _IN_ONLYDIR)
+            _check(added, f"inotify watch of {folder}")
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

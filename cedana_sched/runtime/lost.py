@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.changes import Changes
 from cedana_sched.runtime.continuing import may_have_run, remove_container
-from cedana_sched.runtime.kernel import IN_DELETE, IN_MOVED_TO, watched
+from cedana_sched.runtime.kernel import IN_DELETE, IN_MOVED_TO
 from cedana_sched.runtime.plan import (
     COLD,
     Plan,
@@ -65,18 +65,14 @@ def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
 
 def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) -> bool:
     """Wait for `is_over`, which is called whenever a file of the pod goes or comes; False where it takes longer."""
-    deadline = time.monotonic() + seconds
-    descriptor = watched(folder, results_folder(folder), events=IN_DELETE | IN_MOVED_TO)
-    waiter = select.poll()
-    waiter.register(descriptor, select.POLLIN)
-    try:
-        while not is_over():
-            if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                return False
-            os.read(descriptor, 4096)
+    if is_over():
         return True
-    finally:
-        os.close(descriptor)
+    deadline = time.monotonic() + seconds
+    with Changes(folder, results_folder(folder), events=IN_DELETE | IN_MOVED_TO) as changes:
+        while not is_over():
+            if not changes.wait(deadline - time.monotonic()):
+                return False
+        return True
 
 
 def give_up(plan: Plan, folder: str, *, beside: bool) -> None:

@@ -19,7 +19,6 @@ only.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -27,7 +26,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-from cedana_sched.runtime.kernel import names_of, watched
+from cedana_sched.runtime.changes import Changes
 
 FOLDER = "/run/cedana-restore"
 WAITING, PROGRESS, DECISION, TAKEN, ALIVE = "waiting", "progress", "decision", "taken", "alive"
@@ -50,13 +49,12 @@ def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
     """Return the status to end with."""
     _say("waiting for the snapshot to be laid on this node")
     number = os.urandom(8).hex()
-    descriptor = watched(folder)  # before the first look: nothing is missed
-    told = _size(f"{folder}/{PROGRESS}")  # what an earlier run has printed
-    with open(f"{folder}/.{WAITING}.{number}", "w", encoding="utf-8") as file:
-        file.write(number)
-    os.rename(f"{folder}/.{WAITING}.{number}", f"{folder}/{WAITING}")
-    try:
-        for name in _changes(descriptor, silent_seconds):
+    with Changes(folder) as changes:  # before the first look: nothing is missed
+        told = _size(f"{folder}/{PROGRESS}")  # what an earlier run has printed
+        with open(f"{folder}/.{WAITING}.{number}", "w", encoding="utf-8") as file:
+            file.write(number)
+        os.rename(f"{folder}/.{WAITING}.{number}", f"{folder}/{WAITING}")
+        for name in _names(changes, silent_seconds):
             told = _tell_progress(folder, told)
             mine = name == f"{DECISION}.{number}"
             if (mine or name == DECISION) and (status := _decided(f"{folder}/{name}")) is not None:
@@ -64,19 +62,15 @@ def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
                     with open(f"{folder}/{TAKEN}.{number}", "w", encoding="utf-8"):
                         pass  # the decision is root's, and the folder sticky: it cannot be taken away
                 return status
-    finally:
-        os.close(descriptor)
     _say(f"no sign of this node's agent for {silent_seconds:g} s: does it run? Ending, to be started again")
     return SILENT
 
 
-def _changes(descriptor: int, silent_seconds: float) -> Iterator[str]:
+def _names(changes: Changes, silent_seconds: float) -> Iterator[str]:
     """Names of files that somebody else has made or changed; ends when there is none for so long."""
-    waiter = select.poll()
-    waiter.register(descriptor, select.POLLIN)
     deadline = time.monotonic() + silent_seconds
-    while waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        for name in names_of(descriptor):
+    while names := changes.wait(deadline - time.monotonic()):
+        for name in names:
             if not name.lstrip(".").startswith(WAITING):
                 deadline = time.monotonic() + silent_seconds
                 yield name

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +19,9 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.files import wait_for_result
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime.kernel import watched
-from cedana_sched.runtime.wait import SILENT, SILENT_SECONDS, _changes
+from cedana_sched.runtime import changes as changes_module
+from cedana_sched.runtime.changes import Changes
+from cedana_sched.runtime.wait import SILENT, SILENT_SECONDS, _names, wait
 
 VOLUME = "volumes/kubernetes.io~empty-dir/cedana-restore"
 
@@ -169,15 +173,43 @@ def test_it_waits_for_nobody_only_so_long(volume: Path) -> None:
     assert out.splitlines()[-1] == ("no sign of this node's agent for 0.2 s: does it run? Ending, to be started again")
 
 
-def test_signs_of_the_agent_are_seen(volume: Path, agent: RestoreContainer) -> None:
-    descriptor = watched(str(volume))
-    seen = _changes(descriptor, 30.0)
-    agent.write_heartbeat()
-    assert next(seen) == "alive"
-    (volume / "waiting").touch()  # its own
-    agent.tell("line")
-    assert next(name for name in seen if name != "alive") == "progress"
-    os.close(descriptor)
+@pytest.mark.parametrize("is_told", [True, False])
+def test_signs_of_the_agent_are_seen(
+    volume: Path, agent: RestoreContainer, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    if not is_told:
+        monkeypatch.setattr(changes_module, "watched", _without_inotify)
+    with Changes(str(volume)) as changes:
+        seen = _names(changes, 30.0)
+        agent.write_heartbeat()
+        assert next(seen) == "alive"
+        (volume / "waiting").touch()  # its own
+        agent.tell("line")
+        assert next(name for name in seen if name != "alive") == "progress"
+
+
+def _without_inotify(*folders: str, events: int) -> int:
+    raise OSError(errno.EMFILE, f"inotify: {os.strerror(errno.EMFILE)}, {folders}, {events}")
+
+
+def test_without_inotify_it_looks(
+    volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pod that never restarts would fail with it."""
+    monkeypatch.setattr(changes_module, "watched", _without_inotify)
+
+    def decide() -> None:
+        while not (volume / "waiting").exists():
+            time.sleep(0.01)
+        number = (volume / "waiting").read_text()
+        (volume / "new").write_text("restore\ngeneration 3\n")
+        (volume / "new").rename(volume / f"decision.{number}")
+
+    agent = threading.Thread(target=decide)
+    agent.start()
+    assert wait(str(volume), 30.0) == 0
+    agent.join()
+    assert "continuing from the snapshot: generation 3" in capsys.readouterr().out
 
 
 def test_it_ends_when_it_is_told_to(volume: Path, agent: RestoreContainer) -> None:

@@ -1,0 +1,65 @@
+"""Waits for files of folders to change: told by inotify, or by looking, where no inotify is to be had.
+
+Every container of a node that runs as root counts against one limit of instances, 128 by default: one pod may use them
+up. That must cost a pod that comes back no more than moments. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+from typing import Self
+
+from cedana_sched.runtime.kernel import ALL_CHANGES, names_of, watched
+
+LOOK_SECONDS = 0.2
+
+_Seen = dict[tuple[str, str], tuple[int, int, int]]
+"""By folder and name: what another file, or another content, has not."""
+
+
+class Changes:
+    """In these folders, from now on; a context manager."""
+
+    def __init__(self, *folders: str, events: int = ALL_CHANGES) -> None:
+        self._folders = folders
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = watched(*folders, events=events)
+        except OSError:  # whatever keeps us from being told, we look
+            self._seen = self._look()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait until something has changed since the last call: names of files, or none after so long."""
+        deadline = time.monotonic() + seconds
+        if self._descriptor is not None:
+            waiter = select.poll()
+            waiter.register(self._descriptor, select.POLLIN)
+            return list(names_of(self._descriptor)) if waiter.poll(max(0.0, seconds) * 1000) else []
+        while not (names := self._differences()) and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(LOOK_SECONDS, left))
+        return names
+
+    def _differences(self) -> list[str]:
+        now, before = self._look(), self._seen
+        self._seen = now
+        return [key[1] for key in {**before, **now} if before.get(key) != now.get(key)]
+
+    def _look(self) -> _Seen:
+        found: _Seen = {}
+        for folder in self._folders:
+            with suppress(OSError), os.scandir(folder) as entries:  # it is gone, or cannot be read now
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        of = entry.stat(follow_symlinks=False)
+                        found[folder, entry.name] = (of.st_ino, of.st_mtime_ns, of.st_size)
+        return found
