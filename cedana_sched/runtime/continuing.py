@@ -21,6 +21,7 @@ from cedana_sched.runtime.layer import LayerError
 from cedana_sched.runtime.locks import LockError, take_locks, write_script
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
+from cedana_sched.runtime.shortages import is_shortage
 from cedana_sched.runtime.signs import LOOKS, Signs
 
 RESTORED = "cedana-restored"
@@ -60,16 +61,19 @@ def continue_container(
         spec: the bundle's config.json, which is written anew.
         deadline: when it must have ended, by the monotonic clock.
         clean_after_failure: leave the bundle as `create` expects it when the container did not come back.
+
+    Raises:
+        OSError: the node lacks something; see `shortages`. Or it is not ready, which says nothing about the snapshot.
     """
     rootfs = Rootfs(_root(call, spec))
     status, result = _attempt(runc, call, plan, spec, rootfs, deadline)
     if status == STALLED and deadline - time.monotonic() > plan.stall_seconds and not may_have_run(plan):
-        remove_container(runc, call)
+        remove_container(runc, call, call.id)
         _cleaned(rootfs)
         status, result = _attempt(runc, call, plan, spec, rootfs, deadline)
     if result.restored or not clean_after_failure:
         return result
-    remove_container(runc, call)
+    remove_container(runc, call, call.id)
     return result._replace(why=result.why + _cleaned(rootfs))
 
 
@@ -91,6 +95,8 @@ def _attempt(
         if plan.layer:
             rootfs.lay(plan.layer)
     except (OSError, LayerError) as error:
+        if is_shortage(error):
+            raise
         return 0, Result(restored=False, why=f"its changed files could not be laid into the container: {error}")
     _configure_criu(call, plan, spec)
     said = _size(call.log)
@@ -123,15 +129,15 @@ def mark_restored(call: CreateCall, result: str) -> None:
         file.write(f"{result}\n")
 
 
-def remove_container(runc: str, call: CreateCall, container_id: str = "") -> None:
-    """End a container and remove what is left of it, so that it can be created; `container_id`: another one of the pod.
+def remove_container(runc: str, call: CreateCall, container_id: str) -> None:
+    """End a container of the pod, this call's or another one, and remove what is left of it.
 
     A `runc restore` that was killed leaves the container's root mounted among its state, and `runc delete` would
     delete all that it finds there, file by file.
     """
     with suppress(OSError):  # it is not mounted there
-        detach(f"{call.root}/{container_id or call.id}/criu-root")
-    run(runc, [*call.global_options, "delete", "--force", container_id or call.id], quiet=True)
+        detach(f"{call.root}/{container_id}/criu-root")
+    run(runc, [*call.global_options, "delete", "--force", container_id], quiet=True)
 
 
 def run(
@@ -167,10 +173,13 @@ def run(
             os.execv(program, [program, *arguments])  # noqa: S606 - no shell, on purpose
         finally:
             os._exit(127)
-    ended = _await_end(child, seconds, watch)
-    if ended:
-        _kill_tree(child)
-    _, status = os.waitpid(child, 0)
+    ended = TOO_LONG
+    try:
+        ended = _await_end(child, seconds, watch)
+    finally:  # what cannot be watched, where no more files can be opened, must not go on unwatched
+        if ended:
+            _kill_tree(child)
+        _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return ended or (code if code >= 0 else 128 - code)
 

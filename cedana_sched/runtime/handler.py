@@ -7,7 +7,8 @@ itself; `create` comes here when any pod of this node has a plan. The status tel
     FAILED it failed, and runc's log says why, for the shim to show
     PASS   give this call to runc, untouched: nothing of it is ours, or the container starts from its beginning
 
-Any other status is a crash, and the launcher does what the plan says about failures. Nothing heavy is imported before a
+Any other status is a crash: the launcher calls again, and then does what the plan says about failures, unless something
+of the pod has come back, or may have. Nothing heavy is imported before a
 plan is found: most containers have none.
 """
 
@@ -43,11 +44,15 @@ def handle(arguments: list[str], runc: str, state: str, finished_program: str) -
 
 
 def sandbox_uid(specification: str) -> str | None:
-    """The uid of a bundle's pod, found without parsing; None where there is none, or none that can be a file's name."""
+    """The uid of a bundle's pod, found without parsing; None where there is none, or none that can be a file's name.
+
+    Raises:
+        OSError: the bundle cannot be read now.
+    """
     try:
         with open(specification, "rb") as file:
             content = file.read()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     _, found, rest = content.partition(_SANDBOX_UID)
     if not found:

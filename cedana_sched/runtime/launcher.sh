@@ -33,10 +33,33 @@ for word; do
     previous=$word
 done
 
+id=$previous # the last word
+
+remove() { # the container, which may have been continued, so that nothing of it runs
+    umount "$root/$id/criu-root" 2>/dev/null
+    "$runc" --root "$root" delete --force "$id" >/dev/null 2>&1
+}
+
+refuse() { # fail, and say why where runc says it: the kubelet tries again, where its pod's policy lets it
+    why=$1
+    shift
+    previous=''
+    for word; do
+        if [ "$previous" = --log ]; then printf '{"level": "error", "msg": "cedana: %s"}\n' "$why" >>"$word"; fi
+        previous=$word
+    done
+    exit 1
+}
+
 case $command in
-    start) # what was continued runs already, and from now on counts as continued; the last word is its id
-        if [ -e "$root/$previous/cedana-restored" ]; then
-            read -r result <"$root/$previous/cedana-restored"
+    start) # what was continued runs already, and from now on counts as continued
+        if [ -e "$root/$id/cedana-restored" ]; then
+            read -r result <"$root/$id/cedana-restored"
+            if grep -q '"decision": *"\(fail\|forgo\)"' "${result%/results/*}/plan.json" 2>/dev/null; then
+                remove
+                rm -f "$result.begun"
+                refuse 'not continued from its snapshot: it was decided meanwhile that its pod does not start' "$@"
+            fi
             if [ -e "$result.begun" ]; then mv "$result.begun" "$result" || exit 1; fi
             exit 0
         fi
@@ -44,7 +67,7 @@ case $command in
         ;;
     create) ;;
     delete) # a restore that was killed leaves the root mounted here, and runc would delete all that is in it
-        if [ -e "$root/$previous/criu-root" ]; then umount "$root/$previous/criu-root" 2>/dev/null; fi
+        if [ -e "$root/$id/criu-root" ]; then umount "$root/$id/criu-root" 2>/dev/null; fi
         exec "$runc" "$@"
         ;;
     *) exec "$runc" "$@" ;;
@@ -63,32 +86,47 @@ if [ -n "$uid" ] && ! [ -e "$pod/plan.json" ]; then exec "$runc" "$@"; fi
 
 code='from cedana_sched.runtime.handler import main
 sys.exit(main())'
-python "$@"
-status=$?
-case $status in
-    0) exit 0 ;;
-    100) exec "$runc" "$@" ;;
-    101) exit 1 ;;
-esac
+for try in 1 2 3; do # what kills it, memory that is short for one, may be over in a moment
+    [ "$try" = 1 ] || sleep 1
+    python "$@"
+    status=$?
+    case $status in
+        0) exit 0 ;;
+        100) exec "$runc" "$@" ;;
+        101) exit 1 ;;
+    esac
+done
 
-# The handler has crashed. Unless the plan forbids it, the container starts from its beginning, and that is told.
+# The handler crashes. What nobody has decided against begins anew, unless the plan forbids it, and that is told; but
+# never beside what has come back, or may have.
 name=$(annotation container-name)
 why="the runtime handler ended with status $status"
 if [ -z "$uid" ] || ! [ -e "$pod/plan.json" ]; then exec "$runc" "$@"; fi
+if [ "$(annotation container-type)" = sandbox ] || [ "$name" = cedana-restore ]; then exec "$runc" "$@"; fi
+says() { grep -q "\"$1\": *$2" "$3" 2>/dev/null; }
+if says sandbox '"[^"]' "$pod/plan.json" && ! says sandbox "\"$(annotation sandbox-id)\"" "$pod/plan.json"; then
+    refuse "$why" "$@" # what becomes of the pod in this one is not decided yet
+fi
+if says decision '"\(fail\|forgo\)"' "$pod/plan.json"; then refuse "$why" "$@"; fi
+for file in "$pod"/results/*; do
+    case $file in
+        "$pod/results/$name.json") ;; # it had its turn
+        *.json) if says restored true "$file"; then refuse "$why" "$@"; fi ;;
+        *.begun | *.lost)
+            [ ! -e "${file%.*}" ] || continue
+            remove
+            refuse "$why" "$@"
+            ;;
+    esac
+done
+if says decision '"cold"' "$pod/plan.json"; then exec "$runc" "$@"; fi
+cold=true
+if says fallback '"fail"' "$pod/plan.json"; then cold=false; fi
 if ! [ -e "$pod/results/$name.json" ]; then
-    cold=true
-    if grep -q '"fallback": *"fail"' "$pod/plan.json"; then cold=false; fi
     mkdir -p "$pod/results"
     printf '{"version": 1, "restored": false, "cold": %s, "why": "%s"}' "$cold" "$why" >"$pod/results/$name.json.new"
     mv "$pod/results/$name.json.new" "$pod/results/$name.json"
 fi
-if grep -q '"fallback": *"fail"' "$pod/plan.json"; then
-    for word; do
-        if [ "$previous" = --log ]; then printf '{"level": "error", "msg": "cedana: %s"}\n' "$why" >>"$word"; fi
-        previous=$word
-    done
-    exit 1
-fi
-umount "$root/$previous/criu-root" 2>/dev/null
-"$runc" --root "$root" delete --force "$previous" >/dev/null 2>&1
+[ "$cold" = true ] || refuse "$why" "$@"
+remove
 exec "$runc" "$@"

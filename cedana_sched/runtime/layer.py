@@ -18,6 +18,8 @@ import tarfile
 from contextlib import suppress
 from typing import IO, BinaryIO, NoReturn
 
+from cedana_sched.runtime.shortages import SHORTAGES, is_shortage
+
 _XATTR = "SCHILY.xattr."
 _OVERLAY = ("trusted.overlay.", "user.overlay.")
 _COPIED_BYTES = 1 << 20
@@ -31,7 +33,7 @@ def lay(archive: str, root: str) -> None:
     """Lay the files of an archive below `root`.
 
     Raises:
-        OSError: the archive or `root` is not there.
+        OSError: the archive or `root` is not there, or the node lacks room, or whatever else.
         LayerError: not all of it could be laid; some of it is.
     """
     with open(archive, "rb") as file:
@@ -43,6 +45,8 @@ def lay(archive: str, root: str) -> None:
         with os.fdopen(reading, "rb") as answer:
             said = answer.read().decode(errors="replace")
         _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) in SHORTAGES:
+        raise OSError(os.waitstatus_to_exitcode(status), said)
     if status:
         raise LayerError(said or f"the process that laid it ended with status {os.waitstatus_to_exitcode(status)}")
 
@@ -55,7 +59,7 @@ def _lay_in_child(file: BinaryIO, root: str, answer: int) -> NoReturn:
         lay_here(file)
     except BaseException as error:  # noqa: BLE001 - the parent is told, whatever it was
         os.write(answer, f"{type(error).__name__}: {error}".encode()[:4096])
-        os._exit(1)
+        os._exit(error.errno or 1 if isinstance(error, OSError) and is_shortage(error) else 1)
     os._exit(0)
 
 

@@ -56,7 +56,8 @@ def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
         begun = read_begun(folder, name)
         if begun is None or read_result(folder, name) is not None:
             continue
-        remove_container(runc, call, begun.id)
+        if begun.id:
+            remove_container(runc, call, begun.id)
         if begun.restored or may_have_run(container):
             mark_lost(folder, name)
         else:

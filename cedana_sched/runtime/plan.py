@@ -103,7 +103,11 @@ def write_plan(folder: str, plan: Plan) -> None:
 
 
 def read_plan(folder: str) -> Plan | None:
-    """The plan of a pod; None when there is none, or none that can be read."""
+    """The plan of a pod; None when there is none, or none that is understood.
+
+    Raises:
+        OSError: it cannot be read now; that says nothing about it.
+    """
     content = _read(plan_path(folder))
     if content is None:
         return None
@@ -202,10 +206,15 @@ def _container(entry: dict[str, Any]) -> ContainerPlan:
 
 
 def _read(path: str) -> dict[str, Any] | None:
+    """What is there; None where nothing is, or nothing that is understood.
+
+    Raises:
+        OSError: that cannot be told now.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) and content.get("version") == VERSION else None
 

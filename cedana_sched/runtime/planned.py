@@ -6,18 +6,24 @@ import json
 import os
 import time
 import traceback
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 from cedana_sched.runtime.call import CreateCall
-from cedana_sched.runtime.continuing import continue_container, mark_restored, remove_container, write_specification
+from cedana_sched.runtime.continuing import (
+    continue_container,
+    mark_restored,
+    may_have_run,
+    remove_container,
+    write_specification,
+)
 from cedana_sched.runtime.finished import replace_process
 from cedana_sched.runtime.handler import FAILED, PASS
 from cedana_sched.runtime.kernel import die_with_parent
 from cedana_sched.runtime.lost import WHY, end_lost, give_up, turn, wait_until_laid
 from cedana_sched.runtime.plan import (
     COLD,
-    FAIL,
-    FORGO,
     RESTORE,
     Plan,
     Result,
@@ -29,7 +35,12 @@ from cedana_sched.runtime.plan import (
     write_begun,
     write_result,
 )
+from cedana_sched.runtime.shortages import is_shortage, wait_out
 
+GLANCE_SECONDS = 55.0
+"""So long nobody may be able to read what is to become of a container; the kubelet waits twice as long."""
+KEEP_SECONDS = 5.0
+"""So long what has come back may be impossible to write down."""
 _CONTAINER_NAME = "io.kubernetes.cri.container-name"
 _CONTAINER_TYPE = "io.kubernetes.cri.container-type"
 _SANDBOX = "io.kubernetes.cri.sandbox-id"
@@ -38,77 +49,118 @@ _RESTORE_CONTAINER = "cedana-restore"
 
 
 def create(arguments: list[str], runc: str, folder: str, finished_program: str) -> int:
-    """See `handler.handle`. Whatever goes wrong here, a container that may start from its beginning does."""
-    plan = read_plan(folder)
-    if plan is None or (plan.decision == COLD and not plan.sandbox):
-        return PASS
+    """See `handler.handle`.
+
+    What fails before anything is restored is waited out, or fails the call: nobody has decided that the container
+    begins anew. What fails in its restore is the policy's matter.
+    """
     try:
         call = CreateCall(arguments)
-        with open(f"{call.bundle}/config.json", encoding="utf-8") as file:
-            spec = json.load(file)
-    except (OSError, ValueError):
+    except ValueError:
         return PASS
-    annotations = spec.get("annotations", {})
+    began = time.monotonic()
+    try:
+        given = wait_out(lambda: _given(call, folder), GLANCE_SECONDS)
+        if given is None:
+            return PASS
+        seconds = given.plan.containers[given.name].seconds if given.name in given.plan.containers else GLANCE_SECONDS
+        make = partial(_create, given, call, runc, folder, finished_program, began + seconds)
+        return wait_out(make, seconds / 2)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not start a container from its beginning
+        _say(call, f"the runtime handler failed: {error!r}")
+        return FAILED
+
+
+class _Given(NamedTuple):
+    """A container whose pod has a plan."""
+
+    plan: Plan
+    name: str
+    text: str
+    """Its specification."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        spec: dict[str, Any] = json.loads(self.text)
+        return spec
+
+
+def _given(call: CreateCall, folder: str) -> _Given | None:
+    """What is to be created; None where nothing of it is ours."""
+    plan = read_plan(folder)
+    if plan is None or (plan.decision == COLD and not plan.sandbox):
+        return None
+    with open(f"{call.bundle}/config.json", encoding="utf-8") as file:
+        text = file.read()
+    try:
+        annotations = json.loads(text).get("annotations", {})
+    except ValueError:
+        return None
     name = annotations.get(_CONTAINER_NAME)
     if annotations.get(_CONTAINER_TYPE) != "container" or not name or name == _RESTORE_CONTAINER:
-        return PASS
-    status = _status_without(plan, name, call, spec, folder, finished_program)
+        return None
+    return _Given(plan, name, text)
+
+
+def _create(given: _Given, call: CreateCall, runc: str, folder: str, finished_program: str, deadline: float) -> int:
+    """Do what the plan says. It may be called again after it has raised: nothing of the container runs then."""
+    plan, name, spec = given.plan, given.name, given.spec
+    status = _status_of_others(plan, name, call, spec, finished_program)
+    if status is None and (known := read_result(folder, name)) is not None:
+        status = _again(plan, name, known, call, folder)
     if status is not None:
         return status
-    deadline = time.monotonic() + plan.containers[name].seconds
-    return _continue(name, deadline, call, spec, runc, folder, finished_program)
+    die_with_parent(os.getppid())  # a shim that gives up kills its runtime: nothing of it may come alive later
+    with turn(folder):
+        return _in_turn(name, deadline, call, spec, runc, folder)
 
 
-def _status_without(
-    plan: Plan, name: str, call: CreateCall, spec: dict[str, Any], folder: str, finished_program: str
+def _status_of_others(
+    plan: Plan, name: str, call: CreateCall, spec: dict[str, Any], finished_program: str
 ) -> int | None:
-    """The status of a container that is not to be continued; None for one that is."""
+    """The status of a container that the plan does not continue; None for one that it does, or did."""
     if plan.sandbox and spec["annotations"].get(_SANDBOX, plan.sandbox) != plan.sandbox:
         _say(call, "the pod's sandbox was made anew, and what becomes of the pod in it is not decided yet")
         return FAILED
-    if plan.decision == COLD:
-        return PASS
-    if name in plan.skip:
+    if name in plan.containers:
+        return None
+    if name in plan.skip and plan.decision != COLD:
         replace_process(spec, finished_program)
         write_specification(call.bundle, spec)
-        return PASS
-    if name not in plan.containers:
-        return PASS
-    if (known := read_result(folder, name)) is not None:
-        return _again(known, call)
-    if plan.decision in (FAIL, FORGO):
-        _say(call, plan.why)
-        return FAILED
-    return None
+    return PASS
 
 
-def _again(known: Result, call: CreateCall) -> int:
+def _again(plan: Plan, name: str, known: Result, call: CreateCall, folder: str) -> int:
     """The kubelet starts a container that had its turn: as any other, unless it must not begin anew."""
-    if known.restored or known.cold:
+    if known.restored or known.cold or (plan.decision == COLD and not _others_continued(plan, name, folder)):
         return PASS
     _say(call, known.why)
     return FAILED
 
 
-def _continue(
-    name: str, deadline: float, call: CreateCall, spec: dict[str, Any], runc: str, folder: str, finished_program: str
-) -> int:
+def _in_turn(name: str, deadline: float, call: CreateCall, spec: dict[str, Any], runc: str, folder: str) -> int:
     """Continue a container once nothing of the pod that containerd has lost is left, and its volumes are laid."""
-    die_with_parent(os.getppid())  # a shim that gives up kills its runtime: nothing of it may come alive later
-    with turn(folder):
-        plan = read_plan(folder) or Plan(COLD)
-        if plan.decision == RESTORE and name in plan.containers:
-            end_lost(plan, runc, call, folder)
-            if not wait_until_laid(folder, lambda: _may_go_on(folder), plan.containers[name].seconds / 2):
-                _say(call, f"{WHY}, and the agent has not laid the pod's volumes anew in time")
-                return FAILED
-            plan = read_plan(folder) or Plan(COLD)
-        if lost_of(folder, plan):
-            give_up(plan, folder, beside=_others_continued(plan, name, folder))
-        status = _status_without(plan, name, call, spec, folder, finished_program)
-        if status is not None:
-            return status
-        return _restore(plan, name, deadline, call, spec, runc, folder)
+    plan = read_plan(folder)
+    if plan is not None:
+        end_lost(plan, runc, call, folder)
+        seconds = plan.containers[name].seconds / 2 if name in plan.containers else 0.0
+        if not wait_until_laid(folder, lambda: _may_go_on(folder), seconds):
+            _say(call, f"{WHY}, and the agent has not laid the pod's volumes anew in time")
+            return FAILED
+        plan = read_plan(folder)
+    if plan is None or name not in plan.containers:
+        _say(call, "what becomes of its pod is being decided anew")
+        return FAILED
+    if plan.decision == RESTORE and lost_of(folder, plan):
+        give_up(plan, folder, beside=_others_continued(plan, name, folder))
+    if (known := read_result(folder, name)) is not None:
+        return _again(plan, name, known, call, folder)
+    if plan.decision == COLD and not _others_continued(plan, name, folder):
+        return PASS
+    if plan.decision != RESTORE:
+        _say(call, plan.why)
+        return FAILED
+    return _restore(plan, name, deadline, call, spec, runc, folder)
 
 
 def _may_go_on(folder: str) -> bool:
@@ -124,27 +176,41 @@ def _restore(
 ) -> int:
     may_begin_anew = plan.fallback == COLD and not _others_continued(plan, name, folder)
     write_begun(folder, name, Result(restored=False, id=call.id))
+    container = plan.containers[name]
     try:
-        container = plan.containers[name]
         result = continue_container(runc, call, container, spec, deadline=deadline, clean_after_failure=may_begin_anew)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not keep a container from starting
+    except Exception as error:
+        if is_shortage(error) and not may_have_run(container):
+            raise  # it is found begun, and is ended, before it is tried again
         trace = traceback.format_exc().splitlines()
         result = Result(restored=False, why=f"the runtime handler failed: {error!r}", tail=tuple(trace[-20:]))
         if may_begin_anew:
-            remove_container(runc, call)
+            remove_container(runc, call, call.id)
     if result.restored:
-        write_begun(folder, name, result)
-        if (now := read_plan(folder)) is not None and now.decision == FORGO:
-            remove_container(runc, call)
-            _say(call, now.why)
-            return FAILED
-        mark_restored(call, result_path(folder, name))
-        return 0
+        return _keep(name, result, call, runc, folder)
     write_result(folder, name, result._replace(cold=may_begin_anew))
     forget_begun(folder, name)
     if may_begin_anew:
         return PASS
     _say(call, result.why)
+    return FAILED
+
+
+def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str) -> int:
+    """Leave what has come back to its `start`; remove it if it must not run any more, or cannot be written down."""
+    try:
+        wait_out(lambda: write_begun(folder, name, result), KEEP_SECONDS)
+        plan = wait_out(lambda: read_plan(folder), KEEP_SECONDS)
+        if plan is not None and plan.decision in (RESTORE, COLD):
+            wait_out(lambda: mark_restored(call, result_path(folder, name)), KEEP_SECONDS)
+            return 0
+        why = plan.why if plan is not None else "what becomes of its pod is being decided anew"
+        remove_container(runc, call, call.id)
+        forget_begun(folder, name)
+    except OSError as error:
+        why = f"it came back, and that cannot be written down: {error}"
+        remove_container(runc, call, call.id)  # found begun, it counts as lost, and comes back once more
+    _say(call, why)
     return FAILED
 
 
@@ -160,5 +226,5 @@ def _say(call: CreateCall, why: str) -> None:
         return
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     entry = {"level": "error", "msg": f"cedana: not continued from its snapshot: {why}", "time": now}
-    with open(call.log, "a", encoding="utf-8") as file:
+    with suppress(OSError), open(call.log, "a", encoding="utf-8") as file:  # then it is unsaid, and true all the same
         file.write(json.dumps(entry) + "\n")

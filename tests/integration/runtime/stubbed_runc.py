@@ -21,7 +21,7 @@ _VERBS = ("create", "restore", "start", "delete")
 
 
 class StubbedNode:
-    """One pod with one plan; `before` are words of a shell that run before the launcher, as `ulimit -n 3;`."""
+    """One pod with one plan, and its container c1."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,8 @@ class StubbedNode:
         (here / "handler/cedana_sched/__init__.py").touch()
         (here / "handler/cedana_sched/runtime").symlink_to(_SOURCE / "runtime")
         self.python = folder / "python"
-        self.set_python(f'exec {sys.executable} "$@"')
+        self.interpreter = f'exec {sys.executable} "$@"'
+        self.set_python(self.interpreter)
         self.launcher = folder / "cedana-runtime"
         self._write(self.launcher, self._launcher(here, self.runc()))
         (self.bundle / "rootfs").mkdir(parents=True)
@@ -60,19 +61,19 @@ class StubbedNode:
         }
         (self.bundle / "config.json").write_text(json.dumps(specification, separators=(",", ":")))
 
-    def plan(self, decision: str = RESTORE, *names: str, seconds: float = 110.0, **more: str) -> Plan:
+    def plan(self, decision: str = RESTORE, *names: str, why: str = "", sandbox: str = "") -> Plan:
         """Lay a plan for the pod."""
         work = self.folder / "work"
-        containers = {name: ContainerPlan(str(self.folder), str(work), seconds=seconds) for name in names or ("main",)}
-        plan = Plan(decision, containers=containers, **more)
+        containers = {name: ContainerPlan(str(self.folder), str(work)) for name in names or ("main",)}
+        plan = Plan(decision, why, containers=containers, sandbox=sandbox)
         write_plan(str(self.pod), plan)
         return plan
 
-    def call(self, verb: str, before: str = "") -> int:
+    def call(self, verb: str) -> int:
         """Ask the launcher, as the shim does, for container c1; returns its status."""
         words = [str(self.launcher), "--root", str(self.states), "--log", str(self.log), verb]
         words += ["--bundle", str(self.bundle), "c1"] if verb == "create" else ["c1"]
-        return subprocess.run(["sh", "-c", f'{before} exec "$@"', "sh", *words], check=False, timeout=60).returncode
+        return subprocess.run(words, check=False, timeout=60).returncode
 
     def create_without_inotify(self, instances: int) -> int:
         """In a user namespace of its own, so that nobody else lacks them."""

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.runtime.plan import Result, forget_lost, write_begun
+from cedana_sched.runtime.plan import (
+    COLD,
+    FAIL,
+    FORGO,
+    RESTORE,
+    Result,
+    forget_lost,
+    read_begun,
+    write_begun,
+    write_result,
+)
 from tests.integration.runtime.stubbed_runc import StubbedNode
 
 
@@ -34,3 +44,96 @@ def test_container_that_was_lost_waits_for_its_volumes_without_inotify(node: Stu
     laid.join()
     assert node.asked() == ["delete", "restore"]
     assert time.monotonic() - began > 0.6
+
+
+_NO_MEMORY = 'case "$*" in *handler*) [ $(wc -l <{count}) -ge {times} ] || {{ echo >>{count}; kill -9 $$; }} ;; esac'
+
+
+def _crashing(node: StubbedNode, times: int) -> Path:
+    """The interpreter is killed the first so many times, as by the kernel where memory is short."""
+    count = node.folder / "crashes"
+    count.touch()
+    node.set_python(f"{_NO_MEMORY.format(count=count, times=times)}\n{node.interpreter}")
+    return count
+
+
+def test_handler_that_is_killed_is_started_again(node: StubbedNode) -> None:
+    node.plan()
+    _crashing(node, 2)
+    assert node.call("create") == 0
+    assert node.asked() == ["restore"]
+
+
+def test_handler_that_always_crashes_leaves_it_to_the_policy(node: StubbedNode) -> None:
+    node.plan()
+    _crashing(node, 99)
+    assert node.call("create") == 0
+    assert node.asked() == ["delete", "create"]
+    assert (result := node.result()) is not None
+    assert (result.restored, result.cold) == (False, True)
+
+
+def test_handler_that_crashes_begins_nothing_beside_what_has_come_back(node: StubbedNode) -> None:
+    node.plan(RESTORE, "main", "beside")
+    write_result(str(node.pod), "beside", Result(restored=True, id="c0"))
+    _crashing(node, 99)
+    assert node.call("create") == 1
+    assert node.asked() == []
+    assert node.result() is None, "the next call may do better"
+    assert "the runtime handler ended with status 137" in node.log.read_text()
+
+
+def test_handler_that_crashes_begins_nothing_that_may_have_come_back(node: StubbedNode) -> None:
+    node.plan()
+    write_begun(str(node.pod), "main", Result(restored=False, id="c1"))
+    _crashing(node, 99)
+    assert node.call("create") == 1
+    assert node.asked() == ["delete"]
+    assert node.result() is None
+
+
+@pytest.mark.parametrize("decision", [FAIL, FORGO])
+def test_handler_that_crashes_begins_nothing_that_was_decided_against(node: StubbedNode, decision: str) -> None:
+    node.plan(decision)
+    _crashing(node, 99)
+    assert node.call("create") == 1
+    assert node.asked() == []
+
+
+def test_handler_that_crashes_decides_nothing_for_another_sandbox(node: StubbedNode) -> None:
+    node.plan(COLD, sandbox="another")
+    _crashing(node, 99)
+    assert node.call("create") == 1
+    assert node.asked() == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [("main", "sandbox"), ("cedana-restore", "container")])
+def test_handler_that_crashes_keeps_no_pod_from_deciding(node: StubbedNode, name: str, kind: str) -> None:
+    node.make(name, kind)
+    node.plan(FAIL, sandbox="another")
+    _crashing(node, 99)
+    assert node.call("create") == 0
+    assert node.asked() == ["create"]
+
+
+@pytest.mark.parametrize("decision", [RESTORE, COLD])
+def test_start_publishes_what_has_come_back(node: StubbedNode, decision: str) -> None:
+    node.plan()
+    assert node.call("create") == 0
+    node.plan(decision)
+    assert node.call("start") == 0
+    assert (result := node.result()) is not None
+    assert result.restored
+    assert node.asked() == ["restore"]
+
+
+@pytest.mark.parametrize("decision", [FAIL, FORGO])
+def test_start_ends_what_was_decided_against_meanwhile(node: StubbedNode, decision: str) -> None:
+    node.plan()
+    assert node.call("create") == 0
+    node.plan(decision, why="not restored within 600 s")
+    assert node.call("start") == 1
+    assert node.asked() == ["restore", "delete"]
+    assert node.result() is None
+    assert read_begun(str(node.pod), "main") is None, "it would count as come back"
+    assert "decided meanwhile" in node.log.read_text()

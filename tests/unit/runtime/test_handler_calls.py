@@ -25,6 +25,7 @@ from cedana_sched.runtime.plan import (
     Plan,
     Result,
     plan_path,
+    read_begun,
     read_plan,
     read_result,
     write_begun,
@@ -169,21 +170,25 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert json.loads((tmp_path / "runc.log").read_text())["level"] == "error"
 
 
-def test_what_is_continued_while_its_pod_is_forgone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("decision", [FORGO, FAIL])
+def test_what_is_continued_while_its_pod_is_decided_against_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
     plan = Plan(RESTORE, fallback=COLD, containers={"main": MAIN})
     removed: list[str] = []
 
     def continue_container(*_: object, **__: object) -> Result:
-        write_plan(str(tmp_path), plan._replace(decision=FORGO, why="its pod has been deleted"))
+        write_plan(str(tmp_path), plan._replace(decision=decision, why="its pod has been deleted"))
         return Result(restored=True)
 
     monkeypatch.setattr(planned, "continue_container", continue_container)
-    monkeypatch.setattr(planned, "remove_container", lambda _, call: removed.append(call.id))
+    monkeypatch.setattr(planned, "remove_container", lambda *given: removed.append(given[2]))
     write_plan(str(tmp_path), plan)
     assert planned.create(_create(_bundle(tmp_path), tmp_path), "runc", str(tmp_path), "") == handler.FAILED
     assert removed == ["c1"]
     assert "its pod has been deleted" in (tmp_path / "runc.log").read_text()
     assert read_result(str(tmp_path), "main") is None
+    assert read_begun(str(tmp_path), "main") is None, "it would count as come back"
 
 
 @pytest.mark.parametrize("waited_seconds", [4.5, 5.0, 6.0])

@@ -1,0 +1,246 @@
+"""What fails in the handler beside `runc restore` begins no container anew: it is waited out, or the call fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedana_sched.runtime import continuing, handler, lost, plan, planned, shortages
+from cedana_sched.runtime.plan import (
+    COLD,
+    FAIL,
+    RESTORE,
+    ContainerPlan,
+    Plan,
+    Result,
+    lost_of,
+    read_begun,
+    read_result,
+    write_begun,
+    write_plan,
+    write_result,
+)
+
+CONTINUED = Result(restored=True, id="c1")
+
+
+class Call:
+    """A `create` of container c1, `main` of a pod, over a runc that is never run."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.bundle, self.log = folder / "pods/u-1", folder / "bundle", folder / "runc.log"
+        self.patch = patch
+        self.removed: list[str] = []
+        self.continued = 0
+        self.bundle.mkdir()
+        notes = {"container-type": "container", "container-name": "main", "sandbox-uid": "u-1", "sandbox-id": "s"}
+        annotations = {f"io.kubernetes.cri.{key}": value for key, value in notes.items()}
+        (self.bundle / "config.json").write_text(json.dumps({"annotations": annotations}, separators=(",", ":")))
+        patch.setattr(planned, "die_with_parent", lambda parent: None)
+        patch.setattr(planned, "continue_container", self._continue)
+        patch.setattr(shortages, "AGAIN_SECONDS", 0.001)
+        for module in (planned, lost):
+            patch.setattr(
+                module, "remove_container", lambda runc, call, container_id: self.removed.append(container_id)
+            )
+
+    def _continue(self, *_: object, **__: object) -> Result:
+        self.continued += 1
+        return CONTINUED
+
+    def plan(self, decision: str = RESTORE, *, seconds: float = 110.0, **more: Any) -> None:
+        container = ContainerPlan("/images", str(self.folder), seconds=seconds)
+        write_plan(str(self.folder), Plan(decision, containers={"main": container, "beside": container}, **more))
+
+    def lack(self, module: object, name: str, times: int, *, after: int = 0) -> None:
+        """The first so many calls fail, as where all files of the machine are open."""
+        original: Callable[..., Any] = getattr(module, name)
+        called = 0
+
+        def lacking(*given: Any, **named: Any) -> Any:
+            nonlocal called
+            called += 1
+            if after < called <= after + times:
+                raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+            return original(*given, **named)
+
+        self.patch.setattr(module, name, lacking)
+
+    def make(self) -> int:
+        (self.folder.parent / "states/c1").mkdir(parents=True, exist_ok=True)
+        words = ["--root", str(self.folder.parent / "states"), "--log", str(self.log)]
+        return handler.handle([*words, "create", "--bundle", str(self.bundle), "c1"], "runc", str(self.log.parent), "")
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    return Call(tmp_path, monkeypatch)
+
+
+_FIRST = [
+    pytest.param(planned, "read_plan", id="its plan is read"),
+    pytest.param(planned, "turn", id="it takes its turn"),
+    pytest.param(planned, "end_lost", id="the lost are ended"),
+    pytest.param(planned, "wait_until_laid", id="the volumes are waited for"),
+    pytest.param(planned, "write_begun", id="its name is kept"),
+    pytest.param(planned, "continue_container", id="runc restore is prepared"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), _FIRST)
+def test_what_is_short_for_a_moment_is_waited_out(call: Call, module: object, name: str) -> None:
+    call.plan()
+    call.lack(module, name, 2)
+    assert call.make() == 0
+    assert call.continued == 1
+    assert (begun := read_begun(str(call.folder), "main")) is not None
+    assert begun.restored
+
+
+@pytest.mark.parametrize(("module", "name"), _FIRST[1:])
+@pytest.mark.parametrize("fallback", [COLD, FAIL])
+def test_what_stays_short_fails_the_call_and_decides_nothing(
+    call: Call, module: object, name: str, fallback: str
+) -> None:
+    call.plan(fallback=fallback, seconds=0.02)
+    call.lack(module, name, 10**6)
+    assert call.make() == handler.FAILED
+    assert call.continued == 0
+    assert read_result(str(call.folder), "main") is None
+    assert "Too many open files in system" in call.said()
+
+
+def test_plan_that_cannot_be_read_is_not_none(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call.plan()
+    monkeypatch.setattr(planned, "GLANCE_SECONDS", 0.0)
+    real = open
+
+    def lacking(file: Any, *given: Any, **named: Any) -> Any:
+        if str(file).endswith("plan.json"):
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+        return real(file, *given, **named)
+
+    monkeypatch.setattr("builtins.open", lacking)
+    assert call.make() == handler.FAILED
+
+
+def test_defect_before_it_is_continued_fails_the_call(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call.plan()
+
+    def broken(*_: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(planned, "end_lost", broken)
+    assert call.make() == handler.FAILED
+    assert read_result(str(call.folder), "main") is None
+    assert "KeyError" in call.said()
+
+
+def test_plan_that_goes_meanwhile_starts_nothing(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call.plan()
+    monkeypatch.setattr(planned, "end_lost", lambda *_: (call.folder / "plan.json").unlink())
+    assert call.make() == handler.FAILED
+    assert call.continued == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "after"),
+    [
+        pytest.param(planned, "write_begun", 1, id="its result is kept"),
+        pytest.param(planned, "mark_restored", 0, id="its start is told"),
+    ],
+)
+def test_what_has_come_back_and_cannot_be_written_down_is_removed(
+    call: Call, module: object, name: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as lost then, and comes back once more."""
+    monkeypatch.setattr(planned, "KEEP_SECONDS", 0.01)
+    call.plan()
+    call.lack(module, name, 10**6, after=after)
+    assert call.make() == handler.FAILED
+    assert call.removed == ["c1"]
+    assert read_result(str(call.folder), "main") is None
+    assert (begun := read_begun(str(call.folder), "main")) is not None
+    assert begun.id == "c1"
+
+
+def test_what_has_come_back_waits_until_it_can_be_written_down(call: Call) -> None:
+    call.plan()
+    call.lack(planned, "mark_restored", 3)
+    assert call.make() == 0
+    assert call.removed == []
+
+
+def test_lost_one_without_a_name_removes_nobody(call: Call) -> None:
+    call.plan()
+    write_begun(str(call.folder), "main", Result(restored=False))
+    assert call.make() == 0
+    assert call.removed == []
+
+
+def test_lost_one_that_cannot_be_marked_is_waited_for(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call.plan()
+    write_begun(str(call.folder), "main", Result(restored=True, id="c0"))
+    call.lack(lost, "mark_lost", 1)
+    monkeypatch.setattr(planned, "wait_until_laid", lambda *_: bool(lost_of(str(call.folder), _read(call))) and False)
+    assert call.make() == handler.FAILED
+    assert lost_of(str(call.folder), _read(call)) == ["main"]
+    assert call.removed == ["c0", "c0"]
+
+
+def _read(call: Call) -> Plan:
+    found = plan.read_plan(str(call.folder))
+    assert found is not None
+    return found
+
+
+def test_none_begins_anew_beside_one_that_came_back_before_it_was_decided(call: Call) -> None:
+    call.plan(COLD, sandbox="s", why="not restored within 600 s")
+    write_result(str(call.folder), "beside", Result(restored=True))
+    assert call.make() == handler.FAILED
+    assert "not restored within 600 s" in call.said()
+
+
+def test_one_that_came_back_and_is_started_again_begins_anew(call: Call) -> None:
+    call.plan(COLD, sandbox="s")
+    for name in ("main", "beside"):
+        write_result(str(call.folder), name, Result(restored=True))
+    assert call.make() == handler.PASS
+
+
+@pytest.mark.parametrize(("decision", "status"), [(COLD, handler.PASS), (FAIL, handler.FAILED)])
+def test_what_a_killed_create_has_left_is_ended_whatever_was_decided(call: Call, decision: str, status: int) -> None:
+    call.plan(decision, sandbox="s")
+    write_begun(str(call.folder), "main", Result(restored=False, id="c0"))
+    assert call.make() == status
+    assert call.removed == ["c0"]
+
+
+def test_error_that_cannot_be_said_is_an_error_all_the_same(call: Call) -> None:
+    call.plan(FAIL, why="no room")
+    call.log.mkdir()
+    assert call.make() == handler.FAILED
+
+
+def test_program_that_cannot_be_waited_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on restoring a container that is taken for failed."""
+    ended: list[int] = []
+
+    def lacking(child: int, *_: object) -> int:
+        ended.append(child)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(continuing, "_await_end", lacking)
+    with pytest.raises(OSError, match="Too many open files"):
+        continuing.run("/bin/sleep", ["600"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(ended[0], 0)
