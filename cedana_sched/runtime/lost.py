@@ -37,11 +37,17 @@ WHY = "containerd ended before it had started this container"
 
 
 @contextmanager
-def turn(folder: str) -> Iterator[None]:
-    """One `create` of a pod at a time: one that containerd has left alone may still be under way."""
+def turn(folder: str, *, wait: bool = True) -> Iterator[None]:
+    """One `create` of a pod at a time, and no decision of the agent's beside it.
+
+    A `create` that containerd has left alone may still be under way.
+
+    Raises:
+        BlockingIOError: it is somebody else's, and nobody is to be waited for.
+    """
     descriptor = os.open(f"{results_folder(folder)}/{_TURN}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(descriptor)

@@ -153,6 +153,7 @@ def _in_turn(name: str, deadline: float, call: CreateCall, spec: dict[str, Any],
         return FAILED
     if plan.decision == RESTORE and lost_of(folder, plan):
         give_up(plan, folder, beside=_others_continued(plan, name, folder))
+    _give_up_beside_failed(plan, name, folder)
     if (known := read_result(folder, name)) is not None:
         return _again(plan, name, known, call, folder)
     if plan.decision == COLD and not _others_continued(plan, name, folder):
@@ -212,6 +213,16 @@ def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str) -
         remove_container(runc, call, call.id)  # found begun, it counts as lost, and comes back once more
     _say(call, why)
     return FAILED
+
+
+def _give_up_beside_failed(plan: Plan, name: str, folder: str) -> None:
+    """Publish a container's failure that has not had its turn, where another one of the pod has failed."""
+    results = [read_result(folder, other) for other in plan.containers if other != name]
+    if plan.decision == RESTORE and any(result is not None and not result.restored for result in results):
+        why = "another container of the pod did not come back"
+        may_begin_anew = plan.fallback == COLD and not _others_continued(plan, name, folder)
+        if read_result(folder, name) is None:
+            write_result(folder, name, Result(restored=False, why=why, cold=may_begin_anew))
 
 
 def _others_continued(plan: Plan, name: str, folder: str) -> bool:

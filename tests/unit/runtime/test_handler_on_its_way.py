@@ -244,3 +244,15 @@ def test_program_that_cannot_be_waited_for_is_ended(monkeypatch: pytest.MonkeyPa
         continuing.run("/bin/sleep", ["600"])
     with pytest.raises(ProcessLookupError):
         os.kill(ended[0], 0)
+
+
+@pytest.mark.parametrize("fallback", [COLD, FAIL])
+def test_nothing_comes_back_beside_one_that_did_not(call: Call, fallback: str) -> None:
+    """It would run from the snapshot beside one that began anew."""
+    call.plan(fallback=fallback)
+    write_result(str(call.folder), "beside", Result(restored=False, why="no", cold=fallback == COLD))
+    assert call.make() == (handler.PASS if fallback == COLD else handler.FAILED)
+    assert call.continued == 0
+    result = read_result(str(call.folder), "main")
+    assert result is not None
+    assert (result.restored, result.cold) == (False, fallback == COLD)

@@ -23,6 +23,21 @@ def complete(folder: str, plan: Plan) -> dict[str, Result] | None:
     return None
 
 
+def is_coming_back(folder: str, plan: Plan) -> bool:
+    """Whether a container has come back, started or not. One that containerd has lost has not."""
+    back = (plans.read_result(folder, name) or plans.read_begun(folder, name) for name in plan.containers)
+    return any(result is not None and result.restored for result in back)
+
+
+async def wait_while_coming_back(folder: str, plan: Plan) -> None:
+    """Return when they are complete, or those that had come back were lost."""
+
+    def look() -> bool | None:
+        return complete(folder, plan) is not None or not is_coming_back(folder, plan) or None
+
+    await wait_for_result(Path(plans.results_folder(folder)), look)
+
+
 async def wait_complete_or_lost(folder: str, plan: Plan) -> tuple[dict[str, Result] | None, list[str]]:
     """Wait until they are complete; else None and those that containerd has lost: see `runtime.lost`.
 

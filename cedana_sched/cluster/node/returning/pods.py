@@ -30,9 +30,16 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.returning.images import ready_images
 from cedana_sched.cluster.node.returning.latest_order import LatestOrder
 from cedana_sched.cluster.node.returning.network import PodConnections
-from cedana_sched.cluster.node.returning.outcomes import complete, error_of, results_of, wait_complete_or_lost
+from cedana_sched.cluster.node.returning.outcomes import (
+    complete,
+    error_of,
+    results_of,
+    wait_complete_or_lost,
+    wait_while_coming_back,
+)
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
+from cedana_sched.cluster.node.returning.turns import Standing, Turns
 from cedana_sched.cluster.node.returning.volumes import lay_volume
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import RestoreError
@@ -105,6 +112,7 @@ class ReturningPods:
         self._restore_seconds = restore_seconds
         self._connections = PodConnections(places, toolchain)
         self._bundles = Bundles(places)
+        self._turns = Turns(places, self._bundles)
         self.served = ServedBeginnings(data / _SERVED)
         self._orders = LatestOrder(pods.wait_ended)
 
@@ -207,6 +215,7 @@ class ReturningPods:
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
             if not result.restored:
+                await self._turns.end_together(workload.uid, folder, plan)
                 await asyncio.to_thread(self._connections.unlock, workload.uid)
                 raise error_of(name, result)
         log.info("pod continued", pod=workload.name, namespace=workload.namespace, containers=sorted(results))
@@ -317,24 +326,41 @@ class ReturningPods:
             self.served.assign(restore_uid, pod_uid, beginning)
 
     async def _end_waiting(self, restore_uid: str, workload: WorkloadRef, decision: str, why: str) -> None:
-        """Decide for a pod that is not to continue. One that continued, or began anew, is left alone."""
+        """Decide for a pod that is not to continue. One that continued, or began anew, is left alone.
+
+        One that comes back this moment is waited for: what runs from its snapshot would be lost, or be beside others
+        that began anew.
+        """
         pod = self._pods.pod(workload.uid)
         if pod is None or RESTORES not in pod.metadata.annotations:
             return  # it has nothing that waits
-        folder = self._folder(workload.uid)
         is_mine = await asyncio.to_thread(self._is_mine, restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._plan, workload.uid) if is_mine else None
-        if plan is not None and plan.decision == RESTORE and complete(folder, plan) is not None:
-            await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
-            return
-        if plan is not None and plan.decision == FORGO:  # what comes alive this very moment must not run
-            await self._pods.wait_ended(workload.uid)
-            return
         planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
         decided = Plan(decision, why, containers=planned, sandbox=await asyncio.to_thread(self._sandbox, workload.uid))
-        if plan is not None:
-            await asyncio.to_thread(plans.write_plan, folder, decided)  # its restore container may have ended before
+        if plan is not None and not await self._is_decided_against(workload, plan, decided):
+            return
         await self._orders.run(workload.uid, self._decide(restore_uid, workload, decided))
+
+    async def _is_decided_against(self, workload: WorkloadRef, plan: Plan, decided: Plan) -> bool:
+        """Write a plan in the place of the one that there is; its restore container may have ended before.
+
+        False: there is nothing to decide any more.
+        """
+        folder = self._folder(workload.uid)
+        while True:
+            standing = await self._turns.decide(workload.uid, folder, decided)
+            if standing is Standing.DECIDED:
+                return True
+            if standing is Standing.DELETED:  # what comes alive this very moment must not run
+                await self._pods.wait_ended(workload.uid)
+                return False
+            if standing is Standing.COMPLETE:
+                await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
+                await self._turns.end_together(workload.uid, folder, plan)
+                return False
+            log.warning("pod is coming back, and waited for", pod=workload.name, instead_of=decided.decision)
+            await self._orders.run(workload.uid, wait_while_coming_back(folder, plan))
 
     async def _decide(self, restore_uid: str, workload: WorkloadRef, plan: Plan) -> None:
         container = RestoreContainer(workload.uid, self._places)

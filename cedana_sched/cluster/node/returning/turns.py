@@ -1,0 +1,115 @@
+"""What is decided about a pod whose containers may come back this very moment.
+
+The handler holds a pod's turn (`runtime.lost.turn`) from its look at the plan until it has done what that says. Whoever
+has the turn finds no `create` under way: what has come back shows, and what has not never does, once the plan says so.
+So a pod is never mixed: all that the snapshot has comes back, or nothing of it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from cedana_sched.cluster.node.containers.bundles import Bundles
+from cedana_sched.cluster.node.containers.description import freezer_of
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.returning.outcomes import complete, is_coming_back, results_of
+from cedana_sched.runtime import plan as plans
+from cedana_sched.runtime.lost import turn
+from cedana_sched.runtime.plan import COLD, FORGO, RESTORE, Plan, Result
+from cedana_sched.snapshot import freezer
+
+log = structlog.get_logger(__name__)
+
+TURN_SECONDS = 0.2
+"""Between two looks whether a `create` is still under way; nothing announces its end."""
+
+T = TypeVar("T")
+
+
+class Standing(Enum):
+    """How far a pod is on its way back when it is decided against."""
+
+    DECIDED = "nothing of it has come back, nor will"
+    COMING_BACK = "some of its containers have come back, and the others may"
+    COMPLETE = "all have come back, or one of them did not"
+    DELETED = "it was deleted, and is forgone"
+
+
+class Turns:
+    """Takes the turns of this node's pods."""
+
+    def __init__(self, places: Places, bundles: Bundles) -> None:
+        self._places = places
+        self._bundles = bundles
+
+    async def decide(self, pod_uid: str, folder: str, decided: Plan) -> Standing:
+        """Write this plan in the place of the pod's, unless some of it has come back.
+
+        Raises:
+            FreezerError: what a `create` that was killed has left does not end.
+        """
+        return await _in_turn(folder, partial(self._decide, pod_uid, folder, decided))
+
+    async def end_together(self, pod_uid: str, folder: str, plan: Plan) -> None:
+        """End what has come back beside a container that did not; what is made of the pod from now on is alike.
+
+        Raises:
+            FreezerError: some process did not go in time.
+        """
+        await _in_turn(folder, partial(self._end_together, pod_uid, folder, plan))
+
+    def _decide(self, pod_uid: str, folder: str, decided: Plan) -> Standing:
+        plan = plans.read_plan(folder)
+        if plan is not None and plan.decision == FORGO:
+            return Standing.DELETED
+        if plan is not None and plan.decision == RESTORE:
+            if complete(folder, plan) is not None:
+                return Standing.COMPLETE
+            if is_coming_back(folder, plan):
+                return Standing.COMING_BACK
+        plans.write_plan(folder, decided)
+        self._end(pod_uid, [name for name in decided.containers if plans.read_begun(folder, name) is not None])
+        return Standing.DECIDED
+
+    def _end_together(self, pod_uid: str, folder: str, plan: Plan) -> None:
+        results = results_of(folder, plan)
+        failed = next((name for name, result in results.items() if result is not None and not result.restored), None)
+        if failed is None or not (is_coming_back(folder, plan) or self._continued(pod_uid, plan.containers)):
+            return
+        why = f"container {failed}, which the snapshot has as well, did not come back"
+        log.warning("what has come back is ended", pod=pod_uid, why=why)
+        for name, result in results.items():
+            known = result if result is not None and not result.restored else Result(restored=False, why=why)
+            plans.write_result(folder, name, known._replace(cold=plan.fallback == COLD))
+            plans.forget_begun(folder, name)
+        self._end(pod_uid, self._continued(pod_uid, plan.containers))
+
+    def _continued(self, pod_uid: str, names: Collection[str]) -> list[str]:
+        found = self._bundles.of_pod(pod_uid)
+        return [container.name for container in found if container.continued and container.name in names]
+
+    def _end(self, pod_uid: str, names: Collection[str]) -> None:
+        """Kill what runs of these."""
+        for container in self._bundles.of_pod(pod_uid) if names else ():
+            if container.name in names:
+                freezer.kill(self._places.here(freezer_of(container.state)))
+
+
+async def _in_turn(folder: str, act: Callable[[], T]) -> T:
+    """Do it, in a thread, while no `create` of the pod is under way."""
+
+    def take() -> T:
+        with turn(folder, wait=False):
+            return act()
+
+    while True:
+        try:
+            return await asyncio.to_thread(take)
+        except BlockingIOError:  # a thread that waited would be one less for all others
+            await asyncio.sleep(TURN_SECONDS)
