@@ -208,7 +208,7 @@ class NodeAgent:
                 await asyncio.wait_for(self._runtime.wait_ended(workload), END_KNOWN_SECONDS)
             except TimeoutError:
                 is_over = False
-        return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over)
+        return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over, gone=is_over)
 
     async def _obstacle(self, workload: WorkloadRef) -> str | None:
         """What could not be dumped or continued, if it shows from outside: such a workload is not stopped in vain."""

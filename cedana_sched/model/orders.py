@@ -176,6 +176,8 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     why: str
     retryable: bool = False
+    gone: bool = False
+    """Nothing of the workload runs, nor will."""
 
 
 class Killed(msgspec.Struct, frozen=True, tag=True):
@@ -234,6 +236,8 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 class GaveUp(msgspec.Struct, frozen=True, tag=True):
+    """Nothing of the workload runs. Of one that was being continued its end says so for certain."""
+
     restore_uid: str
 
 

@@ -172,8 +172,9 @@ class RestoreStep(StrEnum):
     RUNNING = "Running"
     """It runs; `cold` says how it came back. The claim lasts until it ends."""
     FAILED = "Failed"
-    """It did not come back: its policy forbids a cold start, or its node does not answer. In the second case it has
-    no `finished_at`, and its claim lasts, until the node answers after all or the workload has ended."""
+    """It did not come back: its policy forbids a cold start, or its node does not answer. Where its node does not
+    answer, or was continuing it when it was given up, it has no `finished_at`, and its claim lasts, until the node
+    says more or the workload has ended."""
     ENDED = "Ended"
     """The workload is gone; the claim is free."""
 

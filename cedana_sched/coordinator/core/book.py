@@ -47,12 +47,12 @@ def holds_identity(restore: Restore) -> bool:
 
 
 def unconfirmed(restore: Restore) -> bool:
-    """Whether it failed by its node's silence, and may start all the same."""
+    """Whether it failed, and may run all the same: its node is silent, or was continuing it when it was given up."""
     return restore.step is RestoreStep.FAILED and restore.finished_at is None
 
 
 def claims(restore: Restore) -> SnapshotRef | None:
-    """The snapshot that nobody else may restore now. A failure that no node confirmed keeps its claim."""
+    """The snapshot that nobody else may restore now. A failure keeps its claim as long as the workload may run."""
     return None if restore.finished_at is not None else restore.snapshot
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.coordinator.core import obstacles, orders, words
+from cedana_sched.coordinator.core.book import unconfirmed
 from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import Failures, uid_of
@@ -26,7 +27,14 @@ from cedana_sched.model.orders import (
     Retained,
 )
 from cedana_sched.model.preemption import Signal, Verdict, Victim
-from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep
+from cedana_sched.model.records import (
+    TERMINAL_RESTORE_STEPS,
+    Checkpoint,
+    CheckpointStep,
+    PreemptionHold,
+    Restore,
+    RestoreStep,
+)
 
 CheckpointOutcome = Frozen | Progress | Committed | CheckpointFailed | Killed | Resumed | Aborted | Retained
 
@@ -94,6 +102,8 @@ class Checkpoints:
                 self._steps.arm(checkpoint)
         elif isinstance(outcome, Committed):
             self._committed(checkpoint, outcome)
+        elif isinstance(outcome, CheckpointFailed) and self._runs_no_more(checkpoint):
+            self._failures.ended(checkpoint, outcome.why)
         elif isinstance(outcome, CheckpointFailed):
             self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, outcome.why, retryable=outcome.retryable)
         else:
@@ -272,13 +282,25 @@ class Checkpoints:
         if stopped := self._book.stopped_by(member.workload.uid):
             self._join(member, stopped)
             return False
-        if restore is not None and restore.step in {RestoreStep.ENDED, RestoreStep.FAILED}:
+        if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not unconfirmed(restore):
             self._failures.ended(member, "it runs no more")
             return True
         if why := self._refused.pop(uid, None) or obstacles.rival_of(self._book, member):
             self._failures.fail(member, Cause.RIVAL, why)
             return True
-        return _is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid)))
+        return self._is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid)))
+
+    def _is_starting(self, restore: Restore | None) -> bool:
+        """Whether its node has still to say what became of it. Who was given up, and may run, is frozen if he does."""
+        if restore is None or restore.step is RestoreStep.RUNNING:
+            return False
+        return not unconfirmed(restore) or self._desk.repeat_at(restore.uid) is not None
+
+    def _runs_no_more(self, checkpoint: Checkpoint) -> bool:
+        """Whether a workload that was to be frozen had failed to come back, as its node has confirmed meanwhile."""
+        restore = self._book.restore_of(checkpoint.workload.uid)
+        is_over = restore is not None and restore.step is RestoreStep.FAILED and not unconfirmed(restore)
+        return is_over and checkpoint.step is CheckpointStep.FREEZING
 
     def _join(self, member: Checkpoint, other: Checkpoint) -> None:
         self._steps.move(
@@ -350,7 +372,3 @@ class Checkpoints:
                 decided = self._steps.move(member, Cause.RESUME_ALL)
             if decided is not None and decided.gone:
                 self._steps.move(decided, Cause.ENDED)
-
-
-def _is_starting(restore: Restore | None) -> bool:
-    return restore is not None and restore.step is not RestoreStep.RUNNING

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cedana_sched.adapter.contract import Ended
 from cedana_sched.coordinator.core.book import Book
+from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import Restore, RestoreStep
@@ -43,6 +44,12 @@ def after(
     if ended is None or not ended.failed or _is_evicted(book, restore):
         return deaths
     return (*deaths, ref)[-MOST:]
+
+
+def forget_at(book: Book, restore: Restore, finished_at: float, timing: Timing) -> float:
+    """When a restore that is over may be forgotten: then a later one may have taken over its deaths."""
+    is_last = book.restores_of(restore.identity)[-1].uid == restore.uid
+    return finished_at + (timing.remember_deaths if restore.deaths and is_last else timing.remember)
 
 
 def _is_evicted(book: Book, restore: Restore) -> bool:

@@ -49,6 +49,8 @@ def _claims(core: Core) -> Iterator[str]:
     called_off = {c.snapshot for c in core.book.checkpoints.values() if c.called_off and c.snapshot is not None}
     for restore in restores:
         ref = claims(restore)
+        if restore.step is RestoreStep.FAILED and restore.snapshot is not None and ref is None:
+            yield f"1: {restore.uid} may have been continued from {restore.snapshot}, and claims it no more"
         if ref is None:
             continue
         if ref in called_off:

@@ -24,7 +24,7 @@ from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.instructions import Instruction, Persist
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
 from cedana_sched.coordinator.core.timing import Timing
-from cedana_sched.model.orders import Retain
+from cedana_sched.model.orders import CheckpointFailed, Retain
 from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore
 
 RUNAWAY = 100_000
@@ -117,9 +117,15 @@ class Core:
             self._checkpoints.node_lost(event.node)
             self._restores.node_lost(event.node)
         elif isinstance(event, CheckpointOutcome):
+            self._look_for_end(event)
             self._checkpoints.answer(event)
         elif isinstance(event, RestoreOutcome):
             self._restores.answer(event)
+
+    def _look_for_end(self, outcome: CheckpointOutcome) -> None:
+        checkpoint = self._desk.book.checkpoints.get(outcome.checkpoint_uid)
+        if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.gone:
+            self._restores.nothing_runs(checkpoint.workload.uid)
 
     def _report(self, adapter: str, report: Report) -> None:
         if isinstance(report, Starting):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.coordinator.core.book import unconfirmed
+from cedana_sched.coordinator.core.book import Book, unconfirmed
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.orders import (
     Abort,
@@ -79,3 +79,11 @@ def of_restore(restore: Restore) -> Order | None:
     if restore.step is RestoreStep.GIVING_UP or unconfirmed(restore):
         return GiveUp(uid, workload, restore.failure or "it could not be continued")
     return None
+
+
+def find(book: Book, restore: Restore) -> Find:
+    """The order that asks the store for what it continues."""
+    identity = restore.wanted.identity if restore.wanted else restore.identity
+    excluding = tuple(c.uid for c in book.of_identity(identity) if c.called_off)
+    avoiding = tuple(sorted(ref.generation for ref in restore.set_aside if ref.identity == restore.identity))
+    return Find(restore.uid, restore.identity, restore.wanted, excluding, () if restore.wanted else avoiding)

@@ -18,7 +18,6 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     Continued,
     ContinueFailed,
-    Find,
     Found,
     GaveUp,
     Staged,
@@ -69,7 +68,8 @@ class Restores:
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
                 self._book.update(replace(earlier, beginning=report.beginning))
                 return
-            self._begin_again(earlier, report)
+            self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._desk.now)
+            words.of_new_beginning(self._desk, earlier, report.workload)
         restore = Restore(
             uid=uid_of(report.workload.uid, report.beginning),
             adapter=adapter,
@@ -97,10 +97,6 @@ class Restores:
             self._rivals[restore.uid] = obstacles.rivalry(restore.identity, rival.name)
             self.look(restore)
 
-    def _begin_again(self, earlier: Restore, report: Starting) -> None:
-        self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._desk.now)
-        words.of_new_beginning(self._desk, earlier, report.workload)
-
     def answer(self, outcome: RestoreOutcome) -> None:
         """Take in an agent's answer; answers for what is forgotten already are dropped."""
         restore = self._book.restores.get(outcome.restore_uid)
@@ -124,10 +120,27 @@ class Restores:
             self._move(restore, Cause.CONTINUED, cold=False, failure=None, running_at=now)
         elif isinstance(outcome, StartedCold):
             self._move(restore, Cause.STARTED_COLD, running_at=now)
-        elif self._move(restore, Cause.GAVE_UP, finished_at=now) is None and unconfirmed(restore):
-            self._book.update(replace(restore, finished_at=now))
-            self._desk.answered(restore.uid)
-            self.draw(self._book.restores[restore.uid])
+        else:
+            self._gave_up(restore)
+
+    def _gave_up(self, restore: Restore) -> None:
+        """Its node fails it. What its node was continuing keeps its claim: it is over when its workload has ended."""
+        finished_at = self._desk.now if restore.snapshot is None else None
+        if self._move(restore, Cause.GAVE_UP, finished_at=finished_at) is None and unconfirmed(restore):
+            self._book.update(replace(restore, finished_at=finished_at))
+            self._confirmed(restore.uid)
+
+    def nothing_runs(self, workload_uid: str) -> None:
+        """Its node has confirmed that nothing of a workload runs, nor will: one that had failed is over."""
+        restore = self._book.restore_of(workload_uid)
+        if restore is not None and unconfirmed(restore):
+            self._book.update(replace(restore, finished_at=self._desk.now, snapshot=None))
+            self._confirmed(restore.uid)
+
+    def _confirmed(self, uid: str) -> None:
+        """Its node is asked no more, and what has waited for its answer goes on."""
+        self._desk.answered(uid)
+        self._book.touched[uid] = None
 
     def order_lost(self, restore: Restore, why: str) -> None:
         """What the node was told did not get through; it is told again."""
@@ -168,7 +181,7 @@ class Restores:
         """Its time has come: the deadline, an order to repeat, or to be forgotten."""
         now, step = self._desk.now, restore.step
         if restore.finished_at is not None:
-            if now >= (at := self._forget_at(restore, restore.finished_at)):
+            if now >= (at := deaths.forget_at(self._book, restore, restore.finished_at, self._desk.timing)):
                 self._desk.answered(restore.uid)
                 self._book.forget(restore)
             else:
@@ -186,7 +199,7 @@ class Restores:
             if order is not None:
                 self._desk.send_once(restore.workload.node, order)
             elif restore.uid in self._finding:
-                self._desk.send_once(restore.workload.node, self._find_order(restore))
+                self._desk.send_once(restore.workload.node, orders.find(self._book, restore))
         self.arm(restore)
 
     # -- what follows from a changed record
@@ -229,23 +242,16 @@ class Restores:
     def arm(self, restore: Restore) -> None:
         """Set when it is looked at again."""
         at: float | None = restore.deadline
-        if restore.step is RestoreStep.RUNNING:
+        if restore.step is RestoreStep.RUNNING or unconfirmed(restore):
             at = None
-        elif unconfirmed(restore):
-            at = self._desk.now + self._desk.timing.resend_most
         elif restore.finished_at is not None:
             at = restore.finished_at + self._desk.timing.remember  # then a later one may have taken over its deaths
         elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
             at = restore.deadline + self._desk.timing.confirm
         repeat = self._desk.repeat_at(restore.uid)
-        if at is not None and repeat is not None:
-            at = min(at, repeat)
+        if repeat is not None:
+            at = repeat if at is None else min(at, repeat)
         self._desk.deadlines.set(restore.uid, at)
-
-    def _forget_at(self, restore: Restore, finished_at: float) -> float:
-        is_last = self._book.restores_of(restore.identity)[-1].uid == restore.uid
-        timing = self._desk.timing
-        return finished_at + (timing.remember_deaths if restore.deaths and is_last else timing.remember)
 
     # -- the steps
 
@@ -260,6 +266,8 @@ class Restores:
         self._trouble.pop(moved.uid, None)
         self._staged.pop(moved.uid, None)
         self._rivals.pop(moved.uid, None)
+        if cause is Cause.GAVE_UP:
+            return moved
         order = orders.of_restore(moved)
         if order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
@@ -281,14 +289,8 @@ class Restores:
         if restore.wanted in restore.set_aside:
             self._refuse(restore, words.set_aside(restore))
             return
-        self._desk.order(restore.uid, restore.workload.node, self._find_order(restore))
+        self._desk.order(restore.uid, restore.workload.node, orders.find(self._book, restore))
         self.arm(restore)
-
-    def _find_order(self, restore: Restore) -> Find:
-        identity = restore.wanted.identity if restore.wanted else restore.identity
-        excluding = tuple(c.uid for c in self._book.of_identity(identity) if c.called_off)
-        avoiding = tuple(sorted(ref.generation for ref in restore.set_aside if ref.identity == restore.identity))
-        return Find(restore.uid, restore.identity, restore.wanted, excluding, () if restore.wanted else avoiding)
 
     def _found(self, restore: Restore, found: Found) -> None:
         if restore.step is not RestoreStep.WAITING or restore.uid not in self._finding:

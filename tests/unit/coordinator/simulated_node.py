@@ -49,6 +49,8 @@ class BrokenInvariantError(AssertionError):
     """An invariant does not hold."""
 
 
+SLOW, STILL_SLOW = 0.15, 0.8
+"""So often a restore goes on when it is ordered, and when it is ordered again: some outlast the core's patience."""
 MOST_CRASHES = CheckpointPolicy().quick_deaths
 
 
@@ -112,6 +114,12 @@ class World:
     """How often the sandbox of a workload was made anew after something had been decided for the one before."""
     served: dict[str, int] = field(default_factory=dict)
     """By uid of a return: the beginning that its node has given to it. A node's disk keeps that."""
+    coming: dict[str, SnapshotRef] = field(default_factory=dict)
+    """By uid of a return: what its node is just continuing, and has not said so."""
+    failed: set[str] = field(default_factory=set)
+    """Returns of which a node has said that nothing of them runs."""
+    outran: int = 0
+    """Times that a workload came back after its node had said that it had failed it."""
     returns: Counter[int] = field(default_factory=Counter)
     """Of beginnings, by their number, those that were continued."""
 
@@ -387,9 +395,16 @@ class SimulatedAgent:
         if uid in self.world.over or order.restore_uid in self.refused:
             return ContinueFailed(order.restore_uid, "it is over")
         if self.world.rng.random() < 0.03:
+            self.world.coming.pop(order.restore_uid, None)
+            self.world.failed.add(order.restore_uid)
             return ContinueFailed(order.restore_uid, "a PID is in use")
         if snapshot is None:
             raise BrokenInvariantError(f"3: {order.snapshot} is restored, and is not in the store")
+        is_slow = self.world.rng.random() < (STILL_SLOW if order.restore_uid in self.world.coming else SLOW)
+        if is_slow and order.restore_uid not in self.world.failed:
+            self.world.coming[order.restore_uid] = order.snapshot
+            return None  # the order is repeated
+        self.world.coming.pop(order.restore_uid, None)
         self.world.continue_from(snapshot, order.workload, self.identities[uid])
         return Continued(order.restore_uid)
 
@@ -410,7 +425,11 @@ class SimulatedAgent:
         if process is not None and process.alive:
             return Continued(order.restore_uid)
         self.refused.add(order.restore_uid)
-        if uid not in self.world.over:
+        coming = self.world.find(ref) if (ref := self.world.coming.pop(order.restore_uid, None)) else None
+        if coming is not None and uid not in self.world.over:  # an agent of an earlier version does not wait for it
+            self.world.continue_from(coming, order.workload, self.identities[uid])
+            self.world.outran += 1
+        elif uid not in self.world.over:
             self.world.over.add(uid)
             self.world.deaths.append((uid, "given up"))
         return GaveUp(order.restore_uid)

@@ -67,6 +67,8 @@ class SimulatedScheduler:
         self.jobs: dict[str, Job] = {}
         self.held: dict[str, Held] = {}
         self.releases: list[Release] = []
+        self.cancelled: set[str] = set()
+        """Signals that it has called off while they were held."""
         self.spared: set[str] = set()
         """Signals whose victims it does not evict, although they were released."""
         self.count = 0
@@ -85,6 +87,7 @@ class SimulatedScheduler:
         elif chance < 0.88 and self.held:
             held = self.rng.choice(list(self.held.values()))
             if held.released is None:
+                self.cancelled.add(held.signal.uid)
                 self.reports.append(PreemptionCancelled(held.signal.uid, "no need any more"))
         elif chance < 0.95:
             self.end(self.rng.choice(running), "done")
@@ -217,6 +220,10 @@ class SimulatedScheduler:
             process = self.world.processes.get(uid)
             if verdict is Verdict.COMMITTED and not self.is_safe(uid, core):
                 raise BrokenInvariantError(f"4: {uid} is let go as committed, and is not safe")
+            if release.signal_uid in self.cancelled | self.spared:
+                continue
+            if verdict is Verdict.NOT_NEEDED and process is not None and process.alive:
+                raise BrokenInvariantError(f"4: {uid} runs, and its scheduler is told that it need not be saved")
             if verdict is not Verdict.COMMITTED and process is not None and process.killed_by and not process.doomed:
                 maker = core.book.checkpoints.get(process.killed_by)
                 if maker is not None and maker.signal_uid == release.signal_uid:

@@ -31,6 +31,7 @@ from cedana_sched.coordinator.core import (
     forbidden_order,
     violations,
 )
+from cedana_sched.coordinator.core.book import unconfirmed
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Order, StartCold
 from cedana_sched.model.records import (
@@ -129,14 +130,23 @@ class Simulation:
                 break
             self.pass_time(max((self.core.next_deadline() or self.now) - self.now, 0.5))
         else:
-            self.fail(f"9: not at rest: {[r for r in self.core.records() if not _is_at_rest(r)]}")
+            self.fail(f"9: not at rest: {[r for r in self.core.records() if not self.is_settled(r)]}")
         self.check_the_end()
 
     def has_messages(self) -> bool:
         return bool(self.orders or self.answers or self.reports or self.events or self.world.deaths)
 
     def is_at_rest(self) -> bool:
-        return all(map(_is_at_rest, self.core.records())) and not any(a.dumps for a in self.agents.values())
+        return all(self.is_settled(record) for record in self.core.records()) and not any(
+            a.dumps for a in self.agents.values()
+        )
+
+    def is_settled(self, record: Record) -> bool:
+        """Whether nothing happens to it any more. Who was given up, and runs, waits for its end."""
+        if isinstance(record, Restore) and unconfirmed(record):
+            process = self.world.processes.get(record.workload.uid)
+            return process is not None and process.alive
+        return _is_at_rest(record)
 
     def check_the_end(self) -> None:
         for process in self.world.processes.values():

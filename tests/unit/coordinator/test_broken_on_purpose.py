@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.coordinator.core import obstacles
-from cedana_sched.coordinator.core import restores as restores_module
+from cedana_sched.coordinator.core import obstacles, orders
 from cedana_sched.coordinator.core.checkpoint_steps import CheckpointSteps
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.desk import Desk
@@ -66,7 +65,7 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
-    patch.setattr(restores_module, "Find", lambda uid, identity, wanted, *_: Find(uid, identity, wanted))
+    patch.setattr(orders, "find", lambda book, restore: Find(restore.uid, restore.identity, restore.wanted))
     original = SimulatedAgent.abort
 
     def abort(self: SimulatedAgent, order: Any, now: float) -> Any:
@@ -201,6 +200,23 @@ def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSteps, "ends_at", lambda self, checkpoint: None)
 
 
+def frees_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes the answer to `GiveUp` for the end of what its node was continuing."""
+    original = Restores._move
+
+    def move(self: Restores, restore: Any, cause: Cause, **changes: Any) -> Any:
+        if cause is Cause.GAVE_UP:
+            changes["finished_at"] = self._desk.now
+        return original(self, restore, cause, **changes)
+
+    patch.setattr(Restores, "_move", move)
+
+
+def evicts_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes a return that failed, or whose node is silent, for a workload that has ended."""
+    patch.setattr("cedana_sched.coordinator.core.checkpoints.unconfirmed", lambda restore: False)
+
+
 def waits_for_an_earlier_beginning(patch: pytest.MonkeyPatch) -> None:
     """A core that takes the report of another beginning for a repeated one."""
     original = Restores.starting
@@ -226,6 +242,8 @@ def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
 CASES = [
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
+    pytest.param("1", frees_whom_it_gave_up, id="1 who was given up while it came back loses its claim"),
+    pytest.param("4", evicts_whom_it_gave_up, id="4 who was given up, and runs, is evicted unsaved"),
     pytest.param("2", starts_cold_in_flight, id="2 a cold start while a snapshot may still be committed"),
     pytest.param("2", starts_cold_silently, id="2 a cold start without a word"),
     pytest.param("3", restores_what_was_called_off, id="3 a snapshot that was called off is restored"),

@@ -8,11 +8,13 @@ from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import AgentRestarted, NodeLost, OrderLost
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
+    CheckpointFailed,
     Continued,
     ContinueFailed,
     Find,
     Found,
     GaveUp,
+    GiveUp,
     Resumed,
     Stage,
     Staged,
@@ -253,6 +255,60 @@ def test_a_deadline_while_the_node_continues_it_keeps_the_claim() -> None:
     assert restore(told).snapshot == ref(1)
     told.tell(Continued("restore.w2"))
     assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
+
+
+def given_up() -> Told:
+    """`w2` passed its deadline while its node continued it; the node says that it has failed it."""
+    told = start(saved(), policy=FAIL).ended().tell(Found("restore.w2", ref(1)), Staged("restore.w2")).after(91)
+    assert isinstance(told.order(GiveUp), GiveUp)
+    return told.tell(GaveUp("restore.w2"))
+
+
+def test_who_was_given_up_while_it_came_back_keeps_its_claim_until_it_has_ended() -> None:
+    """It may run all the same: a node of an earlier version answers before `runc restore` has ended."""
+    told = given_up()
+    assert (told.step("restore.w2"), told.orders(), told.tells()) == ("Failed", [], [])
+    assert start(told, "w3", policy=FAIL).orders() == []
+    assert start(told, "w4", FORK, wanted=ref(1)).orders() == []
+    assert told.after(20).orders() == [], "its node is asked no more"
+    assert "Find restore.w3" in told.ended("w2").orders()
+
+
+def test_who_was_given_up_while_it_came_back_is_saved_when_it_is_preempted() -> None:
+    told = given_up().preempt(victim("w2"), uid="s2")
+    assert (told.orders(), told.verdicts()) == (["Freeze s2.w2.1"], {})
+    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
+    assert told.verdicts() == {"w2": "Committed"}
+
+
+def test_who_was_given_up_is_over_once_its_node_finds_nothing_of_it() -> None:
+    told = start(given_up(), "w3", policy=FAIL).preempt(victim("w2"), uid="s2")
+    told.tell(CheckpointFailed("s2.w2.1", "name-of-w2 has no processes any more", gone=True))
+    assert told.aborted("s2.w2.1").verdicts() == {"w2": "NotNeeded"}
+    assert "Find restore.w3" in told.orders()
+
+
+def test_who_was_given_up_and_runs_is_found_by_the_next_coordinator() -> None:
+    told = given_up().restart()
+    assert told.orders() == ["GiveUp restore.w2"]
+    assert told.tell(Continued("restore.w2")).step("restore.w2") == "Running"
+
+
+def test_who_was_given_up_before_its_node_continued_it_is_over() -> None:
+    told = start(saved(), policy=FAIL).ended().tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
+    told.tell(GaveUp("restore.w2"))
+    assert start(told, "w3", policy=FAIL).orders() == ["Find restore.w3"]
+    assert told.preempt(victim("w2"), uid="s2").verdicts() == {"w2": "NotNeeded"}
+
+
+@pytest.mark.parametrize("policy", [POLICY, FAIL])
+def test_preemption_of_one_whose_node_is_silent_waits_for_its_word(policy: CheckpointPolicy) -> None:
+    told = start(saved(), policy=policy).ended().tell(Found("restore.w2", ref(1)), Staged("restore.w2"))
+    told.after(90).after(120)
+    assert told.step("restore.w2") == "Failed"
+    told.preempt(victim("w2"), uid="s2")
+    assert (told.orders(), told.verdicts()) == ([], {})
+    assert "Freeze s2.w2.1" in told.tell(Continued("restore.w2")).orders()
 
 
 def test_a_silent_node_fails_the_restore_and_may_answer_after_all() -> None:
