@@ -313,6 +313,25 @@ async def test_container_that_cannot_be_watched_is_looked_for_later(
     await asyncio.gather(watching, return_exceptions=True)
 
 
+async def test_containers_are_looked_for_where_nobody_tells_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the agent, again at each start."""
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.LATER_SECONDS", 0.01)
+
+    def spent() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.Inotify", spent)
+    heard: asyncio.Queue[None] = asyncio.Queue()
+    watching = asyncio.create_task(containers_made(tmp_path, lambda: heard.put_nowait(None)))
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await heard.get()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
     node.served.assign("restore.p1.0", "p1", FIRST)

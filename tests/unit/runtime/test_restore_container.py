@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.returning import files
 from cedana_sched.cluster.node.returning.files import wait_for_result
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
@@ -86,6 +87,19 @@ def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume:
         asyncio.run(agent.decide("cold", "generation 3 is gone"))
         out, _ = second.communicate(timeout=30)
     assert out.splitlines()[1:] == ["starting from the beginning: generation 3 is gone"]
+
+
+def test_agent_without_inotify_looks(volume: Path, agent: RestoreContainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spent() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(files, "Inotify", spent)
+    monkeypatch.setattr(files, "LOOK_SECONDS", 0.01)
+    with _started(volume) as process:
+        asyncio.run(agent.wait_until_running())
+        asyncio.run(agent.decide("restore", "generation 3"))
+        process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 async def _another_run(volume: Path) -> None:

@@ -1,4 +1,4 @@
-"""Waits for files that others make, by inotify."""
+"""Waits for files that others make, by inotify, or by looking where the node has none left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import os
 import select
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from asyncinotify import Inotify, Mask
+
+from cedana_sched.runtime.shortages import SHORTAGES
 
 T = TypeVar("T")
 
@@ -18,6 +20,52 @@ _MADE = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF
 
 
 HOST_MOUNTS = Path("/proc/1/mounts")
+
+
+LOOK_SECONDS = 0.5
+
+
+class Changes:
+    """What is made in folders, from when they are added; a context manager.
+
+    Whoever waits looks again after each `wait`, whether something has changed or not: where others have all instances
+    or watches of this user, it only returns now and then.
+    """
+
+    def __init__(self) -> None:
+        self._inotify: Inotify | None = None
+        with contextlib.suppress(OSError):
+            self._inotify = Inotify()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._inotify is not None:
+            self._inotify.close()
+
+    def add(self, folder: Path, mask: Mask) -> None:
+        """Watch a folder.
+
+        Raises:
+            OSError: there is no such folder.
+        """
+        if self._inotify is None:
+            return
+        try:
+            self._inotify.add_watch(folder, mask)
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                raise
+            self._inotify.close()
+            self._inotify = None
+
+    async def wait(self) -> None:
+        """Return when something was made, or now and then."""
+        if self._inotify is None:
+            await asyncio.sleep(LOOK_SECONDS)
+        else:
+            await self._inotify.get()
 
 
 async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
@@ -30,13 +78,13 @@ async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
     """
     while not os.path.lexists(path):  # noqa: ASYNC240 - a look at local names
         nearest = _nearest(path)
-        with Inotify() as inotify, _mounting(mounts) as mounted:
+        with Changes() as changes, _mounting(mounts) as mounted:
             try:
-                inotify.add_watch(nearest, _MADE)
+                changes.add(nearest, _MADE)
             except FileNotFoundError:
                 continue  # it went meanwhile
             if not os.path.lexists(path) and _nearest(path) == nearest:  # noqa: ASYNC240
-                await _first(inotify.get(), mounted.wait())
+                await _first(changes.wait(), mounted.wait())
 
 
 @contextlib.contextmanager
@@ -71,10 +119,10 @@ async def _first(*works: Coroutine[Any, Any, object]) -> None:
 
 async def wait_for_result(folder: Path, look: Callable[[], T | None]) -> T:
     """Return what `look` finds, once it finds something; it is called again whenever a file is moved into `folder`."""
-    with Inotify() as inotify:
-        inotify.add_watch(folder, Mask.MOVED_TO | Mask.CREATE)
+    with Changes() as changes:
+        changes.add(folder, Mask.MOVED_TO | Mask.CREATE)
         while (found := look()) is None:
-            await inotify.get()
+            await changes.wait()
         return found
 
 

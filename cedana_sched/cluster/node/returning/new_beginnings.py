@@ -164,6 +164,16 @@ def _is_over(restore: OrderedObject, beginning: Beginning, served: Served | None
 async def containers_made(states: Path, made: Callable[[], None]) -> None:
     """Call `made` for every container that runc has made, for ever, and once at first; `states` is runc's folder."""
     await wait_for_path(states)
+    while True:
+        try:
+            await _watch_containers(states, made)
+        except OSError as error:  # others have all instances that there are
+            log.warning("containers are looked for now and then", why=str(error), seconds=LATER_SECONDS)
+            made()
+            await asyncio.sleep(LATER_SECONDS)
+
+
+async def _watch_containers(states: Path, made: Callable[[], None]) -> None:
     with Inotify() as inotify:
         inotify.add_watch(states, _MADE)
         made()

@@ -18,10 +18,10 @@ import stat
 from collections.abc import Callable
 from typing import Self, TypeVar
 
-from asyncinotify import Inotify, Mask
+from asyncinotify import Mask
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import wait_for_path
+from cedana_sched.cluster.node.returning.files import Changes, wait_for_path
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 from cedana_sched.runtime.wait import ALIVE, DECISION, PROGRESS, TAKEN, WAITING
@@ -49,10 +49,10 @@ class RestoreContainer:
     async def wait_for_run(self, look: Callable[[], T | None]) -> T:
         """Return what `look` finds, once it finds something; it is called again for each run of the container."""
         await self.wait_until_running()
-        with Inotify() as inotify:
-            self._watch(inotify)
+        with Changes() as changes:
+            self._watch(changes)
             while (found := await asyncio.to_thread(look)) is None:
-                await inotify.get()
+                await changes.wait()
             return found
 
     async def decide(self, decision: str, why: str, before: Callable[[], None] = lambda: None) -> None:
@@ -66,8 +66,8 @@ class RestoreContainer:
         Raises:
             RestoreError: the volume is gone, and so is the pod.
         """
-        with Inotify() as inotify:
-            self._watch(inotify)
+        with Changes() as changes:
+            self._watch(changes)
             decided_for = None
             while not self._has_taken(number := self._number()):
                 if number != decided_for:  # the first one, or another run, which has no decision yet
@@ -76,7 +76,7 @@ class RestoreContainer:
                     decided_for = number
                 if not number:
                     return
-                await inotify.get()
+                await changes.wait()
 
     def has_taken(self) -> bool:
         """Whether the latest run of the container has a decision, and ends.
@@ -99,9 +99,9 @@ class RestoreContainer:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=volume.number)
 
-    def _watch(self, inotify: Inotify) -> None:
+    def _watch(self, changes: Changes) -> None:
         try:
-            inotify.add_watch(self._volume, Mask.CREATE | Mask.MOVED_TO | Mask.ONLYDIR | Mask.DONT_FOLLOW)
+            changes.add(self._volume, Mask.CREATE | Mask.MOVED_TO | Mask.ONLYDIR | Mask.DONT_FOLLOW)
         except OSError as error:
             raise self._gone(error) from error
 
