@@ -132,7 +132,20 @@ NO_TEXTS = (
      '{"by":"","since":"2026-11-20+10:00:00","last":"2026-11-20+10:00:00"}', "{}", "null", "\u0000"]
 )  # fmt: skip
 TEXTS = st.sampled_from(NO_TEXTS)
-NO_VALUES = (None, True, -7, 2**63 - 1, 0.5, "three", "9" * 5_000, "0001-01-01T00:00:00+00:00", [], {}, [7], {"x": 7})
+NO_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -7,
+    2**63 - 1,
+    0.5,
+    "three",
+    "9" * 5_000,
+    "0001-01-01T00:00:00+00:00",
+    [],
+    {},
+    [7],
+    {"x": 7},
+)
 VALUES: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | TEXTS | st.just([]) | st.just({}) | st.just([{}]) | st.just([7]) | st.just({"x": {"y": 7}})
@@ -178,7 +191,7 @@ def _put(body: Object, place: tuple[Any, ...], value: Any) -> None:
 
 def each_spoilt() -> list[tuple[Resource, Object]]:
     """Each field of each kind once with each thing that does not belong there."""
-    found = []
+    found: list[tuple[Resource, Object]] = []
     for resource, good in GOOD.items():
         for place in _places(good):
             for value in NO_TEXTS if place[0] == "metadata" else NO_VALUES:
