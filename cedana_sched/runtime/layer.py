@@ -4,21 +4,24 @@ The archive is a tar without compression, as `snapshot.archive` writes it. A fil
 is a character device 0:0 or has overlayfs' attribute `whiteout`; a directory that hides what lies below has `opaque`.
 Names that images use for the same (`.wh.NAME`) mean nothing here: a container may call its files so.
 
-The archive was written by the agent, but its names were chosen by a workload: it is laid by a process whose root
-directory is the container's own, so no name and no link leads out of it. Numbers of owners are kept as they are.
+The archive was written by the agent, but its names were chosen by a workload, and a process of the pod may be at work
+in the volume meanwhile: the kubelet starts a debug container whenever somebody asks for one. So every name is looked up
+beneath the directory (`runtime.beneath`), and no link is followed: neither one of the archive's own nor one that was
+there, nor one that comes between two looks. Numbers of owners are kept as they are.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import sys
 import tarfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, BinaryIO, NoReturn
 
-from cedana_sched.runtime.shortages import SHORTAGES, is_shortage
+from cedana_sched.runtime.beneath import hold, look, open_folder, path_of, remove, remove_all_in
+from cedana_sched.runtime.shortages import is_shortage
 
 _XATTR = "SCHILY.xattr."
 _OVERLAY = ("trusted.overlay.", "user.overlay.")
@@ -29,66 +32,110 @@ class LayerError(Exception):
     """A layer cannot be laid, or taken away again; says why."""
 
 
-def lay(archive: str, root: str) -> None:
-    """Lay the files of an archive below `root`.
+def lay(archive: str, root: str, *, instead: bool = False) -> None:
+    """Lay the files of an archive below `root`; `instead` of what is there, which goes first.
 
     Raises:
         OSError: the archive or `root` is not there, or the node lacks room, or whatever else.
         LayerError: not all of it could be laid; some of it is.
     """
     with open(archive, "rb") as file:
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _lay_in_child(file, root, writing)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as answer:
-            said = answer.read().decode(errors="replace")
-        _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) in SHORTAGES:
-        raise OSError(os.waitstatus_to_exitcode(status), said)
-    if status:
-        raise LayerError(said or f"the process that laid it ended with status {os.waitstatus_to_exitcode(status)}")
+        held = hold(root)
+        try:
+            if instead:
+                _empty(held, ".")
+            _Laying(held).lay(file)
+        except LayerError:
+            raise
+        except Exception as error:  # whatever a workload's names bring about
+            if is_shortage(error):
+                raise
+            raise LayerError(f"{type(error).__name__}: {error}") from error
+        finally:
+            os.close(held)
 
 
-def _lay_in_child(file: BinaryIO, root: str, answer: int) -> NoReturn:
-    try:
-        os.chroot(root)
-        os.chdir("/")
-        os.umask(0)
-        lay_here(file)
-    except BaseException as error:  # noqa: BLE001 - the parent is told, whatever it was
-        os.write(answer, f"{type(error).__name__}: {error}".encode()[:4096])
-        os._exit(error.errno or 1 if isinstance(error, OSError) and is_shortage(error) else 1)
-    os._exit(0)
+class _Laying:
+    """One archive, laid beneath the folder that is held."""
 
+    def __init__(self, root: int) -> None:
+        self._root = root
 
-def lay_here(file: BinaryIO) -> None:
-    """Lay an archive below the root directory of this process, whatever that is."""
-    folders: list[tuple[str, int]] = []
-    with tarfile.open(fileobj=file, mode="r:") as archive:
-        for member in archive:
-            path = _path(member.name)
-            if path is None:
-                continue
-            if _overlay(member, "opaque") == "y":
-                _empty(path)
+    def lay(self, file: BinaryIO) -> None:
+        folders: list[tuple[str, int]] = []
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                path = _path(member.name)
+                if path is None:
+                    continue
+                self._lay_member(archive, member, path)
+                if member.isdir():
+                    folders.append((path, _mtime(member)))
+        for path, mtime in reversed(folders):  # what was laid into them has touched their times
+            with _opened(open_folder(self._root, path)) as folder:
+                os.utime(folder, ns=(mtime, mtime))
+
+    def _lay_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        with _opened(self._folder(above)) as folder:
+            if _overlay(member, "opaque") == "y" and _is_folder(folder, name):
+                _empty(folder, name)
             if _is_whiteout(member):
-                _remove(path)
-                continue
-            _make(archive, member, path)
+                remove(folder, name)
+                return
+            if not (member.isdir() and _is_folder(folder, name)):
+                remove(folder, name)
+                self._create(archive, member, folder, name)
             if member.isdir():
-                folders.append((path, _mtime(member)))
-    for path, mtime in reversed(folders):  # what was laid into them has touched their times
-        os.utime(path, ns=(mtime, mtime))
+                with _opened(open_folder(folder, name)) as made:
+                    _describe(member, made)
+
+    def _folder(self, path: str) -> int:
+        """A folder beneath the root; those that are missing are made."""
+        try:
+            return open_folder(self._root, path or ".")
+        except FileNotFoundError:
+            above, _, name = path.rpartition("/")
+        with _opened(self._folder(above)) as folder:
+            os.mkdir(name, 0o755, dir_fd=folder)
+            return open_folder(folder, name)
+
+    def _create(self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: str) -> None:
+        if member.isdir():
+            os.mkdir(name, 0o700, dir_fd=folder)
+        elif member.issym():
+            os.symlink(member.linkname, name, dir_fd=folder)
+            os.chown(name, member.uid, member.gid, dir_fd=folder, follow_symlinks=False)
+            os.utime(name, ns=(_mtime(member), _mtime(member)), dir_fd=folder, follow_symlinks=False)
+        elif member.islnk():  # it is the other file's owner, mode and time that count
+            self._link(member, folder, name)
+        elif member.isfifo() or member.ischr() or member.isblk():
+            _make_special(member, folder, name)
+        elif member.isreg():
+            _write(archive, member, folder, name)
+        else:
+            raise LayerError(f"{member.name!r} is of a kind that no container can have made")
+
+    def _link(self, member: tarfile.TarInfo, folder: int, name: str) -> None:
+        above, _, target = (_path(member.linkname) or "").rpartition("/")
+        with _opened(open_folder(self._root, above or ".")) as source:
+            os.link(target, name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+
+
+@contextmanager
+def _opened(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _path(name: str) -> str | None:
-    """Where a member belongs; None for the root itself."""
+    """Where a member belongs, from the root on; None for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
+    if ".." in parts or name.startswith("/"):
         raise LayerError(f"{name!r} leads out of the container")
-    return "/" + "/".join(parts) if parts else None
+    return "/".join(parts) or None
 
 
 def _overlay(member: tarfile.TarInfo, name: str) -> str | None:
@@ -109,57 +156,43 @@ def _mtime(member: tarfile.TarInfo) -> int:
     return sign * (abs(int(seconds)) * 10**9 + int(fraction.ljust(9, "0")[:9]))
 
 
-def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if not (member.isdir() and _is_folder(path)):
-        _remove(path)
-        _create(archive, member, path)
-    if member.islnk():
-        return  # it is the other file's owner, mode and time that count
-    os.chown(path, member.uid, member.gid, follow_symlinks=False)
-    if member.issym():
-        os.utime(path, ns=(_mtime(member), _mtime(member)), follow_symlinks=False)
-        return
-    os.chmod(path, member.mode)  # after the owner, which takes set-user-id bits away
+def _make_special(member: tarfile.TarInfo, folder: int, name: str) -> None:
+    """A FIFO or a device. It is never opened, so it is described by a path that leads to this very one."""
+    kind = stat.S_IFIFO if member.isfifo() else stat.S_IFCHR if member.ischr() else stat.S_IFBLK
+    device = 0 if member.isfifo() else os.makedev(member.devmajor, member.devminor)
+    os.mknod(name, 0o600 | kind, device, dir_fd=folder)
+    with _opened(look(folder, name)) as made:
+        if stat.S_IFMT(os.fstat(made).st_mode) != kind:
+            raise LayerError(f"{member.name!r} was exchanged for something else while it was laid")
+        _describe(member, path_of(made))
+
+
+def _describe(member: tarfile.TarInfo, made: int | str) -> None:
+    """Owner, mode, attributes and time of what was made, by its descriptor where it may be opened."""
+    os.chown(made, member.uid, member.gid)
+    os.chmod(made, member.mode)  # after the owner, which takes set-user-id bits away
     for key, value in member.pax_headers.items():
         attribute = key.removeprefix(_XATTR)
         if key.startswith(_XATTR) and not attribute.startswith(_OVERLAY):
-            os.setxattr(path, attribute, value.encode("utf-8", "surrogateescape"), follow_symlinks=False)
+            os.setxattr(made, attribute, value.encode("utf-8", "surrogateescape"))
     if not member.isdir():
-        os.utime(path, ns=(_mtime(member), _mtime(member)))
+        os.utime(made, ns=(_mtime(member), _mtime(member)))
 
 
-def _create(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    if member.isdir():
-        os.mkdir(path, 0o700)
-    elif member.issym():
-        os.symlink(member.linkname, path)
-    elif member.islnk():
-        os.link(_path(member.linkname) or "/", path, follow_symlinks=False)
-    elif member.isfifo():
-        os.mkfifo(path, 0o600)
-    elif member.ischr() or member.isblk():
-        kind = stat.S_IFCHR if member.ischr() else stat.S_IFBLK
-        os.mknod(path, 0o600 | kind, os.makedev(member.devmajor, member.devminor))
-    elif member.isreg():
-        _write(archive, member, path)
-    else:
-        raise LayerError(f"{member.name!r} is of a kind that no container can have made")
-
-
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: str) -> None:
     """A regular file, with its holes."""
     content = archive.extractfile(member)
     if content is None:
         raise LayerError(f"{member.name!r} has no content in the archive")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as target:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as target:
         runs: list[tuple[int, int]] = getattr(member, "sparse", None) or [(0, member.size)]
         for offset, length in runs:
             content.seek(offset)
             target.seek(offset)
             _copy(content, target, length, member.name)
         target.truncate(member.size)
+        _describe(member, target.fileno())
 
 
 def _copy(source: IO[bytes], target: BinaryIO, length: int, name: str) -> None:
@@ -171,37 +204,26 @@ def _copy(source: IO[bytes], target: BinaryIO, length: int, name: str) -> None:
         length -= len(data)
 
 
-def _is_folder(path: str) -> bool:
+def _is_folder(folder: int, name: str) -> bool:
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
 
 
-def _empty(folder: str) -> None:
-    if _is_folder(folder):
-        for name in os.listdir(folder):
-            _remove(os.path.join(folder, name))
-
-
-def _remove(path: str) -> None:
-    if _is_folder(path):
-        shutil.rmtree(path)
-    else:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+def _empty(folder: int, name: str) -> None:
+    with _opened(open_folder(folder, name)) as emptied:
+        remove_all_in(emptied)
 
 
 def main() -> NoReturn:
-    """`python -m cedana_sched.runtime.layer [--instead] ARCHIVE ROOT`, for callers with threads, which must not fork.
+    """`python -m cedana_sched.runtime.layer [--instead] ARCHIVE ROOT`, for callers with an event loop.
 
     With `--instead`, what is there goes first: nothing of it is in use.
     """
     *options, archive, root = sys.argv[1:]
     try:
-        if options == ["--instead"]:
-            _empty(root)
-        lay(archive, root)
+        lay(archive, root, instead=options == ["--instead"])
     except (OSError, LayerError) as error:
         sys.exit(str(error))
     sys.exit(0)

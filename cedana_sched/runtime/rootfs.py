@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from typing import NamedTuple
 
+from cedana_sched.runtime.beneath import hold, open_folder, remove_all_in
 from cedana_sched.runtime.kernel import mount, unmount
 from cedana_sched.runtime.layer import LayerError, lay
 
@@ -100,9 +100,12 @@ def _unescaped(text: str) -> str:
 
 
 def _empty(folder: str) -> None:
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+    held = hold(folder)
+    try:
+        opened = open_folder(held, ".")
+    finally:
+        os.close(held)
+    try:
+        remove_all_in(opened)
+    finally:
+        os.close(opened)

@@ -14,7 +14,11 @@ this machine, and is left out. Renamed folders and files without content of thei
 The content of a large file begins on a page of the stream, so that the store recognises it in the next generation
 wherever it has moved to.
 
-The folder must not change meanwhile: its processes are frozen. Used by the agent's dump; `runtime.layer` lays it back.
+The folder should not change meanwhile: its processes are frozen. One that runs all the same spoils the archive, and
+gets nothing else into it: the folder is walked by descriptors (`runtime.beneath`), links are archived as links, and
+nothing is opened but folders and regular files.
+
+Used by the agent's dump; `runtime.layer` lays it back.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cedana_sched.model.errors import DumpError
+from cedana_sched.runtime.beneath import hold, look, look_at_mount, open_folder, open_regular, path_of
 from cedana_sched.snapshot.stream import StreamWriter
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -40,6 +45,7 @@ _OVERLAY = re.compile(r"(?:trusted|user)\.overlay\.(.+)")
 _OVERLAY_KEPT = frozenset({"opaque", "whiteout"})
 _OVERLAY_REFUSED = frozenset({"redirect", "metacopy"})
 _OF_THIS_CONTAINER = frozenset({"security.selinux"})  # its label keeps containers apart; the new one has another
+_EXCHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _LINK_REMAP = re.compile(r"link_remap\.\d+")  # criu/files-reg.c
 
 
@@ -57,47 +63,100 @@ def write_archive(root: Path, stream: StreamWriter) -> int:
         DumpError: it holds what an archive cannot say, or a file became shorter while it was read.
         OSError: it cannot be read.
     """
-    archive = _Archive(root, stream)
-    archive.add(root, "./", root.lstat())
-    archive.add_children(root, "./")
-    return archive.finish()
+    held = hold(root)
+    try:
+        archive = _Archive(root, held, stream)
+        archive.add_all()
+        return archive.finish()
+    finally:
+        os.close(held)
 
 
 class _Archive:
-    def __init__(self, root: Path, stream: StreamWriter) -> None:
-        self._device = root.lstat().st_dev
+    """Names begin with `./`: a member is called so, and it is the way to it from the root."""
+
+    def __init__(self, root: Path, held: int, stream: StreamWriter) -> None:
+        self._root = root
+        self._held = held
+        self._device = os.fstat(held).st_dev
         self._stream = stream
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._used = 0
         self._written = 0
         self._names: dict[int, str] = {}
 
-    def add_children(self, folder: Path, name: str) -> None:
-        with os.scandir(folder) as entries:
-            children = sorted(entries, key=lambda entry: entry.name)
-        for entry in children:
-            status = entry.stat(follow_symlinks=False)
-            path, child = folder / entry.name, name + entry.name
-            if stat.S_ISSOCK(status.st_mode) or _LINK_REMAP.fullmatch(entry.name):
-                continue
-            self.add(path, child, status)
-            if stat.S_ISDIR(status.st_mode) and status.st_dev == self._device:
-                self.add_children(path, child + "/")
+    def add_all(self) -> None:
+        """The root, and all that is in it."""
+        self._add(self._held, "./")
+        waiting = self._children("./")
+        while waiting:
+            name = waiting.pop()
+            try:
+                if self._add_child(name):
+                    waiting += self._children(name + "/")
+            except OSError as error:
+                if error.errno not in _EXCHANGED:
+                    raise
+                raise DumpError(
+                    f"{self._shown(name)} was removed or exchanged while it was saved",
+                    remedy="see who else writes to it",
+                ) from error
 
-    def add(self, path: Path, name: str, status: os.stat_result) -> None:
-        """One file, without what is in it if it is a folder."""
+    def _children(self, name: str) -> list[str]:
+        """Names in a folder, the last one first."""
+        folder = open_folder(self._held, name)
+        try:
+            children = sorted(os.listdir(folder), reverse=True)
+        finally:
+            os.close(folder)
+        return [name + child for child in children if not _LINK_REMAP.fullmatch(child)]
+
+    def _add_child(self, name: str) -> bool:
+        """Whether it is a folder, and what is in it is to be added."""
+        try:
+            seen = look(self._held, name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._add_mount_point(name)
+            return False
+        try:
+            status = self._add(seen, name)
+        finally:
+            os.close(seen)
+        return stat.S_ISDIR(status.st_mode) and status.st_dev == self._device
+
+    def _add_mount_point(self, name: str) -> None:
+        """What is mounted inside is not the folder's; where a folder is mounted, one must be again."""
+        seen = look_at_mount(self._held, name)
+        try:
+            if stat.S_ISDIR(os.fstat(seen).st_mode):
+                self._add(seen, name)
+        finally:
+            os.close(seen)
+
+    def _add(self, seen: int, name: str) -> os.stat_result:
+        """One file, without what is in it if it is a folder; returns what it was when it was looked at."""
+        status = os.fstat(seen)
+        if stat.S_ISSOCK(status.st_mode):
+            return status
         info = _describe(name, status)
-        info.pax_headers = {**info.pax_headers, **_attributes(path)}
+        info.pax_headers = {**info.pax_headers, **_attributes(seen, self._shown(name))}
         if stat.S_ISLNK(status.st_mode):
-            info.linkname = os.readlink(path)  # noqa: PTH115  # as it is written
+            info.linkname = os.readlink("", dir_fd=seen)  # as it is written
         elif status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode) and not _is_whiteout(status):
             if first := self._names.get(status.st_ino):
                 info.type, info.linkname, info.pax_headers = tarfile.LNKTYPE, first, {}
             self._names.setdefault(status.st_ino, name)
         if info.type == tarfile.REGTYPE:
-            self._add_content(path, info, status.st_size)
+            self._add_content(seen, info, status.st_size)
         else:
             self._put(_header(info))
+        return status
+
+    def _shown(self, name: str) -> Path:
+        """For people."""
+        return self._root / name
 
     def finish(self) -> int:
         """End the archive."""
@@ -106,8 +165,9 @@ class _Archive:
         self._stream.close()
         return self._written
 
-    def _add_content(self, path: Path, info: tarfile.TarInfo, size: int) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def _add_content(self, seen: int, info: tarfile.TarInfo, size: int) -> None:
+        name = info.name
+        descriptor = open_regular(seen)
         try:
             data = list(_data_of(descriptor, size))
             if sum(run.length for run in data) == size:
@@ -121,12 +181,12 @@ class _Archive:
                 header = _longer_header(info, gap)
             self._put(header + sparse_map)
             for run in data:
-                self._copy(path, descriptor, run)
+                self._copy(name, descriptor, run)
         finally:
             os.close(descriptor)
         self._put(bytes(-info.size % _BLOCK))
 
-    def _copy(self, path: Path, descriptor: int, run: _Data) -> None:
+    def _copy(self, name: str, descriptor: int, run: _Data) -> None:
         offset, left = run
         while left:
             if self._used == _BUFFER_BYTES:
@@ -134,7 +194,7 @@ class _Archive:
             room = self._buffer[self._used : self._used + left]
             count = os.preadv(descriptor, [room], offset)
             if not count:
-                raise DumpError(f"{path} became shorter while it was saved", remedy="see who else writes to it")
+                raise DumpError(f"{self._shown(name)} became shorter while it was saved", remedy="see who else writes to it")
             self._used += count
             offset += count
             left -= count
@@ -181,9 +241,10 @@ def _is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def _attributes(path: Path) -> dict[str, str]:
+def _attributes(seen: int, shown: Path) -> dict[str, str]:
+    path = path_of(seen)
     try:
-        names = os.listxattr(path, follow_symlinks=False)
+        names = os.listxattr(path)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             return {}
@@ -193,12 +254,12 @@ def _attributes(path: Path) -> dict[str, str]:
         overlay = _OVERLAY.fullmatch(name)
         if overlay and overlay.group(1) in _OVERLAY_REFUSED:
             raise DumpError(
-                f"{path} is a rename or a change of attributes that overlayfs has not copied ({name})",
+                f"{shown} is a rename or a change of attributes that overlayfs has not copied ({name})",
                 remedy="mount container roots without redirect_dir and metacopy",
             )
         if name in _OF_THIS_CONTAINER or (overlay and overlay.group(1) not in _OVERLAY_KEPT):
             continue
-        value = os.getxattr(path, name, follow_symlinks=False)
+        value = os.getxattr(path, name)
         found[_XATTR + name] = value.decode("utf-8", "surrogateescape")
     return found
 

@@ -171,3 +171,65 @@ def test_a_large_file_begins_on_a_page_wherever_it_is(folder: Path, before: int,
     archive = archive_of(folder)
     assert archive.read_bytes().find(content[hole:]) % 4096 == 0
     assert (extracted(archive) / "b").read_bytes() == content
+
+
+class Exchanging(Bytes):
+    """As a process that is not frozen: exchanges a folder for a link once so much has been read."""
+
+    def __init__(self, folder: Path, link: Path, after: int) -> None:
+        super().__init__()
+        self._folder, self._link, self._after = folder, link, after
+
+    def write(self, data: memoryview) -> None:
+        super().write(data)
+        if len(self.data) > self._after and not self._folder.is_symlink():
+            self._folder.rename(self._folder.parent / "zz")
+            self._folder.symlink_to(self._link)
+
+
+def test_a_folder_exchanged_for_a_link_while_it_is_read_shows_nothing_of_the_host(folder: Path) -> None:
+    (host := folder.parent / "host").mkdir()
+    (host / "admin.conf").write_text("HOST SECRET")
+    (folder / "d").mkdir()
+    (folder / "d/aaa").write_bytes(os.urandom(4 << 20))
+    (folder / "d/admin.conf").write_text("dummy")
+    stream = Exchanging(folder / "d", host, 2 << 20)
+    with pytest.raises(DumpError, match=r"d/admin\.conf was removed or exchanged while it was saved"):
+        write_archive(folder, stream)
+    assert b"HOST SECRET" not in stream.data
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_file_exchanged_while_its_folder_is_read_is_not_opened(folder: Path, kind: str) -> None:
+    """A pipe would keep whoever opens it for ever."""
+    (folder.parent / "secret").write_text("HOST SECRET")
+    (folder / "a").write_bytes(os.urandom(4 << 20))
+    (folder / "b").write_text("dummy")
+
+    class Exchange(Bytes):
+        def write(self, data: memoryview) -> None:
+            super().write(data)
+            if (folder / "b").is_file() and not (folder / "b").is_symlink():
+                (folder / "b").unlink()
+                os.mkfifo(folder / "b") if kind == "pipe" else (folder / "b").symlink_to(folder.parent / "secret")
+
+    stream = Exchange()
+    write_archive(folder, stream)
+    assert b"HOST SECRET" not in stream.data
+    (path := folder.parent / "archive.tar").write_bytes(stream.data)
+    found = members(path)["./b"]
+    assert (found.issym(), found.isfifo()) == (kind == "link", kind == "pipe")
+
+
+def test_a_root_that_is_a_link_is_refused(folder: Path) -> None:
+    (folder.parent / "link").symlink_to("/etc")
+    with pytest.raises(OSError, match="link"):
+        write_archive(folder.parent / "link", Bytes())
+
+
+def test_folders_lie_as_deep_as_they_like(folder: Path) -> None:
+    deep = folder
+    for _ in range(1500):
+        deep = deep / "d"
+        deep.mkdir()
+    assert len(members(archive_of(folder))) == 1501

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -17,6 +18,8 @@ from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY, shared_m
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.handler import sandbox_uid
 
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""A DNS label, as every volume of a pod is called."""
 _EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
 
 
@@ -49,8 +52,13 @@ async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> 
 def _folder(pod_uid: str, name: str, places: Places) -> Path:
     if name == SHARED_MEMORY:
         return _shared_memory(pod_uid, places)
+    if not _NAME.fullmatch(name):
+        raise RestoreError(
+            f"the snapshot has a volume {name!r}, and no pod can have one of that name",
+            remedy="see who else writes to the store",
+        )
     folder = places.here(places.pods) / pod_uid / _EMPTY_DIRS / name
-    if not folder.is_dir():
+    if folder.is_symlink() or not folder.is_dir():
         raise RestoreError(
             f"the pod has no emptyDir volume {name} any more, which the snapshot fills",
             remedy="give the pod template the volumes that it had, or start it without the snapshot",
