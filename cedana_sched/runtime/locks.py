@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from cedana_sched.runtime.beneath import open_regular
 from cedana_sched.runtime.injection import InjectionError, Stopped
 
 _FLOCK = "hhxxxxqqixxxx"
@@ -156,9 +157,15 @@ def _holder(process: int, lock: PosixLock) -> int:
     """Who has it; 0 when nobody can be named."""
     wanted = struct.pack(_FLOCK, lock.kind, os.SEEK_SET, lock.start, lock.length, 0)
     try:
-        descriptor = os.open(f"/proc/{process}/fd/{lock.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        seen = os.open(f"/proc/{process}/fd/{lock.descriptor}", os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return 0
+    try:
+        descriptor = open_regular(seen)
+    except OSError:  # a pipe would keep us for ever, and a device may act
+        return 0
+    finally:
+        os.close(seen)
     try:
         kind, _, _, _, holder = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
     finally:

@@ -106,7 +106,7 @@ class _Archive:
         """Names in a folder, the last one first."""
         folder = open_folder(self._held, name)
         try:
-            children = sorted(os.listdir(folder), reverse=True)
+            children = sorted(os.listdir(folder), reverse=True)  # noqa: PTH208 - it is a descriptor
         finally:
             os.close(folder)
         return [name + child for child in children if not _LINK_REMAP.fullmatch(child)]
@@ -194,7 +194,9 @@ class _Archive:
             room = self._buffer[self._used : self._used + left]
             count = os.preadv(descriptor, [room], offset)
             if not count:
-                raise DumpError(f"{self._shown(name)} became shorter while it was saved", remedy="see who else writes to it")
+                raise DumpError(
+                    f"{self._shown(name)} became shorter while it was saved", remedy="see who else writes to it"
+                )
             self._used += count
             offset += count
             left -= count

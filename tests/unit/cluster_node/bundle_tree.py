@@ -49,6 +49,7 @@ class Host:
                 },
             },
         )
+        self.places.here(self.places.bundles / identifier / "rootfs").mkdir(exist_ok=True)
         self.write(self.places.states / identifier / "state.json", changes.get("state", state()))
 
     def folder(self, path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cedana_sched.cluster.node.containers.mounts import mount_points, resolve_in
 from tests.unit.cluster_node.bundle_tree import Host
 
 MOUNTINFO = """\
-474 473 0:52 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/l1:/l2,upperdir=/snap/3\\0407/fs,workdir=/w
+474 473 {device} / / rw,relatime master:1 - overlay overlay rw,lowerdir=/l1:/l2,upperdir=/snap/3\\0407/fs,workdir=/w
 475 474 0:53 / /proc rw,nosuid - proc proc rw
 476 474 254:0 /pods/p1/hosts /etc/hosts rw - ext4 /dev/vda rw
 477 474 254:0 /pods/p1/token /run/secrets/token rw - ext4 /dev/vda rw
@@ -35,10 +36,11 @@ def container(tmp_path: Path, proc: Path) -> Container:
     host = Host(tmp_path / "host")
     host.container("a")
     (container,) = Bundles(host.places).of_pod("p1")
+    device = host.places.here(host.places.bundles / "a/rootfs").stat().st_dev
     process = proc / str(container.pid)
     for folder in ("fd", "ns", "root/proc", "root/run", "root/var", "root/sys/firmware"):
         (process / folder).mkdir(parents=True)
-    (process / "mountinfo").write_text(MOUNTINFO)
+    (process / "mountinfo").write_text(MOUNTINFO.format(device=f"{os.major(device)}:{os.minor(device)}"))
     (process / "root/var/run").symlink_to("/run")
     for name in ("kcore", "keys"):
         (process / "root/proc" / name).touch()
@@ -91,10 +93,23 @@ def test_the_freezer_of_each_generation_of_cgroups() -> None:
     assert freezer_of(State(1, 1, {"": "/u"})) == Path("/u")
 
 
+OF_THE_TENANT = "473 1 0:99 / / rw - overlay overlay rw,lowerdir=/a,upperdir=/etc/kubernetes,workdir=/w\n"
+
+
+def test_an_overlay_that_a_process_has_mounted_as_its_root_is_not_taken_for_the_containers(
+    container: Container, proc: Path, tmp_path: Path
+) -> None:
+    """Its upper directory is named as the process sees it: on the host that is another folder."""
+    table = proc / str(container.pid) / "mountinfo"
+    table.write_text(OF_THE_TENANT + table.read_text())
+    tree = describe(container, Host(tmp_path / "host").places, proc)
+    assert tree.changes == tmp_path / "host/snap/3 7/fs"
+
+
 def test_a_root_that_is_no_overlay_has_no_changes_of_its_own() -> None:
-    assert upper_directory("1 0 254:0 / / rw - ext4 /dev/vda rw\n") is None
-    assert upper_directory("1 0 0:9 / / ro - overlay overlay ro,lowerdir=/a:/b\n") is None
-    assert upper_directory("1 0 0:9 / /mnt rw - overlay overlay rw,upperdir=/a\n") is None
+    assert upper_directory("1 0 254:0 / / rw - ext4 /dev/vda rw\n", os.makedev(254, 0)) is None
+    assert upper_directory("1 0 0:9 / / ro - overlay overlay ro,lowerdir=/a:/b\n", os.makedev(0, 9)) is None
+    assert upper_directory("1 0 0:9 / / rw - overlay overlay rw,upperdir=/a\n", os.makedev(0, 8)) is None
 
 
 def test_mount_points_with_spaces() -> None:

@@ -69,6 +69,7 @@ def test_bundles_that_come_and_go_are_noticed(host: Host) -> None:
     host.container("b", name="side")
     assert len(bundles.of_pod("p1")) == 2
     host.places.here(host.places.bundles / "a" / "config.json").unlink()
+    host.places.here(host.places.bundles / "a" / "rootfs").rmdir()
     host.places.here(host.places.bundles / "a").rmdir()
     assert [container.bundle.name for container in bundles.of_pod("p1")] == ["b"]
 

@@ -34,13 +34,14 @@ def describe(container: Container, places: Places, proc: Path = Path("/proc")) -
     """
     process = proc / str(container.pid)
     mountinfo = (process / "mountinfo").read_text()
-    upper = upper_directory(mountinfo)
+    root = container.bundle / "rootfs"
+    upper = upper_directory(mountinfo, places.here(root).stat().st_dev)
     return RunningContainer(
         name=container.name,
         root_pid=container.pid,
         freezer=places.here(freezer_of(container.state)),
         externals=tuple(dict.fromkeys(_externals(container, process, mountinfo))),
-        root=container.bundle / "rootfs",
+        root=root,
         changes=places.here(upper) if upper else None,
         notes={DESCRIPTORS: json.dumps(_descriptors(container.state, process))},
         ext_unix_sk=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -15,12 +16,17 @@ def mount_points(mountinfo: str) -> Iterator[str]:
         yield _unescape(line.split()[4])
 
 
-def upper_directory(mountinfo: str) -> Path | None:
-    """The upper directory of the overlay that is the root, as the host sees it; None for any other root."""
+def upper_directory(mountinfo: str, device: int) -> Path | None:
+    """The upper directory of an overlay, as the host sees it; None where it is none, or is not mounted any more.
+
+    The container's own processes may mount an overlay in its place, whose upper directory is named as they see it. So
+    it is found by its device number (`st_dev`), which is the kernel's.
+    """
+    wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
-        if before.split()[4] == "/" and kind == "overlay":
+        if before.split()[2] == wanted and kind == "overlay":
             found = re.search(r"(?:^|,)upperdir=((?:[^,\\]|\\.)+)", options)
             return Path(_unescape(found.group(1).replace("\\,", ","))) if found else None
     return None
