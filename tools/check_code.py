@@ -1,7 +1,8 @@
-"""House rules on the syntax tree: what fails by luck, and what cannot fail.
+"""House rules on the syntax tree: what fails by luck, what cannot fail, and what leads root elsewhere.
 
 `make lint` calls it. A process may end, or become a zombie, between any two looks at it: who looks at /proc or through
-psutil says what happens then. And an assertion must be able to fail.
+psutil says what happens then. An assertion must be able to fail. And root walks no folder by its path in which a pod
+may have put a link: `cedana_sched/runtime/beneath.py` does it by descriptors.
 """
 
 from __future__ import annotations
@@ -22,6 +23,28 @@ LOOKS_AT_PROCESSES = frozenset({
 })  # fmt: skip
 """Where psutil's processes may be used; others take what is here."""
 
+NEAR_PODS = ("cedana_sched/agent/", "cedana_sched/cluster/node/", "cedana_sched/runtime/", "cedana_sched/snapshot/")
+"""Where root code may come upon the files of a pod."""
+WALKS_OWN_FOLDERS = {
+    "cedana_sched/agent/capture.py": "the work folder of a capture",
+    "cedana_sched/agent/orphans.py": "likewise",
+    "cedana_sched/agent/staging.py": "staged images",
+    "cedana_sched/cluster/node/installation/programs.py": "the agent's own image, and our folder on the host",
+    "cedana_sched/cluster/node/returning/pods.py": "plans and logs, in our folders on the host",
+    "cedana_sched/runtime/layer.py": "reads an archive, and lays it by descriptors",
+    "cedana_sched/runtime/locks.py": "control groups",
+    "cedana_sched/snapshot/archive.py": "writes an archive, by descriptors",
+    "cedana_sched/snapshot/dump.py": "the folder of the stream's socket",
+    "cedana_sched/snapshot/freezer.py": "control groups",
+    "cedana_sched/snapshot/toolchain.py": "CRIU's programs, before there is a pod",
+}
+"""What walks, copies or removes trees by path there, or reads archives, with whose files these are: never a pod's."""
+
+_WALKS = frozenset({
+    "os.removedirs", "os.renames", "os.scandir", "os.walk", "shutil.copytree", "shutil.move", "shutil.rmtree",
+    "shutil.unpack_archive", "tarfile.TarFile", "tarfile.TarInfo", "tarfile.open", "zipfile.ZipFile",
+})  # fmt: skip
+
 _PSUTIL = frozenset({"Process", "children", "pid_exists", "pids", "process_iter", "wait_procs"})
 _GONE = frozenset({"FileNotFoundError", "ProcessLookupError"})
 """What reading below /proc/PID raises: before the file is open the first, after it the second (proc(5))."""
@@ -33,7 +56,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Every breach in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    for line, what in (*_psutil(path, tree), *_unguarded(path, tree), *_two_words(tree)):
+    for line, what in (*_psutil(path, tree), *_walks(path, tree), *_unguarded(path, tree), *_two_words(tree)):
         yield f"{path}:{line}: {what}"
 
 
@@ -48,6 +71,19 @@ def _psutil(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"psutil.{name}: the process may end meanwhile; {remedy}"
             case ast.Call(func=ast.Attribute(value=value, attr="iterdir" | "glob" | "rglob")) if _is_all_of_proc(value):
                 yield node.lineno, "walks /proc: the processes may end meanwhile; see tests/processes.py"
+
+
+def _walks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Walks of trees by path, where a process of a pod may exchange a folder for a link meanwhile."""
+    if not path.startswith(NEAR_PODS) or path in WALKS_OWN_FOLDERS:
+        return
+    remedy = "runtime/beneath.py walks by descriptors; own folders: WALKS_OWN_FOLDERS"
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="rglob" | "extractall") as function):
+                yield node.lineno, f"{function.attr} goes by path, and a pod's process may put a link there; {remedy}"
+            case ast.Call(func=function) if (name := ast.unparse(function)) in _WALKS:
+                yield node.lineno, f"{name} goes by path, and a pod's process may put a link there; {remedy}"
 
 
 def _is_all_of_proc(node: ast.expr) -> bool:

@@ -66,3 +66,27 @@ def test_an_assertion_whose_second_half_is_weaker(check_code: ModuleType) -> Non
     assert len(_found(check_code, 'assert "exit code 3" in said or "3" in said')) == 1
     assert _found(check_code, 'assert "a" in said or "b" in told') == []
     assert _found(check_code, "assert limit is None or used <= limit") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for folder, _, files in os.walk(volume):\n    pass",
+        "shutil.rmtree(upper)",
+        "with tarfile.open(archive) as opened:\n    opened.extractall(volume)",
+        "found = list(volume.rglob('*'))",
+    ],
+)
+def test_a_walk_by_path_where_pods_have_files(check_code: ModuleType, text: str) -> None:
+    complaints = _found(check_code, text, "cedana_sched/cluster/node/containers/x.py")
+    assert complaints
+    assert all("runtime/beneath.py" in complaint for complaint in complaints)
+    assert _found(check_code, text, "cedana_sched/cli/x.py") == []
+    assert _found(check_code, text, "cedana_sched/agent/staging.py") == [], "these are its own"
+
+
+def test_every_exception_to_walking_by_descriptors_is_still_one(check_code: ModuleType) -> None:
+    near = check_code.WALKS_OWN_FOLDERS
+    for path in near:
+        text = (check_code.ROOT / path).read_text()
+        assert list(check_code.complaints(f"{check_code.NEAR_PODS[0]}x.py", text)), f"{path} walks nothing any more"
