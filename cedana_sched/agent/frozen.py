@@ -87,7 +87,7 @@ class FrozenWorkloads:
     async def _refuse_if_restarted(self, workload: WorkloadRef, running: RunningWorkload) -> None:
         """A container that has gone counts as frozen; the one that takes its place would run on beside the dump."""
         now = await self._runtime.running(workload)
-        if now is not None and trees_of(now) == trees_of(running):
+        if now is not None and trees_of(now) == trees_of(running) and set(now.beside) <= set(running.beside):
             return
         await asyncio.to_thread(freezer.thaw_together, running.freezers)
         raise WorkloadRestartedError(

@@ -19,7 +19,7 @@ def lineage_of(told: Lineage | None, running: RunningWorkload) -> Lineage | None
     """
     if told is None:
         return None
-    trees = "\n".join(sorted(map(str, running.freezers)))
+    trees = "\n".join(sorted(str(container.freezer) for container in running.containers))
     run = f"{told.run}/{blake2b(trees.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
     came_back = all(container.continued for container in running.containers)
     return replace(told, run=run, continues=told.continues if came_back else None)

@@ -48,10 +48,13 @@ class RunningWorkload(msgspec.Struct, frozen=True):
     """What the runtime wants back in `continue_from`, as JSON values; it travels in the manifest."""
     restored: bool = False
     """Whether it was continued from a snapshot."""
+    beside: tuple[Path, ...] = ()
+    """Cgroups of what runs in the workload and is not part of it: it is frozen too, because it reaches its files."""
 
     @property
     def freezers(self) -> tuple[Path, ...]:
-        return tuple(container.freezer for container in self.containers)
+        """Of all that is frozen together."""
+        return (*(container.freezer for container in self.containers), *self.beside)
 
 
 class WorkloadRuntime(Protocol):

@@ -152,13 +152,15 @@ class PodRuntime:
         await self._returns.give_up(self._restores[workload.uid], workload, why)
 
     def _look(self, pod_uid: str, *, restored: bool) -> RunningWorkload | None:
-        found = self._bundles.of_pod(pod_uid)
+        everything = self._bundles.all_of_pod(pod_uid)
+        found = [container for container in everything if not container.is_ours]
         containers = tuple(tree for container in found if (tree := self._describe(container)))
         if not containers:
             return None
+        beside = tuple(self._places.here(freezer_of(one.state)) for one in everything if one.is_ours)
         volumes = volumes_of(pod_uid, found, self._places)
         facts = {"containers": [container.name for container in containers], "volumes": sorted(volumes)}
-        return RunningWorkload(containers, volumes, facts, restored)
+        return RunningWorkload(containers, volumes, facts, restored, beside)
 
     def _describe(self, container: Container) -> RunningContainer | None:
         try:
@@ -172,7 +174,7 @@ class PodRuntime:
         Raises:
             FreezerError: some process did not go in time.
         """
-        await self._kill(await asyncio.to_thread(self._bundles.of_pod, pod_uid))
+        await self._kill(await asyncio.to_thread(self._bundles.all_of_pod, pod_uid))
 
     async def container(self, pod_uid: str, name: str) -> str | None:
         """Which container of this name runs, by containerd's id; None when none does."""

@@ -55,6 +55,8 @@ RESTORE_GATE: Final = f"{GROUP}/restore"
 RUNTIME_CLASS: Final = "cedana"
 RESTORE_CONTAINER: Final = "cedana-restore"
 """Name of the injected init container."""
+RESTORE_COMMAND: Final = "cedana-sched-restore-wait"
+"""What it runs."""
 RESTORE_VOLUME: Final = "cedana-restore"
 """Name of the injected emptyDir by which the agent talks to that container."""
 

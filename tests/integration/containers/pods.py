@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER, RESTORE_VOLUME
+from cedana_sched.runtime.wait import FOLDER
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -62,6 +64,9 @@ class Container:
         self.node.mounted.append(root)
         specification = _specification(self, list(command), user=user, readonly=readonly)
         specification["annotations"]["io.kubernetes.cri.container-name"] = name or self.name
+        if name == RESTORE_CONTAINER:  # as the webhook makes it; no runc runs this one
+            specification["process"]["args"] = [RESTORE_COMMAND]
+            specification["mounts"].append(_bind(FOLDER, self.pod.volume.parent / RESTORE_VOLUME))
         (self.bundle / "config.json").write_text(json.dumps(specification))
 
     def create(self) -> None:

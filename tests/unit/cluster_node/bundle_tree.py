@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER
 
+RESTORE_MOUNTS = [
+    {
+        "destination": "/run/cedana-restore",
+        "type": "bind",
+        "source": "/var/lib/kubelet/pods/p1/volumes/kubernetes.io~empty-dir/cedana-restore",
+    }
+]
 MOUNTS = [
     {"destination": "/proc", "type": "proc", "source": "proc"},
     {"destination": "/etc/hosts", "type": "bind", "source": "/var/lib/kubelet/pods/p1/etc-hosts"},
@@ -25,7 +33,11 @@ class Host:
         self.places = Places(host_root=root)
 
     def container(self, identifier: str, pod: str = "p1", name: str = "main", **changes: Any) -> None:
-        """A container whose first process is this test's, unless `state` says otherwise."""
+        """A container whose first process is this test's, unless `state` says otherwise; called as ours, it is ours.
+
+        `args` and `mounts` are those of the bundle.
+        """
+        is_ours = name == RESTORE_CONTAINER
         annotations = {
             "io.kubernetes.cri.container-type": changes.get("kind", "container"),
             "io.kubernetes.cri.container-name": name,
@@ -37,7 +49,8 @@ class Host:
             {
                 "ociVersion": "1.1.0",
                 "annotations": annotations,
-                "mounts": changes.get("mounts", MOUNTS),
+                "process": {"args": changes.get("args", [RESTORE_COMMAND] if is_ours else ["/app"])},
+                "mounts": changes.get("mounts", [*MOUNTS, *RESTORE_MOUNTS] if is_ours else MOUNTS),
                 "linux": {
                     "maskedPaths": ["/proc/kcore", "/proc/keys", "/sys/firmware", "/proc/absent"],
                     "namespaces": [

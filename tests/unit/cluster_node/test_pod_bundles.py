@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,18 @@ def test_the_containers_of_the_pod_and_no_others(host: Host) -> None:
     host.container("sandbox", kind="sandbox")
     host.container("waiting", name="cedana-restore")
     assert names(host) == ["main", "side"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"args": ["/app"]}, {"args": ["cedana-sched-restore-wait", "/tmp"]}, {"args": None}, {"mounts": MOUNTS}]
+)
+def test_a_container_that_is_called_as_ours_is_one_as_any_other(host: Host, other: dict[str, Any]) -> None:
+    """Where no webhook answers, any pod may have one, and it must not run on beside a dump."""
+    host.container("s1", kind="sandbox")
+    host.container("a")
+    host.container("b", name="cedana-restore", **other)
+    assert names(host) == ["cedana-restore", "main"]
+    assert Bundles(host.places).beginnings() == {}
 
 
 def test_paths_are_those_of_the_host(host: Host) -> None:

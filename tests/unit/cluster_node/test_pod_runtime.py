@@ -10,7 +10,7 @@ import pytest
 
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
-from tests.unit.cluster_node.bundle_tree import Host
+from tests.unit.cluster_node.bundle_tree import Host, state
 
 POD = WorkloadRef("p1", "team-a", "sim-0", "node-1")
 
@@ -77,6 +77,19 @@ async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Ho
     assert running.volumes["data"] == data
     assert running.restore_facts == {"containers": ["main", "side"], "volumes": ["_shm", "data"]}
     assert running.restored
+
+
+async def test_the_restore_container_is_frozen_beside_the_others_and_is_no_part_of_the_snapshot(
+    runtime: PodRuntime, host: Host
+) -> None:
+    """The kubelet may start both at once after a reboot, and who may execute commands in the pod may do so there."""
+    host.container("r", name="cedana-restore", state=state(cgroup_paths={"": "/sys/fs/cgroup/r"}))
+    assert await runtime.running(POD) is None, "nothing of it has begun"
+    host.container("a", state=state(cgroup_paths={"": "/sys/fs/cgroup/a"}))
+    running = await runtime.running(POD)
+    assert running is not None
+    assert running.restore_facts["containers"] == ["main"]
+    assert running.freezers == (host.root / "sys/fs/cgroup/a", host.root / "sys/fs/cgroup/r")
 
 
 async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> None:

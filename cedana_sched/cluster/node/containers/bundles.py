@@ -6,6 +6,10 @@
     io.kubernetes.cri.sandbox-id        which of the pod's sandboxes it is in
 
 A container runs while runc has a `state.json` of it whose first process is still the same process.
+
+The restore container that the webhook injects is told by more than its name, which is a tenant's to choose where no
+webhook answers: it runs our program, on the volume by which the agent speaks to it. Its image is not compared, because
+an upgrade changes it under pods that wait.
 """
 
 from __future__ import annotations
@@ -16,12 +20,15 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.model.objects.names import RESTORE_CONTAINER
+from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER, RESTORE_VOLUME
 from cedana_sched.runtime.continuing import RESTORED
+from cedana_sched.runtime.wait import FOLDER
 
 _TYPE, _POD, _NAME, SANDBOX_ID = (
     f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name", "sandbox-id")
 )
+
+_RESTORE_SOURCE = f"/volumes/kubernetes.io~empty-dir/{RESTORE_VOLUME}"
 
 T = TypeVar("T")
 
@@ -43,12 +50,27 @@ class Linux(msgspec.Struct, frozen=True, rename="camel"):
     masked_paths: tuple[str, ...] = ()
 
 
+class Program(msgspec.Struct, frozen=True):
+    args: tuple[str, ...] | None = None
+
+
 class Specification(msgspec.Struct, frozen=True):
     """What is read of a bundle's `config.json` (OCI runtime specification)."""
 
     linux: Linux = Linux()
+    process: Program = Program()
     mounts: tuple[Mount, ...] = ()
     annotations: dict[str, str] = {}
+
+    @property
+    def is_restore_container(self) -> bool:
+        """Whether it is the one that the webhook has injected."""
+        return (
+            self.annotations.get(_TYPE) == "container"
+            and self.annotations.get(_NAME) == RESTORE_CONTAINER
+            and self.process.args == (RESTORE_COMMAND,)
+            and any(one.destination == FOLDER and one.source.endswith(_RESTORE_SOURCE) for one in self.mounts)
+        )
 
 
 class State(msgspec.Struct, frozen=True):
@@ -79,13 +101,18 @@ class Container(msgspec.Struct, frozen=True):
         return self.state.init_process_pid
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it is the pod's restore container."""
+        return self.specification.is_restore_container
+
+    @property
     def sandbox(self) -> str:
         """In which it is, by containerd's id; empty where containerd does not say."""
         return self.specification.annotations.get(SANDBOX_ID, "")
 
 
 class Beginning(NamedTuple):
-    """A restore container that runs: with it begin all other containers of its pod. Nobody but root can pretend one."""
+    """A restore container that runs: with it begin all other containers of its pod. See above for what tells it."""
 
     container: str
     """By containerd's id; never the same twice."""
@@ -102,11 +129,15 @@ class Bundles:
 
     def of_pod(self, pod_uid: str) -> tuple[Container, ...]:
         """The running containers of a pod, by name, but our own; blocks for some milliseconds."""
+        return tuple(one for one in self.all_of_pod(pod_uid) if not one.is_ours)
+
+    def all_of_pod(self, pod_uid: str) -> tuple[Container, ...]:
+        """The same with our own."""
         found = []
         for identifier, specification in self._all().items():
             notes = specification.annotations
-            name = notes.get(_NAME, RESTORE_CONTAINER)
-            if notes.get(_POD) != pod_uid or notes.get(_TYPE) != "container" or name == RESTORE_CONTAINER:
+            name = notes.get(_NAME)
+            if notes.get(_POD) != pod_uid or notes.get(_TYPE) != "container" or name is None:
                 continue
             if state := self._state(identifier):
                 bundle = self._places.bundles / identifier
@@ -120,8 +151,12 @@ class Bundles:
         for identifier, specification in known.items():
             notes = specification.annotations
             sandbox = notes.get(SANDBOX_ID, "")
-            is_one = notes.get(_TYPE) == "container" and notes.get(_NAME) == RESTORE_CONTAINER
-            if is_one and sandbox in known and self._state(identifier) and self._state(sandbox):
+            if (
+                specification.is_restore_container
+                and sandbox in known
+                and self._state(identifier)
+                and self._state(sandbox)
+            ):
                 found[notes.get(_POD, "")] = Beginning(identifier, sandbox)
         return found
 
