@@ -19,7 +19,6 @@ class RestoreContainer(Written):
 
     image: str
     image_pull_policy: str = "IfNotPresent"
-    command: tuple[str, ...] = ("cedana-sched-restore-wait",)
     user: Annotated[int, Field(gt=0)] = 65532
     """Never root, so that Pod Security `restricted` admits it."""
 

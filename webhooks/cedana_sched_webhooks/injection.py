@@ -11,10 +11,10 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.placement import require_label
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched_webhooks import restore_container
 from cedana_sched_webhooks.configuration import Asking, Configuration
 from cedana_sched_webhooks.continuation import Continuation
 from cedana_sched_webhooks.identity import Replica
+from cedana_sched_webhooks.reserved import put_ours
 
 GRACE_MARGIN_SECONDS: Final = 30
 """For what follows the longest hold: the frozen container's end, and the pod's."""
@@ -31,7 +31,8 @@ def identity(pod: Object, replica: Replica) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
     told = {names.ID: replica.id, names.INDEX: str(replica.index)}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
-    metadata["annotations"].pop(names.REFUSED, None)
+    for key in (names.REFUSED, names.EVICTING, names.RELEASED, names.ASKS):
+        metadata["annotations"].pop(key, None)  # nobody of ours has said it of this pod, which is only now created
 
 
 def refusal(pod: Object, why: str) -> None:
@@ -99,13 +100,7 @@ def restore(pod: Object, continuation: Continuation, configuration: Configuratio
     pod["metadata"]["annotations"][names.RESTORES] = str(continuation)
     spec["runtimeClassName"] = names.RUNTIME_CLASS
     require_label(spec, names.NODE_READY, "true")
-    initial = spec.get("initContainers") or []
-    if not _named(initial, names.RESTORE_CONTAINER):
-        made = restore_container.container(configuration.restore, spec["containers"][0])
-        spec["initContainers"] = [made, *initial]
-    volumes = spec.get("volumes") or []
-    if not _named(volumes, names.RESTORE_VOLUME):
-        spec["volumes"] = [*volumes, restore_container.volume()]
+    put_ours(pod, configuration.restore)
     gates = spec.get("schedulingGates") or []
     waits = continuation.generation is None and not spec.get("nodeName")  # who has a node cannot be gated any more
     if waits and not _named(gates, names.RESTORE_GATE):

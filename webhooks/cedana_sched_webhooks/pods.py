@@ -21,6 +21,7 @@ from cedana_sched_webhooks.continuation import Continuation, continuation_among,
 from cedana_sched_webhooks.identity import Replica, replica_of
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.reserved import put_ours, refuse_foreign_use, remove_ours
 from cedana_sched_webhooks.siblings import Apart, Siblings
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -55,6 +56,7 @@ def answer(request: Request, knowledge: Knowledge, configuration: Configuration,
         replica = replica_of(pod, told.by_chance, told.job)
         if replica is None:
             return _unmarked(pod, Answer("not-ours"))
+        refuse_foreign_use(pod)
         alone = told.by_chance is None
         return _prepare(pod, request.namespace, replica, knowledge, configuration, alone=alone)
     except UsageError as error:
@@ -119,10 +121,15 @@ def _prepare(
     warnings: tuple[str, ...] = ()
     if runtime_class := _foreign_runtime_class(pod["spec"]):
         warnings = (_cannot_continue(runtime_class),)
+        remove_ours(pod)
     elif continuation is not None:
         injection.restore(pod, continuation, configuration)
         warnings = _keep_to_able_nodes(pod, continuation, knowledge)
         decision = "gated" if continuation.generation is None else "restores"
+    elif names.RESTORES in annotations:  # of a first call, which knew that nothing told it apart
+        put_ours(pod, configuration.restore)
+    else:
+        remove_ours(pod)
     patch = tuple(difference(before, pod))
     return Answer(decision if patch else "unchanged", patch=patch, warnings=warnings)
 

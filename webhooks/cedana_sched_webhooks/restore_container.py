@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
@@ -12,6 +13,10 @@ from cedana_sched_webhooks.configuration import RestoreContainer
 MOUNT_PATH: Final = "/run/cedana-restore"
 VOLUME_SIZE: Final = "1Mi"
 LEAST_MEMORY: Final = "64Mi"
+
+_KEPT = frozenset({"resources", "terminationMessagePath"})
+_LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
+"""Variables by which the dynamic loader or Python load something else, or start another program."""
 
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
 
@@ -26,7 +31,7 @@ def container(wanted: RestoreContainer, application: dict[str, Any]) -> dict[str
         "name": names.RESTORE_CONTAINER,
         "image": wanted.image,
         "imagePullPolicy": wanted.image_pull_policy,
-        "command": list(wanted.command),
+        "command": [names.RESTORE_COMMAND],
         "resources": _resources(application),
         "securityContext": {
             "runAsNonRoot": True,
@@ -40,6 +45,22 @@ def container(wanted: RestoreContainer, application: dict[str, Any]) -> dict[str
         "volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": MOUNT_PATH}],
     }
     return made
+
+
+def made_ours(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """A container of that name with our program in it, and nothing that could have it do something else.
+
+    Resources, variables and read-only mounts stay: other webhooks, and the API server itself, add them to every
+    container, and have their turn before we are called again.
+    """
+    mounts = [*made["volumeMounts"], *(one for one in found.get("volumeMounts") or () if _is_harmless(one))]
+    variables = [one for one in found.get("env") or () if not _LOADS.match(str(one.get("name", "")))]
+    kept = {key: value for key, value in found.items() if key in _KEPT}
+    return {**made, **kept, "volumeMounts": mounts, **({"env": variables} if variables else {})}
+
+
+def _is_harmless(mount: dict[str, Any]) -> bool:
+    return bool(mount.get("readOnly")) and mount.get("name") != names.RESTORE_VOLUME
 
 
 def volume() -> Object:

@@ -1,0 +1,122 @@
+"""What is called as ours is ours, or the pod is not protected."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.objects import names
+from cedana_sched_webhooks import pods
+from cedana_sched_webhooks.admission import Answer
+from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod
+
+CONFIGURATION = configuration()
+CONTINUES = knowledge(checkpoints=[checkpoint(7)])
+OURS = "/run/cedana-restore"
+TOKEN = {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+
+
+def ask(body: Object, *, continues: bool = True) -> Answer:
+    return pods.answer(creation(body, "lab"), CONTINUES if continues else knowledge(), CONFIGURATION)
+
+
+def mutated(body: Object, *, continues: bool = True) -> Object:
+    return patched(body, ask(body, continues=continues).patch)
+
+
+def injected() -> dict[str, Any]:
+    made: dict[str, Any] = mutated(pod())["spec"]["initContainers"][0]
+    return made
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"image": "attacker/image:1"},
+        {"command": ["/swap"]},
+        {"args": ["/data"]},
+        {"env": [{"name": "LD_PRELOAD", "value": "/dev/shm/x.so"}]},
+        {"env": [{"name": "PYTHONPATH", "value": "/data"}]},
+        {"envFrom": [{"configMapRef": {"name": "x"}}]},
+        {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        {"volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": "/elsewhere"}]},
+        {"securityContext": {"privileged": True}},
+        {"lifecycle": {"postStart": {"exec": {"command": ["/swap"]}}}},
+        {"restartPolicy": "Always", "startupProbe": {"exec": {"command": ["/swap"]}}},
+        {"workingDir": "/data", "stdin": True, "tty": True},
+        {"volumeDevices": [{"name": "disk", "devicePath": "/dev/x"}]},
+    ],
+)
+def test_a_container_that_is_called_as_ours_becomes_ours(foreign: dict[str, Any]) -> None:
+    body = pod(initContainers=[{"name": "first"}, {**injected(), **foreign}])
+    first, ours = mutated(body)["spec"]["initContainers"]
+    assert first == {"name": "first"}
+    assert ours == injected()
+
+
+def test_what_the_api_server_and_other_webhooks_add_to_ours_stays() -> None:
+    """Each of them has one more turn at most, after which nobody adds it again."""
+    after = mutated(pod())
+    ours = after["spec"]["initContainers"][0]
+    ours["volumeMounts"] = [*ours["volumeMounts"], TOKEN]
+    ours["env"] = [{"name": "AWS_ROLE_ARN", "value": "x"}]
+    ours["resources"] = {"limits": {"cpu": "1"}}
+    ours["terminationMessagePath"] = "/dev/termination-log"
+    assert ask(after) == Answer("unchanged")
+
+
+@pytest.mark.parametrize("volume", [{"hostPath": {"path": "/"}}, {"emptyDir": {}}, {"persistentVolumeClaim": {}}])
+def test_a_volume_that_is_called_as_ours_becomes_ours(volume: dict[str, Any]) -> None:
+    body = pod(volumes=[{"name": "data", "emptyDir": {}}, {"name": names.RESTORE_VOLUME, **volume}])
+    assert (
+        mutated(body)["spec"]["volumes"] == mutated(pod(volumes=[{"name": "data", "emptyDir": {}}]))["spec"]["volumes"]
+    )
+
+
+def test_a_pod_that_does_not_continue_has_none_of_ours() -> None:
+    """As the manifest of a running pod that is applied anew: nobody would end the wait."""
+    body = mutated(pod())
+    del body["metadata"]["annotations"][names.RESTORES]
+    after = mutated(body, continues=False)
+    assert after["spec"]["initContainers"] == []
+    assert after["spec"]["volumes"] == []
+
+
+def test_another_runtime_can_have_none_of_ours() -> None:
+    body = {**mutated(pod())}
+    body["spec"]["runtimeClassName"] = "gvisor"
+    after = mutated(body)
+    assert after["spec"]["initContainers"] == []
+    assert names.RESTORES not in after["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("kind", ["containers", "ephemeralContainers"])
+def test_a_container_that_cannot_be_ours_costs_the_pod_its_protection(kind: str) -> None:
+    body = pod()
+    body["spec"][kind] = [*body["spec"].get(kind, []), {"name": names.RESTORE_CONTAINER}]
+    assert "is reserved" in refused(body)
+
+
+@pytest.mark.parametrize("kind", ["initContainers", "containers"])
+def test_whose_container_reaches_our_volume_is_not_protected(kind: str) -> None:
+    body = pod()
+    spy = {"name": "spy", "volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": "/x"}]}
+    body["spec"][kind] = [*body["spec"].get(kind, []), spy]
+    assert "volumeMounts" in refused(body)
+
+
+@pytest.mark.parametrize("key", [names.EVICTING, names.RELEASED, names.ASKS])
+def test_what_ours_say_of_a_pod_later_cannot_be_said_before(key: str) -> None:
+    after = mutated(pod(annotations={key: "forged"}), continues=False)
+    assert key not in after["metadata"]["annotations"]
+
+
+def refused(body: Object) -> str:
+    answer = ask(copy.deepcopy(body))
+    assert answer.decision == "unclear"
+    after = patched(body, answer.patch)
+    assert after["metadata"]["labels"][names.PROTECTED] == "false"
+    return str(after["metadata"]["annotations"][names.REFUSED])
