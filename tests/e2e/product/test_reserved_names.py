@@ -1,0 +1,110 @@
+"""A container is called as ours only where it is ours, and what ours write on a pod nobody else does.
+
+The policies are the chart's own, for one namespace and under another name, so that nothing has to run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from cedana_sched.model.objects.names import EVICTING, ID
+from tests.cluster.api.admission import wait_until_refused
+from tests.cluster.api.client import Api, Object
+from tests.cluster.binaries.build import Binaries
+from tests.cluster.errors import ClusterError
+from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.rendering import of_kind, render
+from tests.e2e.product.reserved_names import IMAGE, RESERVED, foreign, harmless
+
+pytestmark = [pytest.mark.any_shape]
+
+POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+DRY = ("--dry-run=server",)
+CREATE = ("create", "--filename=-")
+
+
+async def create(namespace: Namespace, body: Object, *options: str) -> None:
+    await namespace.kubectl(*CREATE, *options, stdin=json.dumps(body).encode())
+
+
+async def refusal(namespace: Namespace, *arguments: str, body: Object | None = None) -> str:
+    with pytest.raises(ClusterError) as caught:
+        await namespace.kubectl(*arguments, stdin=json.dumps(body).encode() if body else None)
+    return str(caught.value)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def policies(namespace: Namespace, api: Api, helm: Binaries) -> AsyncIterator[None]:
+    registry, tag = IMAGE.split("/cedana-sched-agent:")
+    image = {"registry": registry, "tag": tag}
+    fullname = f"names-{namespace.name[-5:]}"
+    told = {"storage": {"posix": {"path": "/x"}}, "fullnameOverride": fullname, "image": image}
+    bodies = [
+        body
+        for body in of_kind(await render(helm, told), *POLICY)
+        if body["metadata"]["name"].startswith(f"{fullname}-reserved-")
+    ]
+    assert len(bodies) == 4
+    only = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
+    for body in bodies:
+        if body["kind"] == POLICY[0]:
+            body["spec"]["matchConstraints"]["namespaceSelector"] = only
+    try:
+        for body in bodies:
+            await api.apply(body)
+        await create(namespace, harmless()["plain"])
+        body, words = foreign()["image"]
+        await wait_until_refused(lambda: create(namespace, body, *DRY), words)
+        mark = ("annotate", "pod/plain", f"{EVICTING}=forged", *DRY)
+        await wait_until_refused(lambda: namespace.kubectl(*mark), "for cedana-sched alone to write")
+        yield
+    finally:
+        for body in bodies:
+            await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"])
+
+
+@pytest.mark.usefixtures("policies")
+@pytest.mark.parametrize("what", sorted(foreign()))
+async def test_what_is_called_as_ours_and_is_not_is_refused(namespace: Namespace, what: str) -> None:
+    body, words = foreign()[what]
+    assert words in await refusal(namespace, *CREATE, *DRY, body=body)
+
+
+@pytest.mark.usefixtures("policies")
+async def test_what_the_webhook_makes_comes_through_and_lives_on(namespace: Namespace) -> None:
+    for name in ("injected", "cloud"):
+        await create(namespace, harmless()[name])
+    await namespace.kubectl("label", "pod/injected", "a=b")
+    await namespace.kubectl("annotate", "pod/injected", "a=b", f"{ID}=x")
+    await namespace.kubectl("set", "image", "pod/injected", "main=registry.invalid/app:2")
+    image = [{"op": "replace", "path": "/spec/initContainers/0/image", "value": "attacker/image"}]
+    said = await refusal(namespace, "patch", "pod/injected", "--type=json", f"--patch={json.dumps(image)}")
+    assert "and this one is another" in said
+
+
+@pytest.mark.usefixtures("policies")
+async def test_a_debug_container_neither_has_our_name_nor_reaches_our_volume(namespace: Namespace) -> None:
+    await create(namespace, harmless()["injected"])
+    named = {"name": "cedana-restore", "image": "x"}
+    reaching = {"name": "debug", "image": "x", "volumeMounts": [RESERVED]}
+    for pod, container in (("plain", named), ("injected", reaching)):
+        patch = json.dumps({"spec": {"ephemeralContainers": [container]}})
+        said = await refusal(namespace, "patch", f"pod/{pod}", "--subresource=ephemeralcontainers", f"--patch={patch}")
+        assert "cedana-sched injects" in said
+
+
+@pytest.mark.usefixtures("policies")
+async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -> None:
+    who = [
+        "--as=system:serviceaccount:cedana-system:any",
+        "--as-group=system:serviceaccounts:cedana-system",
+        "--as-group=system:masters",
+    ]
+    await namespace.kubectl("annotate", "pod/plain", f"{EVICTING}=true", *who)
+    for change in (f"{EVICTING}-", f"{EVICTING}=forged"):
+        said = await refusal(namespace, "annotate", "pod/plain", change, "--overwrite")
+        assert "for cedana-sched alone to write" in said
