@@ -23,7 +23,7 @@ def state(pid):
     except (FileNotFoundError, ProcessLookupError):
         return "X"
 
-status = run(sys.executable, sys.argv[1:], seconds=2)
+status = run(sys.executable, sys.argv[1:], seconds=8)
 with open(sys.argv[-1]) as family:
     print(status, *(state(pid) for pid in family.read().split()))
 """
@@ -31,9 +31,9 @@ _FAMILY = """
 import os, sys, time
 for _ in range(3):
     os.fork()
-memory = bytearray(os.urandom(1 << 20) * 50)  # it takes its time to die
 with open(sys.argv[1], "a") as pids:
     pids.write(f"{os.getpid()}\\n")
+memory = bytearray(os.urandom(1 << 20) * 50)  # it takes its time to die
 time.sleep(600)
 """
 
