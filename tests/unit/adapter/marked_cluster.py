@@ -1,0 +1,152 @@
+"""Pods with marks in memory, and what `MarkedEvictions` reports of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
+from cedana_sched.kube.errors import ApiError, ConflictError
+from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
+from cedana_sched.model.policy import CheckpointPolicy
+
+
+def mark(*, since: float = 0.0, last: float = 0.0) -> str:
+    """Times in seconds from now."""
+    now = datetime.now(tz=UTC)
+    times = ((now + timedelta(seconds=seconds)).isoformat(timespec="milliseconds") for seconds in (since, last))
+    return written(EvictionMark("volcano", *times))
+
+
+def read_mark_of(text: str) -> EvictionMark:
+    found = read_mark({names.EVICTING: text})
+    assert found is not None
+    return found
+
+
+def stale() -> str:
+    return mark(since=-100, last=-100)
+
+
+class Cluster:
+    """Pods that a test changes, and what was patched."""
+
+    def __init__(self) -> None:
+        self.pods: Mirror[Pod] = Mirror(cast("Any", None))
+        self.pods.synced.set()
+        self.patched: list[tuple[str, Any]] = []
+        self.refuses = 0
+        self.refusal: ApiError = ConflictError("it has changed", remedy="look again")
+        self.was_patched = asyncio.Event()
+        self.at_patch: Callable[[], object] | None = None
+        """Called once, while a mark is removed."""
+        self.there: dict[str, Pod] = {}
+        """By name: what the API server has, where the cache is behind."""
+        self._version = 0
+        access = ClusterAccess(
+            cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-", cast("Any", None)
+        )
+        self.family: Callable[[Pod], Family] = alone
+        self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of)
+
+    def _family_of(self, pod: Pod) -> Family:
+        return self.family(pod)
+
+    def named(self, name: str | None) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
+    async def patch(self, resource: object, name: str, namespace: str, patch: Mapping[str, Any]) -> None:
+        self.patched.append((name, patch["metadata"]["annotations"]))
+        self.was_patched.set()
+        if self.at_patch is not None:
+            self.at_patch()
+            self.at_patch = None
+        if self.refuses:
+            self.refuses -= 1
+            raise self.refusal
+
+    async def find(self, resource: object, name: str, namespace: str, *, into: type[Pod]) -> Pod | None:
+        return self.there.get(name) or self.pods.get(name, namespace)
+
+    def put(self, name: str = "md-0", text: str | None = None, **fields: Any) -> Pod:
+        """`fields`: uid, deleted, disrupted, phase, scheduler, of: annotations."""
+        self._version += 1
+        annotations = {names.ID: "md", names.INDEX: name[-1], **fields.get("of", {})}
+        if text is not None:
+            annotations[names.EVICTING] = text
+        metadata = Metadata(
+            name=name,
+            namespace="bio",
+            uid=fields.get("uid", f"uid-{name}"),
+            resource_version=str(self._version),
+            annotations=annotations,
+            deletion_timestamp="2026-05-01T12:00:00Z" if fields.get("deleted") else None,
+        )
+        spec = PodSpec(node_name="n1", scheduler_name=fields.get("scheduler", "mine"))
+        disrupted = Condition("DisruptionTarget", "True", PREEMPTION)
+        conditions = (disrupted,) if fields.get("disrupted") else ()
+        pod = Pod(metadata, spec, PodStatus(fields.get("phase", "Running"), conditions=conditions))
+        self.pods._put(pod)
+        return pod
+
+
+def _is_mine(pod: Pod) -> bool:
+    return pod.spec.scheduler_name == "mine"
+
+
+@asynccontextmanager
+async def followed(cluster: Cluster) -> AsyncIterator[asyncio.Queue[Report]]:
+    """What is reported."""
+    heard: asyncio.Queue[Report] = asyncio.Queue()
+    reading = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(cluster.evictions.reports()) as reports:  # type: ignore[type-var]  # it is a generator
+            reading.set()
+            async for report in reports:
+                heard.put_nowait(report)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work) for work in (read(), cluster.evictions.run())]
+        await reading.wait()
+        await asyncio.sleep(0)
+        yield heard
+        for task in tasks:
+            task.cancel()
+
+
+async def preempted(heard: asyncio.Queue[Report]) -> Preempted:
+    async with asyncio.timeout(10):
+        report = await heard.get()
+    assert isinstance(report, Preempted)
+    return report
+
+
+async def cancelled(heard: asyncio.Queue[Report]) -> str:
+    async with asyncio.timeout(10):
+        report = await heard.get()
+    assert isinstance(report, PreemptionCancelled)
+    assert report.why == NOT_ASKED
+    return report.signal_uid
+
+
+async def pending(cluster: Cluster) -> AsyncIterator[Preempted]:
+    """What a reader is told first."""
+    async with aclosing(cluster.evictions.reports()) as reports:  # type: ignore[type-var]  # it is a generator
+        report = await anext(reports)
+        assert isinstance(report, Preempted)
+        yield report
+
+
+async def nothing(heard: asyncio.Queue[Report]) -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert heard.empty()
