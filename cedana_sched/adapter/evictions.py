@@ -4,7 +4,7 @@ The webhook refuses that write while a PreemptionHold of the pod holds, and mark
 `model.objects.eviction_mark`). So the signal is the mark, and the release needs no word: the scheduler's next attempt
 goes through. A scheduler may think otherwise at any time, also after the release; its mark grows stale then, is
 removed, and the preemption is cancelled. In this order: a cache may be behind, and what is cancelled although the
-scheduler goes on asking would be evicted unsaved.
+scheduler goes on asking would be evicted unsaved. A mark that cannot be removed cancels nothing (see `mark_removal`).
 
 An eviction that the webhook has missed shows as a deletion. The pod's preStop is the net below: it waits for the agent.
 """
@@ -22,24 +22,21 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.mark_removal import MarkRemoval, fresh_mark, is_running
 from cedana_sched.adapter.pods import identity_of, workload_of
-from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import PREEMPTION, Pod
-from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
+from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 
 log = structlog.get_logger(__name__)
 
 Report = Preempted | PreemptionCancelled
 NOT_ASKED = "the scheduler does not ask for it any more"
-CACHE_BEHIND_SECONDS = 1.0
-"""After a mark was found changed, until it is looked at again: the cache shows the change by then, most likely."""
-
 ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
 """So often in that time one is taken up. A scheduler that changes its mind cannot do it more often than its marks grow
 stale; whoever may write to the pod can remove and write them as he likes, and each time costs two objects."""
@@ -86,6 +83,7 @@ class MarkedEvictions:
         self._concerns = concerns
         self._family_of = family_of
         self._now = now
+        self._removal = MarkRemoval(cluster.api, now)
         self._told: dict[str, Signal] = {}
         """By uid of the family: what is neither over nor taken back."""
         self._family_of_victim: dict[str, str] = {}
@@ -145,22 +143,35 @@ class MarkedEvictions:
             ApiError: whether the scheduler still asks cannot be settled now.
         """
         is_gang = len(release.verdicts) > 1
+        self._removal.released(release.signal_uid)
         committed = frozenset(uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED)
         family = next((uid for uid, signal in self._told.items() if signal.uid == release.signal_uid), None)
         if family is not None:
             self._saved[family] = committed
             await self._withdraw(family)
             told = self._told.get(family)
-            return is_gang and told is not None and told.uid == release.signal_uid  # else the scheduler asks anew
-        if is_gang and self._is_under_way(release):
+            if not is_gang or told is None or told.uid != release.signal_uid:  # the scheduler takes it, or asks anew
+                return False
+            if self._removal.is_in_doubt(told.uid):
+                raise ConflictError("whether a gang is evicted after all does not show yet", remedy="look again")
             return True
-        not_asked = committed - self._family_of_victim.keys()
-        spared = [pod for pod in self._cluster.pods if pod.metadata.uid in not_asked and _is_running(pod)]
+        if not (is_gang and self._is_under_way(release)):
+            await self._spare(release.signal_uid, committed - self._family_of_victim.keys())
+            is_gang = False
+        self._removal.forget(release.signal_uid)
+        return is_gang
+
+    async def _spare(self, signal_uid: str, committed: frozenset[str]) -> None:
+        """Take back what nobody asks for who was saved too late, or while nobody listened.
+
+        Raises:
+            ApiError: whether the scheduler still asks cannot be settled now.
+        """
+        spared = [pod for pod in self._cluster.pods if pod.metadata.uid in committed and is_running(pod)]
         if spared:
-            if not await self._remove_marks(spared):
+            if await self._removal.settle(signal_uid, spared) > 0:
                 raise ConflictError("a pod that is not evicted after all has changed", remedy="look again")
-            self._report(PreemptionCancelled(release.signal_uid, NOT_ASKED))
-        return False
+            self._report(PreemptionCancelled(signal_uid, NOT_ASKED))
 
     def _is_under_way(self, release: Release) -> bool:
         """Whether any of its victims is evicted: the scheduler has used the release before we could tell."""
@@ -181,7 +192,7 @@ class MarkedEvictions:
             self._let_go.discard(pod.metadata.uid)
         elif now.metadata.deletion_timestamp is not None:
             self._review_deletion(now)
-        elif _fresh(now, self._now()) is not None:
+        elif fresh_mark(now, self._now()) is not None:
             self._review(self._family_of(now).uid, now)
 
     def _review(self, uid: str, pod: Pod | None = None) -> None:
@@ -209,11 +220,14 @@ class MarkedEvictions:
     def _update(self, uid: str, signal: Signal) -> bool:
         """Forget it, or look again later, as the marks of those that are left say; True: it is to be withdrawn."""
         left = self._left(signal)
+        goes_on = self._goes_on(uid, signal, left)
+        seconds = self._seconds_left(left)
+        if left and not goes_on and seconds <= 0:
+            return True
+        self._removal.asked(signal.uid)
         if not left:
             self._forget(uid)
-        elif not self._goes_on(uid, signal, left):
-            if (seconds := self._seconds_left(left)) <= 0:
-                return True
+        elif not goes_on:
             self._look_again(uid, seconds)
         return False
 
@@ -221,14 +235,14 @@ class MarkedEvictions:
         """Cancel what the scheduler asks for no more, its marks first: whoever it asks for after that is marked anew.
 
         Raises:
-            ApiError: the API server neither removes a mark nor shows it.
+            ApiError: whether the scheduler asks cannot be settled now.
         """
         async with self._withdrawals.setdefault(uid, asyncio.Lock()):
             signal = self._told.get(uid)
             if signal is None or not self._update(uid, signal):
                 return
-            if not await self._remove_marks(self._left(signal)):
-                self._look_again(uid, CACHE_BEHIND_SECONDS)
+            if (pause := await self._removal.settle(signal.uid, self._left(signal))) > 0:
+                self._look_again(uid, pause)
             elif (told := self._told.get(uid)) is not None and told.uid == signal.uid:
                 self._cancel(uid, told)
 
@@ -241,7 +255,7 @@ class MarkedEvictions:
         if left and not over:  # else it would spare those that are just going
             self._report(PreemptionCancelled(signal.uid, NOT_ASKED))
         for pod in left:
-            if _fresh(pod, self._now()) is not None:
+            if fresh_mark(pod, self._now()) is not None:
                 self._review(self._family_of(pod).uid, pod)
 
     def _is_fickle(self, uid: str) -> bool:
@@ -277,6 +291,7 @@ class MarkedEvictions:
     def _forget(self, uid: str) -> None:
         self._saved.pop(uid, None)
         if (signal := self._told.pop(uid, None)) is not None:
+            self._removal.forget(signal.uid)
             self._let_go |= {pod.metadata.uid for pod in self._victims(signal) if pod.metadata.deletion_timestamp}
             for victim in signal.victims:
                 self._family_of_victim.pop(victim.workload.uid, None)
@@ -290,8 +305,8 @@ class MarkedEvictions:
     def _begun(self, family: Family) -> Signal | None:
         now = self._now()
         pods = [pod for pod in family.pods if pod.metadata.uid not in self._family_of_victim]
-        marks = [mark for pod in pods if (mark := _fresh(pod, now)) is not None]
-        victims = tuple(self._victim(pod, family) for pod in pods if _is_running(pod))
+        marks = [mark for pod in pods if (mark := fresh_mark(pod, now)) is not None]
+        victims = tuple(self._victim(pod, family) for pod in pods if is_running(pod))
         known = tuple(victim for victim in victims if victim is not None)
         if not marks or not known:
             return None
@@ -332,37 +347,3 @@ class MarkedEvictions:
         return max(
             (mark.seconds_left(now) for pod in pods if (mark := read_mark(pod.metadata.annotations))), default=0.0
         )
-
-    async def _remove_marks(self, pods: Iterable[Pod]) -> bool:
-        """Whether none is fresh, by what the API server has: where it lets us, they are removed.
-
-        Raises:
-            ApiError: it neither removes a mark nor shows it.
-        """
-        for pod in pods:
-            metadata = pod.metadata
-            if names.EVICTING not in metadata.annotations:
-                continue
-            seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-            patch = {"metadata": {**seen, "annotations": {names.EVICTING: None}}}
-            try:
-                await self._cluster.api.patch(PODS, metadata.name, metadata.namespace, patch)
-            except AbsentError:
-                continue
-            except ConflictError:
-                return False
-            except ApiError as error:  # such as another webhook's refusal of all writes of pods
-                log.warning("eviction mark stays", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
-                there = await self._cluster.api.find(PODS, metadata.name, metadata.namespace, into=Pod)
-                if there is not None and there.metadata.uid == metadata.uid and _fresh(there, self._now()) is not None:
-                    return False
-        return True
-
-
-def _fresh(pod: Pod, now: datetime) -> EvictionMark | None:
-    mark = read_mark(pod.metadata.annotations)
-    return mark if mark is not None and mark.is_fresh(now) and _is_running(pod) else None
-
-
-def _is_running(pod: Pod) -> bool:
-    return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None

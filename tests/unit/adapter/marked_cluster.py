@@ -11,7 +11,7 @@ from typing import Any, cast
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
-from cedana_sched.kube.errors import ApiError, ConflictError
+from cedana_sched.kube.errors import ApiError, ApiUnavailableError, ConflictError
 from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
@@ -37,9 +37,13 @@ def stale() -> str:
 
 
 class Cluster:
-    """Pods that a test changes, and what was patched."""
+    """Pods that a test changes, and what was patched.
 
-    def __init__(self) -> None:
+    Args:
+        now: the time of day.
+    """
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(tz=UTC)) -> None:
         self.pods: Mirror[Pod] = Mirror(cast("Any", None))
         self.pods.synced.set()
         self.patched: list[tuple[str, Any]] = []
@@ -55,7 +59,19 @@ class Cluster:
             cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-", cast("Any", None)
         )
         self.family: Callable[[Pod], Family] = alone
-        self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of)
+        self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of, now=now)
+
+    def refuse(self) -> None:
+        """From now on pods cannot be written: another webhook of theirs is away."""
+        self.refuses, self.refusal = 1_000_000, ApiUnavailableError("failed calling webhook", status=500)
+
+    def accept(self) -> None:
+        """Pods can be written again."""
+        self.refuses = 0
+
+    def is_at(self, pod: Pod, text: str | None, **fields: Any) -> None:
+        """What the API server has of a pod, which the cache does not show yet. `fields`: see `put`."""
+        self.there[pod.metadata.name] = self._made(pod.metadata.name, text, **fields)
 
     def _family_of(self, pod: Pod) -> Family:
         return self.family(pod)
@@ -78,6 +94,11 @@ class Cluster:
 
     def put(self, name: str = "md-0", text: str | None = None, **fields: Any) -> Pod:
         """`fields`: uid, deleted, disrupted, phase, scheduler, of: annotations."""
+        pod = self._made(name, text, **fields)
+        self.pods._put(pod)
+        return pod
+
+    def _made(self, name: str, text: str | None, **fields: Any) -> Pod:
         self._version += 1
         annotations = {names.ID: "md", names.INDEX: name[-1], **fields.get("of", {})}
         if text is not None:
@@ -93,9 +114,7 @@ class Cluster:
         spec = PodSpec(node_name="n1", scheduler_name=fields.get("scheduler", "mine"))
         disrupted = Condition("DisruptionTarget", "True", PREEMPTION)
         conditions = (disrupted,) if fields.get("disrupted") else ()
-        pod = Pod(metadata, spec, PodStatus(fields.get("phase", "Running"), conditions=conditions))
-        self.pods._put(pod)
-        return pod
+        return Pod(metadata, spec, PodStatus(fields.get("phase", "Running"), conditions=conditions))
 
 
 def _is_mine(pod: Pod) -> bool:

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from cedana_sched.adapter import evictions
-from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.objects import eviction_mark, names
 from cedana_sched.model.objects.eviction_mark import written
 from cedana_sched.model.preemption import Release, Verdict
@@ -59,25 +58,6 @@ async def test_who_is_asked_for_on_is_not_taken_back_by_a_cache_that_is_behind(m
         assert not await cluster.evictions.released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
         await nothing(heard)
         assert len(cluster.patched) == 1
-
-
-@pytest.mark.parametrize("asks", [False, True], ids=["stale", "refreshed"])
-async def test_where_marks_cannot_be_removed_the_api_server_is_read(*, asks: bool) -> None:
-    cluster = Cluster()
-    cluster.refuses, cluster.refusal = 100, ApiUnavailableError("failed calling webhook")
-    async with followed(cluster) as heard:
-        cluster.put(text=mark())
-        signal = (await preempted(heard)).signal
-        behind = cluster.put(text=stale())
-        if asks:
-            annotations = {**behind.metadata.annotations, names.EVICTING: mark()}
-            metadata = msgspec.structs.replace(behind.metadata, annotations=annotations)
-            cluster.there["md-0"] = msgspec.structs.replace(behind, metadata=metadata)
-            async with asyncio.timeout(10):
-                await cluster.was_patched.wait()
-            await nothing(heard)
-        else:
-            assert await cancelled(heard) == signal.uid
 
 
 async def test_who_is_evicted_is_not_taken_back() -> None:
