@@ -13,6 +13,7 @@ from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.room import Reserve, Room
 from cedana_sched.model.errors import IncompatibleError
 from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.runtime.whole import is_hidden, name_of, write_whole
 from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
 
@@ -64,7 +65,7 @@ class Staging:
         with self._room.taken(reader.manifest, progress) as taking:
             target.mkdir(parents=True)
             reader.stage(target, taking)
-        self._facts(restore_uid).write_bytes(msgspec.json.encode(reader.manifest.metadata.runtime))
+        write_whole(self._facts(restore_uid), msgspec.json.encode(reader.manifest.metadata.runtime))
 
     def images(self, restore_uid: str) -> Path:
         """Where the staged images of a restore lie."""
@@ -87,8 +88,11 @@ class Staging:
         """Free what an agent that was killed has left behind for restores that nobody waits for any more."""
         if self._directory.exists():
             for path in self._directory.iterdir():
-                if path.name.removesuffix(".facts") not in restore_uids:
-                    self.remove(path.name.removesuffix(".facts"))
+                uid = name_of(path.name).removesuffix(".facts")
+                if uid not in restore_uids:
+                    self.remove(uid)
+                    if is_hidden(path.name):
+                        path.unlink(missing_ok=True)
 
     def _facts(self, restore_uid: str) -> Path:
         return self._directory / f"{restore_uid}.facts"

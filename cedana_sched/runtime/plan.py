@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from cedana_sched.runtime.locks import PosixLock
 from cedana_sched.runtime.signs import STALL_SECONDS
+from cedana_sched.runtime.whole import write_whole
 
 VERSION = 1
 """Of both files. A handler that does not know a plan's version leaves the pod to runc."""
@@ -220,7 +221,4 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def _write(path: str, content: dict[str, Any]) -> None:
-    written = f"{path}.new"
-    with open(written, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    os.replace(written, path)
+    write_whole(path, json.dumps(content).encode())

@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.runtime.whole import write_whole
 from cedana_sched.store import layout
 
 NAME = "cedana-sched-store"
@@ -110,7 +111,7 @@ class StoreMark:
         if self._note is not None:
             try:
                 self._note.parent.mkdir(parents=True, exist_ok=True)
-                self._note.write_text(f"{name}\n{self._root}\n")
+                write_whole(self._note, f"{name}\n{self._root}\n".encode(), mode=0o644)
             except OSError as error:  # this process has it in memory all the same
                 log.warning("store not noted", folder=str(self._root), why=str(error))
 

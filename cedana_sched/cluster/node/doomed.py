@@ -18,17 +18,43 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from weakref import WeakValueDictionary
 
 import structlog
+
+from cedana_sched.runtime.whole import is_hidden, write_whole
 
 log = structlog.get_logger()
 
 KUBELET_SECONDS = 30.0
 """How much later than the agent a kubelet may see a deletion; it mostly calls within a second."""
+
+
+@dataclass
+class _Pod:
+    """What is known of one pod. Times are the loop's."""
+
+    doomed_by: str | None = None
+    """Uid of the checkpoint; empty: the one that orders next, for nobody can read any more which it was. None: none."""
+    deleted: float | None = None
+    """When its deletion was seen."""
+    called: float = -math.inf
+    """When the kubelet last called before it ends a container of it."""
+    starts_again: bool = False
+    """Whether its kubelet starts again what dies before it has seen the deletion."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is doomed no more."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_doomed(self) -> bool:
+        return self.doomed_by is not None
+
+    def is_doomed_by(self, checkpoint_uid: str) -> bool:
+        return self.doomed_by in {"", checkpoint_uid}
 
 
 class DoomedPods:
@@ -44,21 +70,18 @@ class DoomedPods:
         self, directory: Path, kill: Callable[[str], Awaitable[None]], kubelet_seconds: float = KUBELET_SECONDS
     ) -> None:
         self._kubelet_seconds = kubelet_seconds
-        self._released: dict[str, asyncio.Event] = {}
-        self._starts_again: set[str] = set()
-        """Whose kubelet starts again what dies before it has seen their deletion."""
-        self._called: dict[str, float] = {}
-        """When the kubelet last called before it ends a container of a pod (the loop's time)."""
         self._directory = directory
         self._kill = kill
-        self._deleted: dict[str, float] = {}
-        """When the deletion of a pod was seen (the loop's time)."""
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._doomed: set[str] = set()
+        self._pods: dict[str, _Pod] = {}
+        """By uid."""
 
     async def __aenter__(self) -> Self:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._doomed = {path.name for path in self._directory.iterdir()}
+        for path in self._directory.iterdir():
+            if is_hidden(path.name):
+                path.unlink()
+            else:
+                self._of(path.name).doomed_by = path.read_text()
         return self
 
     async def __aexit__(
@@ -67,37 +90,46 @@ class DoomedPods:
         """Who is doomed is written down."""
 
     def __contains__(self, pod_uid: str) -> bool:
-        return pod_uid in self._doomed
+        pod = self._pods.get(pod_uid)
+        return pod is not None and pod.is_doomed
 
     async def doom(self, pod_uid: str, checkpoint_uid: str) -> bool:
         """End this frozen pod as soon as it is deleted. Returns True, once nothing of it is left, if it is already.
 
         Raises:
             FreezerError: it is deleted, and some process did not go in time.
+            OSError: it cannot be written down, and is not doomed.
         """
-        if pod_uid not in self._doomed:
-            (self._directory / pod_uid).write_text(checkpoint_uid)
-            self._doomed.add(pod_uid)
-        if pod_uid not in self._deleted:
+        pod = self._of(pod_uid)
+        if not pod.doomed_by:
+            write_whole(self._directory / pod_uid, checkpoint_uid.encode())
+            pod.doomed_by = checkpoint_uid
+            pod.released.clear()
+        if pod.deleted is None:
             return False
-        await self._end_deleted(pod_uid)
+        await self._end_deleted(pod_uid, pod)
         return True
 
-    async def end(self, pod_uid: str, checkpoint_uid: str) -> None:
-        """Do not wait for its deletion any more; nothing happens unless this checkpoint dooms it.
+    async def end(self, pod_uid: str, checkpoint_uid: str) -> bool:
+        """Do not wait for its deletion any more. False: nothing happens, for this checkpoint does not doom it.
 
         Raises:
             FreezerError: some process did not go in time.
         """
-        if pod_uid in self._doomed and self._doomed_by(pod_uid) == checkpoint_uid:
-            log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid)
-            await self._end(pod_uid)
+        pod = self._pods.get(pod_uid)
+        if pod is None or not pod.is_doomed_by(checkpoint_uid):
+            return False
+        log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid)
+        await self._end(pod_uid, pod)
+        return True
 
     async def spare(self, pod_uid: str, checkpoint_uid: str) -> None:
         """It is not to end after all, if this checkpoint is why it was. Too late once its deletion has been seen."""
-        async with self._turns.setdefault(pod_uid, asyncio.Lock()):  # not while it is being ended
-            if pod_uid in self._doomed and pod_uid not in self._deleted and self._doomed_by(pod_uid) == checkpoint_uid:
-                self._release(pod_uid)
+        if (pod := self._pods.get(pod_uid)) is None:
+            return
+        async with pod.turn:  # not while it is being ended
+            if pod.deleted is None and pod.is_doomed_by(checkpoint_uid):
+                self._release(pod_uid, pod)
 
     async def deleted(self, pod_uid: str, *, starts_again: bool = False) -> None:
         """The pod has a deletion timestamp. Returns when nothing of it is left, if it is doomed; else at once.
@@ -110,10 +142,11 @@ class DoomedPods:
         Raises:
             FreezerError: some process did not go in time.
         """
-        self._deleted.setdefault(pod_uid, asyncio.get_running_loop().time())
-        if starts_again:
-            self._starts_again.add(pod_uid)
-        await self._end_deleted(pod_uid)
+        pod = self._of(pod_uid)
+        if pod.deleted is None:
+            pod.deleted = asyncio.get_running_loop().time()
+        pod.starts_again = pod.starts_again or starts_again
+        await self._end_deleted(pod_uid, pod)
 
     async def ending(self, pod_uid: str) -> None:
         """The kubelet ends a container of the pod; returns as `deleted` does.
@@ -124,47 +157,41 @@ class DoomedPods:
         Raises:
             FreezerError: some process did not go in time.
         """
-        self._called[pod_uid] = asyncio.get_running_loop().time()
-        if pod_uid in self._doomed:
-            await self._end(pod_uid)
+        pod = self._of(pod_uid)
+        pod.called = asyncio.get_running_loop().time()
+        if pod.is_doomed:
+            await self._end(pod_uid, pod)
 
     def gone(self, pod_uid: str) -> None:
         """The pod is no more: forget it."""
-        self._deleted.pop(pod_uid, None)
-        self._starts_again.discard(pod_uid)
-        self._called.pop(pod_uid, None)
-        self._release(pod_uid)
+        if (pod := self._pods.pop(pod_uid, None)) is not None:
+            self._release(pod_uid, pod)
 
-    async def _end_deleted(self, pod_uid: str) -> None:
-        if pod_uid in self._doomed and pod_uid in self._starts_again:
-            await self._wait_for_kubelet(pod_uid)
-        if pod_uid in self._doomed:
-            await self._end(pod_uid)
+    def _of(self, pod_uid: str) -> _Pod:
+        return self._pods.setdefault(pod_uid, _Pod())
 
-    async def _end(self, pod_uid: str) -> None:
+    async def _end_deleted(self, pod_uid: str, pod: _Pod) -> None:
+        if pod.is_doomed and pod.starts_again:
+            await self._wait_for_kubelet(pod)
+        if pod.is_doomed:
+            await self._end(pod_uid, pod)
+
+    async def _end(self, pod_uid: str, pod: _Pod) -> None:
         """One at a time: the watch and the kubelet's call come together."""
-        async with self._turns.setdefault(pod_uid, asyncio.Lock()):
+        async with pod.turn:
             await self._kill(pod_uid)
-            self._release(pod_uid)
+            self._release(pod_uid, pod)
 
-    def _doomed_by(self, pod_uid: str) -> str:
-        try:
-            return (self._directory / pod_uid).read_text()
-        except FileNotFoundError:
-            return ""
-
-    async def _wait_for_kubelet(self, pod_uid: str) -> None:
+    async def _wait_for_kubelet(self, pod: _Pod) -> None:
         """Until it has called, before the deletion was seen here perhaps; or for as long as it may be late."""
-        deleted = self._deleted[pod_uid]
-        if self._called.get(pod_uid, -math.inf) > deleted - self._kubelet_seconds:
+        assert pod.deleted is not None  # noqa: S101  # called for deleted pods alone
+        if pod.called > pod.deleted - self._kubelet_seconds:
             return
-        released = self._released.setdefault(pod_uid, asyncio.Event())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deleted + self._kubelet_seconds):
-                await released.wait()
+            async with asyncio.timeout_at(pod.deleted + self._kubelet_seconds):
+                await pod.released.wait()
 
-    def _release(self, pod_uid: str) -> None:
-        if released := self._released.pop(pod_uid, None):
-            released.set()
-        self._doomed.discard(pod_uid)
+    def _release(self, pod_uid: str, pod: _Pod) -> None:
+        pod.doomed_by = None
+        pod.released.set()
         (self._directory / pod_uid).unlink(missing_ok=True)

@@ -104,15 +104,19 @@ class PodRuntime:
         return await asyncio.to_thread(self._look, workload.uid, restored=restored)
 
     async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
-        """Kill it when it is deleted, or now; see `DoomedPods`.
+        """Kill it when it is deleted, or now; see `DoomedPods`. Returns whether nothing of it is left.
 
         Raises:
             FreezerError: it is deleted already, or is to die now, and some process did not go in time.
+            OSError: it cannot be written down that it is to die.
         """
-        if insist:
-            await self._doomed.end(workload.uid, checkpoint_uid)
+        if not insist:
+            return await self._doomed.doom(workload.uid, checkpoint_uid)
+        if await self._doomed.end(workload.uid, checkpoint_uid):
             return True
-        return await self._doomed.doom(workload.uid, checkpoint_uid)
+        if workload.uid in self._doomed:  # by another checkpoint
+            return False
+        return await asyncio.to_thread(self._look, workload.uid, restored=False) is None
 
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
         """See `DoomedPods`."""

@@ -43,7 +43,8 @@ class Bench:
         self.store = SnapshotStore.open(StorageConfig(path=self.store_folder))
         self.runtime = FakeRuntime(folder / "cgroup")
         self.runtime.runs = False
-        self.staging = Staging(folder / "staged", "4.2.1")
+        self.staged = folder / "staged"
+        self.staging = Staging(self.staged, "4.2.1")
         self.threads = StoreThreads()
         self.returns = Returns(self.runtime, self.store, self.staging, self.threads)
 
@@ -234,3 +235,16 @@ async def test_a_prefetch_that_fails_costs_nothing_else(bench: Bench) -> None:
     async with asyncio.timeout(5):
         await task
     assert not prefetching._tasks
+
+
+def test_facts_that_an_agent_was_writing_when_it_was_killed_are_none(bench: Bench) -> None:
+    """Another agent may be writing them: what somebody waits for is not removed."""
+    bench.commit()
+    bench.staging.stage(bench.store, "r.1", SnapshotRef(MD, 1))
+    facts, hidden = bench.staged / "r.1.facts", bench.staged / ".r.1.facts.0123456789abcdef"
+    facts.rename(hidden)
+    assert bench.staging.restore_facts("r.1") is None
+    bench.staging.remove_all_but(["r.1"])
+    assert hidden.exists()
+    bench.staging.remove_all_but([])
+    assert list(bench.staged.iterdir()) == []

@@ -10,6 +10,7 @@ import pytest
 
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.snapshot.freezer import FreezerError
+from tests.unit.runtime.test_whole_files import full_disk
 
 
 class Killer:
@@ -224,3 +225,65 @@ async def test_an_agent_that_was_restarted_spares_by_what_is_written_down(tmp_pa
         await after.spare("p1", "c1")
         assert "p1" not in after
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_agent_that_is_killed_while_it_writes_dooms_nobody(tmp_path: Path, killer: Killer) -> None:
+    (tmp_path / ".p1.0123456789abcdef").write_text("c")
+    async with DoomedPods(tmp_path, killer) as pods:
+        assert "p1" not in pods
+        assert ".p1.0123456789abcdef" not in pods
+        assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_pod_is_not_doomed_where_that_cannot_be_written(pods: DoomedPods, tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        await pods.doom("p1", "c1")
+    assert "p1" not in pods
+    assert list((tmp_path / "doomed").iterdir()) == []
+
+
+@pytest.fixture
+def by_half(tmp_path: Path) -> Path:
+    """What an agent of an earlier release has left that was killed while it wrote, or whose /run was full."""
+    (tmp_path / "p1").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("is_ordered_again", [True, False])
+async def test_a_pod_that_was_doomed_by_half_is_spared(by_half: Path, killer: Killer, is_ordered_again: bool) -> None:
+    async with DoomedPods(by_half, killer) as pods:
+        assert "p1" in pods
+        if is_ordered_again:
+            assert await pods.doom("p1", "c1") is False
+            await pods.spare("p1", "c0")
+            assert "p1" in pods
+        await pods.spare("p1", "c1")
+        assert "p1" not in pods
+    assert list(by_half.iterdir()) == []
+    assert killer.killed == []
+
+
+@pytest.mark.parametrize("is_ordered_again", [True, False])
+async def test_a_pod_that_was_doomed_by_half_is_ended_on_demand(
+    by_half: Path, killer: Killer, is_ordered_again: bool
+) -> None:
+    async with DoomedPods(by_half, killer) as pods:
+        if is_ordered_again:
+            assert await pods.doom("p1", "c1") is False
+            assert await pods.end("p1", "c0") is False
+        assert await pods.end("p1", "c1") is True
+        assert "p1" not in pods
+    assert killer.killed == ["p1"]
+
+
+async def test_a_pod_that_is_doomed_anew_is_waited_for_anew(pods: DoomedPods, killer: Killer) -> None:
+    await pods.doom("p1", "c1")
+    await pods.spare("p1", "c1")
+    await pods.doom("p1", "c2")
+    deletion = asyncio.create_task(pods.deleted("p1", starts_again=True))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert killer.killed == []
+    await pods.ending("p1")
+    await asyncio.wait_for(deletion, 5)
+    assert killer.killed == ["p1"]

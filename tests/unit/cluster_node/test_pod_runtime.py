@@ -108,9 +108,15 @@ async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> 
 async def test_a_doomed_pod_ends_when_the_coordinator_insists(runtime: PodRuntime, host: Host) -> None:
     host.container("a")
     assert await runtime.end_frozen("c1", POD) is False
-    assert await runtime.end_frozen("c0", POD, insist=True) is True
+    assert await runtime.end_frozen("c0", POD, insist=True) is False, "it is there, frozen"
     assert await runtime.running(POD) is None, "another checkpoint dooms it"
     assert await runtime.end_frozen("c1", POD, insist=True) is True
+
+
+async def test_an_end_that_is_insisted_on_is_told_as_it_is(runtime: PodRuntime, host: Host) -> None:
+    assert await runtime.end_frozen("c1", POD, insist=True) is True, "nothing of it is left"
+    host.container("a")
+    assert await runtime.end_frozen("c1", POD, insist=True) is False, "it was spared, and runs"
 
 
 async def test_the_way_back_is_asked_of_others(runtime: PodRuntime, returns: Returns) -> None:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from cedana_sched.cluster.node.installation.daemon import Daemon, find_daemon, r
 from cedana_sched.cluster.node.installation.host import Host, HostError
 from cedana_sched.cluster.node.installation.programs import GZIP, Programs
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.runtime.whole import write_whole
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
@@ -212,7 +212,7 @@ class Installation:
 
     def _note_unread(self, daemon: Daemon) -> None:
         self._unread.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._unread.write_text(str(daemon.pid))
+        write_whole(self._unread, str(daemon.pid).encode())
 
     def _is_unread_by(self, daemon: Daemon) -> bool:
         return self._unread.exists() and self._unread.read_text() == str(daemon.pid)
@@ -239,10 +239,4 @@ def _replace(path: Path, content: str | None) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.cedana-sched")
-    fresh.write_text(content)
-    if path.exists():
-        known = path.stat()
-        os.chown(fresh, known.st_uid, known.st_gid)
-        fresh.chmod(known.st_mode & 0o7777)
-    fresh.replace(path)
+    write_whole(path, content.encode(), mode=0o644)

@@ -7,7 +7,6 @@ before anything is decided for it, so that an agent that is started later finds 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 
 from cedana_sched.cluster.node.containers.bundles import Beginning
 from cedana_sched.model.errors import RestoreError, RetryableError
+from cedana_sched.runtime.whole import name_of, write_whole
 
 
 class BegunAgainError(RestoreError, RetryableError):
@@ -56,24 +56,10 @@ class ServedBeginnings:
         if known is not None and known.restore == restore_uid and known.sandbox != beginning.sandbox:
             raise BegunAgainError("the pod has begun again meanwhile, in another sandbox")
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        hidden = self._directory / f".{pod_uid}"
-        with hidden.open("wb") as file:
-            file.write(msgspec.json.encode(served))
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(self._directory / pod_uid)
-        _sync(self._directory)
+        write_whole(self._directory / pod_uid, msgspec.json.encode(served))
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
         """Remove what is written of pods that are no more."""
         for path in self._directory.glob("*"):
-            if path.name.removeprefix(".") not in pod_uids:
+            if name_of(path.name) not in pod_uids:
                 path.unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
