@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.records import Transfer
@@ -76,8 +77,8 @@ def criu_directory(work: Path, container: str) -> Path:
 
 
 def encode(message: CaptureRequest | CaptureReport) -> bytes:
-    """As one line of JSON."""
-    return msgspec.json.encode(message, enc_hook=str) + b"\n"
+    """As one line of JSON. A path that is no text does not arrive as it was: CRIU does not find it, and says so."""
+    return codec.encode_with(str, message) + b"\n"
 
 
 def decode_request(line: bytes) -> CaptureRequest:

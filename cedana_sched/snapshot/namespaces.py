@@ -54,11 +54,12 @@ def host_externals(mountinfo: str | None = None) -> Externals:
     Args:
         mountinfo: text in the form of /proc/PID/mountinfo; this process's own by default.
     """
-    text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
+    if mountinfo is None:
+        mountinfo = Path("/proc/self/mountinfo").read_bytes().decode(errors="surrogateescape")
     found: dict[str, None] = {"/dev": None}
-    for line in text.splitlines():
+    for line in filter(None, mountinfo.split("\n")):  # the kernel ends lines with nothing else
         before, _, after = line.partition(" - ")
-        path, fstype = _unescape(before.split()[4]), after.split()[0]
+        path, fstype = _unescape(before.split(" ")[4]), after.split(" ")[0]
         if path != "/" and fstype not in _PSEUDO and not _is_below(path, (*_OWN, *_FOREIGN)) and not _nested_run(path):
             found[path] = None
     return Externals(tuple(sorted(found)))

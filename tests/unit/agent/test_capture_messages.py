@@ -54,6 +54,15 @@ def test_reports_come_back() -> None:
     assert [decode_report(encode(report)) for report in reports] == reports
 
 
+def test_names_that_are_no_text_keep_nothing_from_being_said() -> None:
+    """A pod may lead a link on the way to its volume to where no text leads."""
+    tree = RunningContainer(7, Path("/x"), "main", ("mnt[/a\udcff]:/a",), Path("/bundle\udcff/rootfs"))
+    (arrived,) = decode_request(encode(request(tree))).workload.containers
+    assert arrived.externals == ("mnt[/a\ufffd]:/a",)
+    assert arrived.root == Path("/bundle\ufffd/rootfs")
+    assert decode_report(encode(CaptureFailed("\udcff", False))) == CaptureFailed("\ufffd", False)
+
+
 def test_each_container_has_a_folder_of_its_own_and_a_single_tree_that_of_the_capture() -> None:
     tree = request()
     assert tree.criu_directory("") == Path("/captures/c1")

@@ -65,6 +65,16 @@ def test_all_that_comes_from_outside_is_external(container: Container, proc: Pat
     }
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"a\rb", b"a\x0cb", "a\u2028b".encode(), b"a\x1cb\x85\xc2\xa0"])
+def test_mounted_folder_may_have_any_name(container: Container, proc: Path, tmp_path: Path, name: bytes) -> None:
+    """Who may write the volume renames a folder of it that is mounted alone (`subPath`)."""
+    mount = b"483 474 254:0 /pods/p1/data/" + name + b" /data/" + name + b" rw - ext4 /dev/vda rw\n"
+    known = describe(container, Host(tmp_path / "host").places, proc)
+    table = proc / str(container.pid) / "mountinfo"
+    table.write_bytes(mount + table.read_bytes())
+    assert describe(container, Host(tmp_path / "host").places, proc) == known
+
+
 def test_places_are_the_hosts_for_criu_and_the_agents_for_the_agent(
     container: Container, proc: Path, tmp_path: Path
 ) -> None:

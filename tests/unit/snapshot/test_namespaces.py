@@ -33,6 +33,12 @@ def test_dev_is_always_there() -> None:
     assert Externals().items() == ("mnt[/dev]:/dev",)
 
 
+def test_mounted_folders_may_have_any_name() -> None:
+    odd = b"38 27 8:1 /a\rb /mnt/\xff rw - ext4 /dev/sda1 rw\n39 27 8:1 /a\x0cb /mnt/\x1c\xc2\xa0 rw - ext4 x rw\n"
+    found = host_externals(MOUNTINFO + odd.decode(errors="surrogateescape")).mounts
+    assert found == ("/data/my files", "/dev", "/home", "/mnt/\x1c\xa0", "/mnt/\udcff", "/run")
+
+
 def test_this_machine_can_be_read() -> None:
     found = host_externals()
     assert "/" not in found.mounts

@@ -33,7 +33,7 @@ def describe(container: Container, places: Places, proc: Path = Path("/proc")) -
         FileNotFoundError, ProcessLookupError: it ended meanwhile.
     """
     process = proc / str(container.pid)
-    mountinfo = (process / "mountinfo").read_text()
+    mountinfo = (process / "mountinfo").read_bytes().decode(errors="surrogateescape")
     root = container.bundle / "rootfs"
     upper = upper_directory(mountinfo, places.here(root).stat().st_dev)
     return RunningContainer(

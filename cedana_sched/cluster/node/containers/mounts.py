@@ -12,8 +12,8 @@ _LINKS_FOLLOWED = 40  # as the kernel
 
 def mount_points(mountinfo: str) -> Iterator[str]:
     """Every mount point, in the order in which they were mounted."""
-    for line in mountinfo.splitlines():
-        yield _unescape(line.split()[4])
+    for line in _lines(mountinfo):
+        yield _unescape(line.split(" ")[4])
 
 
 def upper_directory(mountinfo: str, device: int) -> Path | None:
@@ -23,10 +23,10 @@ def upper_directory(mountinfo: str, device: int) -> Path | None:
     it is found by its device number (`st_dev`), which is the kernel's.
     """
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in mountinfo.splitlines():
+    for line in _lines(mountinfo):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
-        if before.split()[2] == wanted and kind == "overlay":
+        if before.split(" ")[2] == wanted and kind == "overlay":
             found = re.search(r"(?:^|,)upperdir=((?:[^,\\]|\\.)+)", options)
             return Path(_unescape(found.group(1).replace("\\,", ","))) if found else None
     return None
@@ -55,6 +55,11 @@ def resolve_inside(root: Path, path: str) -> str:
             done = PurePosixPath("/")
         waiting = [part for part in target.parts if part != "/"] + waiting
     return str(done)
+
+
+def _lines(mountinfo: str) -> list[str]:
+    """The kernel ends a line with a newline alone: what Python takes for another end may stand in a name."""
+    return [line for line in mountinfo.split("\n") if line]
 
 
 def _unescape(path: str) -> str:
