@@ -21,19 +21,17 @@ from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.lineage import lineage_of
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
+from cedana_sched.agent.obstacles import Preflight
 from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.room import Reserve
-from cedana_sched.agent.runtime import KnowsEnds, KnowsPeers, RunningWorkload, WorkloadRuntime
+from cedana_sched.agent.runtime import KnowsEnds, RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.signs import STALL_SECONDS
-from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.preflight import find_obstacles
-from cedana_sched.snapshot.tcp_table import remote_addresses
 from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.mark import NOTES
@@ -101,6 +99,7 @@ class NodeAgent:
         self._returns = Returns(
             runtime, self._store, staging, self._threads, self._prefetching.begin, store_in_use=store_in_use
         )
+        self._preflight = Preflight(runtime)
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
         self._captures = Captures(toolchain, self._work, shelter)
@@ -174,7 +173,7 @@ class NodeAgent:
 
     async def _freeze(self, order: orders.Freeze) -> orders.Outcome:
         uid = order.checkpoint_uid
-        if obstacle := await self._obstacle(order.workload):
+        if obstacle := await self._preflight.obstacle(order.workload):
             return orders.CheckpointFailed(uid, obstacle)
         if not order.in_gang and not await self._has_turn(order):
             return orders.CheckpointFailed(uid, "the checkpoint was called off")
@@ -209,30 +208,6 @@ class NodeAgent:
             except TimeoutError:
                 is_over = False
         return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over, gone=is_over)
-
-    async def _obstacle(self, workload: WorkloadRef) -> str | None:
-        """What could not be dumped or continued, if it shows from outside: such a workload is not stopped in vain."""
-        running = await self._runtime.running(workload)
-        if running is None:
-            return None
-        found = await asyncio.to_thread(
-            lambda: find_obstacles(pid for cgroup in running.freezers for pid in freezer.members(cgroup))
-        )
-        return str(found[0]) if found else await self._tie(workload, running)
-
-    async def _tie(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
-        """What two workloads of one owner say to each other is cut when they come back, and their program with it."""
-        if not isinstance(self._runtime, KnowsPeers):
-            return None
-        roots = [container.root_pid for container in running.containers]
-        addresses = await asyncio.to_thread(remote_addresses, roots)
-        peer = await self._runtime.peer(workload, addresses) if addresses else None
-        if peer is None:
-            return None
-        return (
-            f"it is connected to {peer}, and connections between pods of one job cannot be continued:"
-            " run all processes that talk to each other in one pod"
-        )
 
     async def _dump(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
         uid = order.checkpoint_uid

@@ -1,4 +1,4 @@
-"""Threads for calls to the store: one that does not answer must not hold up freezes, thaws and kills, nor our end.
+"""Threads for calls that may not return, to the store for one: they must not hold up freezes, thaws and kills, nor us.
 
 The event loop's own threads are few (six on two CPUs), the journal and the freezer use them too, and a process waits
 for them before it ends. These are daemons: what they write is made to be cut off at any instant.
@@ -60,7 +60,7 @@ class Lane:
                 loop.call_soon_threadsafe(deliver)
 
         try:
-            threading.Thread(target=work, name=f"store {call.__name__}", daemon=True).start()
+            threading.Thread(target=work, name=f"{self._threads.name} {call.__name__}", daemon=True).start()
         except RuntimeError:  # the process has no thread left
             self._threads.leave(self)
             raise
@@ -71,11 +71,13 @@ class StoreThreads:
     """At most `calls_at_once` calls run; the others wait, by lane. `run` is that of the most urgent lane.
 
     Attributes:
+        name: what its threads are called, before the name of the call.
         staging: fetches of whole snapshots.
         background: retention, collection, verification, prefetching: nobody waits for it.
     """
 
-    def __init__(self, calls_at_once: int = CALLS_AT_ONCE) -> None:
+    def __init__(self, calls_at_once: int = CALLS_AT_ONCE, name: str = "store") -> None:
+        self.name = name
         self._calls_at_once = calls_at_once
         urgent = Lane(self, calls_at_once)
         self.staging = Lane(self, STAGING_AT_ONCE)

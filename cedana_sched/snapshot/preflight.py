@@ -1,17 +1,34 @@
 """What in a live tree CRIU cannot dump, said before anything is frozen.
 
 Only what can be seen cheaply in /proc: descriptors of kinds that have no state CRIU could read, devices, and a
-debugger. Not finding anything is no promise; the dump itself has the last word. Called by the agent before `freeze`,
-and by `doctor` for a running job.
+debugger. Not finding anything is no promise; the dump itself has the last word. Called by the agent before `freeze`.
+
+What is read is the workload's own: no table that others of the node can make long. And a look ends in time, whatever
+the workload has: it may have been made to be looked at for long.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+
+from cedana_sched.model.errors import SnapshotError
+
+LOOK_SECONDS = 5.0
+LOOK_PROCESSES = 4096
+_FDINFO_BYTES = 1 << 16
+"""What is read of one descriptor: leases stand behind the locks that its process has by it."""
+
+
+class CutShortError(SnapshotError):
+    """There is more than is looked at; nothing was found so far."""
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -26,6 +43,7 @@ class Obstacle(msgspec.Struct, frozen=True):
         return f"process {self.pid} ({self.command}) {self.problem}: {self.remedy}"
 
 
+_TRACER = re.compile(rb"^TracerPid:\s*([1-9]\d*)", re.MULTILINE)
 _DESCRIPTORS = (
     (r"anon_inode:\[?io_uring", "uses io_uring", "switch it off in the program (for libuv: UV_USE_IO_URING=0)"),
     (r"anon_inode:\[?perf_event", "counts hardware events", "end the profiler"),
@@ -36,35 +54,84 @@ _DESCRIPTORS = (
 )
 
 
-def find_obstacles(pids: Iterable[int]) -> list[Obstacle]:
-    """Look at the processes; those that end meanwhile are passed over."""
-    return _find(pids, _look_at)
+class _Look:
+    """One look: how long it may last, and how many processes it may see."""
+
+    def __init__(self, seconds: float, processes: int) -> None:
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._processes = processes
+        self._seen = 0
+
+    def begin(self) -> None:
+        """Called for each process.
+
+        Raises:
+            CutShortError: it is one too many.
+        """
+        self._seen += 1
+        if self._seen > self._processes:
+            raise CutShortError(f"there are more than {self._processes} processes to look at")
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Called before each thing that is read.
+
+        Raises:
+            CutShortError: it is over.
+        """
+        if time.monotonic() > self._until:
+            raise CutShortError(f"the look would take more than {self._seconds:g} s")
+
+
+def find_obstacles(
+    pids: Iterable[int], seconds: float = LOOK_SECONDS, processes: int = LOOK_PROCESSES
+) -> list[Obstacle]:
+    """Look at the processes, as long as `seconds`, and so many; those that end meanwhile are passed over.
+
+    Raises:
+        CutShortError: nothing was found, and not all was looked at.
+    """
+    return _find(pids, _look_at, _Look(seconds, processes))
 
 
 def find_tracers(pids: Iterable[int]) -> list[Obstacle]:
     """Only the debuggers: one may have come since `find_obstacles` looked."""
-    return _find(pids, _tracers)
+    return _find(pids, _tracers, _Look(float("inf"), sys.maxsize))
 
 
-def _find(pids: Iterable[int], look: Callable[[int], Iterator[Obstacle]]) -> list[Obstacle]:
+def _find(pids: Iterable[int], look_at: Callable[[int, _Look], Iterator[Obstacle]], look: _Look) -> list[Obstacle]:
     found: dict[tuple[int, str], Obstacle] = {}
-    for pid in pids:
-        try:
-            for obstacle in look(pid):
-                found.setdefault((obstacle.pid, obstacle.problem), obstacle)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    try:
+        for pid in pids:
+            look.begin()
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for obstacle in look_at(pid, look):
+                    found.setdefault((obstacle.pid, obstacle.problem), obstacle)
+    except CutShortError:
+        if not found:
+            raise
     return list(found.values())
 
 
-def _tracers(pid: int) -> Iterator[Obstacle]:
+def _tracers(pid: int, look: _Look) -> Iterator[Obstacle]:
     """Any thread may be traced alone."""
     folder = Path(f"/proc/{pid}")
-    for task in list((folder / "task").iterdir()):
-        tracer = re.search(r"^TracerPid:\s*([1-9]\d*)", (task / "status").read_text(errors="replace"), re.MULTILINE)
-        if tracer:
-            by = f"process {tracer.group(1)} ({_command(Path('/proc', tracer.group(1)))})"
-            yield Obstacle(pid, _command(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
+    for task in _entries(folder / "task", look):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            tracer = _TRACER.search((task / "status").read_bytes())
+            if tracer:
+                number = tracer.group(1).decode()
+                by = f"process {number} ({_command(Path('/proc', number))})"
+                yield Obstacle(pid, _command(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
+
+
+def _entries(folder: Path, look: _Look) -> Iterator[Path]:
+    """Paths of what is in a folder of /proc, one after the other: there may be a million."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            look.go_on()
+            yield Path(entry.path)
 
 
 def _command(folder: Path) -> str:
@@ -74,34 +141,41 @@ def _command(folder: Path) -> str:
         return "ended"
 
 
-def _look_at(pid: int) -> Iterator[Obstacle]:
+def _look_at(pid: int, look: _Look) -> Iterator[Obstacle]:
     folder = Path(f"/proc/{pid}")
-    command = (folder / "comm").read_text(errors="replace").strip()
-    yield from _tracers(pid)
-    if path := _leased_mapping(pid):
-        yield Obstacle(pid, command, f"has a lease on a file that it has mapped ({path})", "give one of them up")
-    for entry in list((folder / "fd").iterdir()):
+    command = _command(folder)
+    yield from _tracers(pid, look)
+    leases: set[bytes] = set()
+    for path in _entries(folder / "fd", look):
         try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
+            target = str(path.readlink())
+            if target.startswith("/"):  # a file, of whatever kind
+                leases |= _leases(folder / "fdinfo" / path.name)
+        except (FileNotFoundError, ProcessLookupError):
             continue  # closed meanwhile
         for pattern, problem, remedy in _DESCRIPTORS:
             if re.match(pattern, target):
                 yield Obstacle(pid, command, problem, remedy)
+    if leases and (mapped := _mapped(folder, leases, look)):
+        yield Obstacle(pid, command, f"has a lease on a file that it has mapped ({mapped})", "give one of them up")
 
 
-def _leased_mapping(pid: int) -> str | None:
-    """A file of which the process has a lease and a mapping: CRIU opens it once more for the latter, and breaks it."""
-    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
-    leases = {words[5] for words in lines if words[1] == "LEASE" and words[4] == str(pid)}
-    if not leases:
-        return None
-    try:
-        mappings = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape")
-    except (FileNotFoundError, ProcessLookupError):
-        return None  # it has ended
-    for line in mappings.splitlines():
-        _, _, _, device, inode, *path = line.split(maxsplit=5)
-        if f"{device}:{inode}" in leases:
-            return path[0] if path else inode
+def _leases(fdinfo: Path) -> set[bytes]:
+    """Devices and inodes of the files that a lease was taken of by this descriptor (proc_pid_fdinfo(5))."""
+    with fdinfo.open("rb") as file:
+        lines = (line.split() for line in file.read(_FDINFO_BYTES).split(b"\n") if line.startswith(b"lock:"))
+        return {words[6] for words in lines if len(words) > 6 and words[2] == b"LEASE"}
+
+
+def _mapped(folder: Path, files: set[bytes], look: _Look) -> str | None:
+    """One of these files that the process has mapped: CRIU opens it once more for that, and breaks the lease.
+
+    A name in it may be any bytes; the kernel escapes newlines in it, and nothing else.
+    """
+    with suppress(FileNotFoundError, ProcessLookupError), (folder / "maps").open("rb") as mappings:
+        for line in mappings:
+            look.go_on()
+            _, _, _, device, inode, *path = line.removesuffix(b"\n").split(maxsplit=5)
+            if b"%b:%b" % (device, inode) in files:
+                return (path[0] if path else inode).decode(errors="replace")
     return None

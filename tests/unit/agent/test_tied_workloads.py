@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.agent import node
+from cedana_sched.agent import obstacles
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.model.orders import CheckpointFailed, Freeze, Frozen, Outcome
 from cedana_sched.model.preemption import WorkloadRef
@@ -50,7 +50,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         assert list(pids) == [1]
         return frozenset(addresses)
 
-    monkeypatch.setattr(node, "remote_addresses", remote_addresses)
+    monkeypatch.setattr(obstacles, "remote_addresses", remote_addresses)
     return addresses
 
 

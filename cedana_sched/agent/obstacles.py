@@ -1,0 +1,68 @@
+"""What shows from outside that a workload could not be dumped or continued, so that it is not stopped in vain.
+
+The look must not cost the freeze: it has a few seconds, and threads of its own. What a workload has may take long to
+look at, or for ever. A look that was not finished found nothing: the dump has the last word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from cedana_sched.agent.runtime import KnowsPeers, RunningWorkload, WorkloadRuntime
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.preflight import LOOK_SECONDS, CutShortError, Obstacle, find_obstacles
+from cedana_sched.snapshot.tcp_table import remote_addresses
+
+log = structlog.get_logger(__name__)
+
+LOOKS_AT_ONCE = 8
+GRACE_SECONDS = 1.0
+"""For a look that ends by itself to say so."""
+
+
+class Preflight:
+    """Looks at workloads before they are frozen."""
+
+    def __init__(self, runtime: WorkloadRuntime, seconds: float = LOOK_SECONDS) -> None:
+        self._runtime = runtime
+        self._seconds = seconds
+        self._threads = StoreThreads(LOOKS_AT_ONCE, name="look")
+
+    async def obstacle(self, workload: WorkloadRef) -> str | None:
+        """Why it is not worth while to freeze it; None where nothing was found, or there was not time enough."""
+        running = await self._runtime.running(workload)
+        if running is None:
+            return None
+        try:
+            async with asyncio.timeout(self._seconds + GRACE_SECONDS):
+                return await self._found(workload, running)
+        except (CutShortError, TimeoutError) as error:
+            why = str(error) or "the look does not end"
+            log.warning("not looked at all of a workload before its freeze", workload=workload.name, why=why)
+            return None
+
+    async def _found(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
+        found = await self._threads.run(_obstacles, running, self._seconds)
+        return str(found[0]) if found else await self._tie(workload, running)
+
+    async def _tie(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
+        """What two workloads of one owner say to each other is cut when they come back, and their program with it."""
+        if not isinstance(self._runtime, KnowsPeers):
+            return None
+        roots = [container.root_pid for container in running.containers]
+        addresses = await self._threads.run(remote_addresses, roots)
+        peer = await self._runtime.peer(workload, addresses) if addresses else None
+        if peer is None:
+            return None
+        return (
+            f"it is connected to {peer}, and connections between pods of one job cannot be continued:"
+            " run all processes that talk to each other in one pod"
+        )
+
+
+def _obstacles(running: RunningWorkload, seconds: float) -> list[Obstacle]:
+    return find_obstacles((pid for cgroup in running.freezers for pid in freezer.members(cgroup)), seconds)
