@@ -64,7 +64,8 @@ class ClusterAccess:
     api: Api
     events: EventRecorder
     pods: Mirror[Pod]
-    """Every protected pod of the cluster (label `names.PROTECTED`)."""
+    """Every protected pod of the cluster (label `names.PROTECTED`), with the labels and annotations that somebody has
+    named (`kube.kept`)."""
     policies: Policies
     snapshots: Snapshots
     namespace: str

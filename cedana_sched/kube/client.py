@@ -6,6 +6,7 @@ faster, and what nobody reads is skipped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -33,6 +34,11 @@ FIELD_MANAGER: Final = "cedana-sched"
 REQUEST_SECONDS = 30.0
 CONNECTIONS = 200
 PAGE_SIZE = 500
+"""Objects; fewer where they are large."""
+PAGE_BYTES = 8 << 20
+"""Of a list that are in memory at a time, if one object is not larger."""
+_STEP = 4
+"""So many times fewer, or more."""
 _BUFFER_BYTES = 2 << 20
 """A line of a watch is an object, which etcd lets grow to 1.5 MiB."""
 
@@ -153,18 +159,45 @@ class Api:
             UnreadableError: one of them cannot be read.
         """
         found: list[T] = []
-        asked = {"limit": str(PAGE_SIZE), **(query or {})}
         item = msgspec.json.Decoder(into)
-        path = resource.path(namespace)
-        while True:
-            page = _page(path, await self._call("GET", path, query=asked, is_list=True))
+
+        def see(body: msgspec.Raw) -> None:
             try:
-                found += map(item.decode, page.items)
+                found.append(item.decode(body))
             except (ValueError, RecursionError) as error:
+                path = resource.path(namespace)
                 raise UnreadableError(f"GET {path}: one of the objects cannot be read: {error}") from error
-            if not page.metadata.continue_:
-                return tuple(found), page.metadata.resource_version
-            asked["continue"] = page.metadata.continue_
+
+        version = await self.list_each(resource, namespace, query, see)
+        return tuple(found), version
+
+    async def list_each(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str] | None,
+        see: Callable[[msgspec.Raw], None],
+    ) -> str:
+        """Show `see` each of them as it is read, and keep none; returns the version at which a watch may begin.
+
+        A page that is too large is asked for again with fewer objects. What a page is continued by names a key and a
+        version, and no number of objects (Kubernetes, apiserver/pkg/storage/continue.go).
+        """
+        path, limit, asked = resource.path(namespace), PAGE_SIZE, dict(query or {})
+        while True:
+            most_bytes = PAGE_BYTES if limit > 1 else math.inf
+            body = await self._page(path, {**asked, "limit": str(limit)}, most_bytes)
+            if body is None:
+                limit = max(1, limit // _STEP)
+                asked.pop("resourceVersion", None)  # out of the API server's memory comes every list as a whole
+                continue
+            shown = _shown(path, body, see)
+            if not shown.continue_:
+                return shown.resource_version
+            asked["continue"] = shown.continue_
+            asked.pop("resourceVersion", None)  # a continued list is of the version that it began with
+            if len(body) * _STEP < PAGE_BYTES // 2:
+                limit = min(limit * _STEP, PAGE_SIZE)
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
@@ -199,7 +232,6 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-        is_list: bool = False,
     ) -> bytes:
         if method != "GET":
             query = {"fieldManager": FIELD_MANAGER, **(query or {})}
@@ -209,8 +241,6 @@ class Api:
                 method, path, query=query or {}, body=body, content_type=content_type, timeout=timeout
             )
         except NotServedError as error:
-            if is_list:
-                raise
             # an API server that has just started may not serve the kind yet: nobody may take the object for gone
             remedy = "it is tried again; install the kind, if it is not"
             raise ApiUnavailableError(error.message, status=404, remedy=remedy) from error
@@ -218,6 +248,20 @@ class Api:
             return bytes(await answer.read())
         except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(f"{method} {path}: its answer broke off: {error!r}") from error
+
+    async def _page(self, path: str, query: Mapping[str, str], most_bytes: float) -> bytes | None:
+        """A page of a list; None where it is larger, and then no more of it is read."""
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        answer, body = await self._request("GET", path, query=query, timeout=timeout), bytearray()
+        try:
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > most_bytes:
+                    _abort(answer)
+                    return None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ApiUnavailableError(f"GET {path}: its answer broke off: {error!r}") from error
+        return bytes(body)
 
     async def _request(
         self,
@@ -269,12 +313,19 @@ def _proxy(configuration: Configuration) -> str | None:
     return None if proxy_bypass(asked.hostname or "") else getproxies().get(asked.scheme)
 
 
-def _page(path: str, body: bytes) -> _Page:
-    """Raises ApiUnavailableError where it is none: whatever it is, no object of the kind is to blame."""
+def _shown(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListMeta:
+    """Show what is on a page; nothing of it is in memory behind this.
+
+    Raises:
+        ApiUnavailableError: it is none: whatever it is, no object of the kind is to blame.
+    """
     try:
-        return decoded(f"GET {path}", body, _Page)
+        page = decoded(f"GET {path}", body, _Page)
     except UnreadableError as error:
         raise ApiUnavailableError(f"GET {path}: the answer is no list: {error.message}", status=200) from error
+    for item in page.items:
+        see(item)
+    return page.metadata
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:

@@ -1,5 +1,8 @@
 """Kubernetes' own kinds as far as we read them; msgspec skips everything else.
 
+What an owner of an object may write any number of, and we read some of, is cut down to that when the object is read:
+labels, annotations, owners, variables. See `bounds` for the rest.
+
 Times stay the strings that the API server writes (RFC 3339), because they are mostly compared for being the same.
 """
 
@@ -9,6 +12,9 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from cedana_sched.kube.kept import only_kept
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 
 PREEMPTION = "PreemptionByScheduler"
 """Reason of the condition `DisruptionTarget`."""
@@ -27,6 +33,8 @@ class OwnerReference(_Kube, frozen=True):
 
 
 class Metadata(_Kube, frozen=True):
+    """`labels` and `annotations` are those that somebody reads (see `kept`), `owner_references` the controller's."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -39,6 +47,15 @@ class Metadata(_Kube, frozen=True):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        for field, texts in (("labels", self.labels), ("annotations", self.annotations)):
+            if (read := only_kept(texts)) is not texts:
+                msgspec.structs.force_setattr(self, field, read)
+        if any(not owner.controller for owner in self.owner_references):
+            controlling = tuple(owner for owner in self.owner_references if owner.controller)
+            msgspec.structs.force_setattr(self, "owner_references", controlling)
 
     @property
     def ends_at(self) -> float | None:
@@ -60,8 +77,16 @@ class Condition(_Kube, frozen=True):
 
 
 class EnvVar(_Kube, frozen=True):
+    """`value_from` is empty where the value is written out."""
+
     name: str
     value: str = ""
+    value_from: dict[str, Any] = {}
+
+
+def only_checkpoint_variable(variables: tuple[EnvVar, ...]) -> tuple[EnvVar, ...]:
+    """The one that is read of a container; of two of that name the kubelet takes the last."""
+    return tuple(one for one in variables if one.name == CHECKPOINT_VARIABLE)[-1:]
 
 
 class Probe(_Kube, frozen=True):
@@ -69,11 +94,17 @@ class Probe(_Kube, frozen=True):
 
 
 class Container(_Kube, frozen=True):
+    """`env` is the variable that names a workload, or empty."""
+
     name: str
     env: tuple[EnvVar, ...] = ()
     restart_policy: str | None = None
     liveness_probe: Probe | None = None
     startup_probe: Probe | None = None
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        msgspec.structs.force_setattr(self, "env", only_checkpoint_variable(self.env))
 
 
 class SchedulingGate(_Kube, frozen=True):

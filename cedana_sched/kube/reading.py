@@ -1,7 +1,8 @@
 """The border at which what an API server sends is read: a valid value, or a named problem, and never anything else.
 
 Objects are written by anybody, and kept for years: a field may be of another type than the one that we read. What comes
-may also be no object at all, where a proxy or a gateway answers in the API server's place.
+may also be no object at all, where a proxy or a gateway answers in the API server's place. And it may be larger than
+any that somebody means (see `bounds`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from typing import TypeVar
 
 import msgspec
 
+from cedana_sched.kube.bounds import too_large, too_much
 from cedana_sched.kube.errors import ApiError, error_of
-from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import Resource
 
 T = TypeVar("T")
 
 _REMEDY = "see what stands before the API server"
 _SHOWN = 80
+_LONGEST_PROBLEM = 1_000
+"""Characters; it may quote what stands in the object."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """One object as it is now, of which only the metadata can be read; `problem` names the field that cannot."""
+    """One object as it is now that cannot be read; `problem` names the field. Of `metadata` there is whose it is."""
 
     metadata: Metadata
     problem: str
@@ -38,6 +42,17 @@ class GarbledError(ApiError):
     """What comes is no watch: only a new list tells what there is."""
 
 
+class _Name(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: _Name
+
+
 class _Code(msgspec.Struct):
     code: int = 500
 
@@ -48,24 +63,30 @@ def read(resource: Resource, body: bytes | msgspec.Raw, into: type[T]) -> T | Un
     Raises:
         GarbledError: it has no metadata either.
     """
-    try:
-        return msgspec.json.decode(body, type=into)
-    except (ValueError, RecursionError) as error:  # all of msgspec's errors, and text that is no UTF-8
-        return Unreadable(read_metadata(resource, body), str(error))
+    if (problem := too_large(resource, body)) is None:
+        try:
+            found = msgspec.json.decode(body, type=into)
+        except (ValueError, RecursionError) as error:  # all of msgspec's errors, and text that is no UTF-8
+            problem = str(error)
+        else:
+            if (problem := too_much(resource, found)) is None:
+                return found
+    return Unreadable(read_metadata(resource, body), problem[:_LONGEST_PROBLEM])
 
 
 def read_metadata(resource: Resource, body: bytes | msgspec.Raw) -> Metadata:
-    """Whose object it is.
+    """Whose object it is, as `Unreadable` has it.
 
     Raises:
         GarbledError: nobody's.
     """
     try:
-        return msgspec.json.decode(body, type=PartialObject).metadata
+        named = msgspec.json.decode(body, type=_Named).metadata
     except (ValueError, RecursionError) as error:
         began = bytes(body)[:_SHOWN]
         message = f"{resource.plural}: there is something without metadata: {error}; it begins with {began!r}"
         raise GarbledError(message, status=200, remedy=_REMEDY) from error
+    return Metadata(named.name, named.namespace, named.uid, named.resource_version)
 
 
 def read_line(resource: Resource, line: bytes) -> Line:

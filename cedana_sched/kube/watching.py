@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError, UnreadableError
+from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable, explained, read, read_error, read_line, read_metadata
 from cedana_sched.kube.resources import ESSENTIAL, Resource
@@ -148,18 +148,18 @@ class Watch(Generic[T]):
         return isinstance(error, AbsentError) and self.resource not in ESSENTIAL
 
     async def _list_all(self) -> tuple[Listed[T], str]:
-        try:
-            objects, version = await self._api.list_all(self.resource, self._namespace, self._query, into=self._into)
-            return Listed(objects), version
-        except (UnreadableError, msgspec.ValidationError):
-            return await self._list_each()
+        objects: list[T] = []
+        unreadable: list[Unreadable] = []
 
-    async def _list_each(self) -> tuple[Listed[T], str]:
-        """All that can be read, where some cannot."""
-        bodies, version = await self._api.list_all(self.resource, self._namespace, self._query, into=dict)
-        found = [read(self.resource, msgspec.json.encode(body), self._into) for body in bodies]
-        unreadable = tuple(one for one in found if isinstance(one, Unreadable))
-        return Listed(tuple(one for one in found if not isinstance(one, Unreadable)), unreadable), version
+        def see(body: msgspec.Raw) -> None:
+            found = read(self.resource, body, self._into)
+            if isinstance(found, Unreadable):
+                unreadable.append(found)
+            else:
+                objects.append(found)
+
+        version = await self._api.list_each(self.resource, self._namespace, self._query, see)
+        return Listed(tuple(objects), tuple(unreadable)), version
 
     async def _follow(self, version: str) -> AsyncGenerator[Changed[T] | Deleted | Unreadable | None, None]:
         """Changes since `version`, None for a sign of life.

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
@@ -25,7 +26,7 @@ from cedana_sched_webhooks.reserved import put_ours, refuse_foreign_use, remove_
 from cedana_sched_webhooks.siblings import Apart, Siblings
 
 MIRROR: Final = "kubernetes.io/config.mirror"
-ENFORCED: Final = "pod-security.kubernetes.io/enforce"
+ENFORCED: Final = kept("pod-security.kubernetes.io/enforce")
 FORBIDS_HOST: Final = frozenset({"baseline", "restricted"})
 """Levels of Pod Security that forbid a lifecycle handler with `host`."""
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.objects.names import GROUP
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.marks import JOB_LABEL, JOB_SET_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
-GANG = "armadaproject.io/gangId"
-CARDINALITY = "armadaproject.io/gangCardinality"
+GANG = kept("armadaproject.io/gangId")
+CARDINALITY = kept("armadaproject.io/gangCardinality")
 EXTERNAL_URI = "armadaproject.io/externalJobUri"
 
 PREVIOUS = f"{GROUP}/armada-previous-job"

@@ -5,7 +5,9 @@ A pod is called `armada-<job id>-<pod number>`.
 
 from __future__ import annotations
 
-JOB_LABEL = "armada_job_id"
-RUN_LABEL = "armada_job_run_id"
-QUEUE_LABEL = "armada_queue_id"
-JOB_SET_ANNOTATION = "armada_jobset_id"
+from cedana_sched.kube.kept import kept
+
+JOB_LABEL = kept("armada_job_id")
+RUN_LABEL = kept("armada_job_run_id")
+QUEUE_LABEL = kept("armada_queue_id")
+JOB_SET_ANNOTATION = kept("armada_jobset_id")

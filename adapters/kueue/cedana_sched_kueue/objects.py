@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.kube.objects import Condition, EnvVar, Metadata
+from cedana_sched.kube.kept import only_kept
+from cedana_sched.kube.objects import Condition, EnvVar, Metadata, only_checkpoint_variable
 from cedana_sched.kube.resources import Resource
 
 KUEUE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
@@ -38,12 +39,26 @@ class _Kube(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TemplateMetadata(_Kube, frozen=True):
+    """`annotations` are those that somebody reads."""
+
     annotations: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        if self.annotations:
+            msgspec.structs.force_setattr(self, "annotations", only_kept(self.annotations))
 
 
 class TemplateContainer(_Kube, frozen=True):
+    """`env` is the variable that names a workload, or empty."""
+
     name: str = ""
     env: tuple[EnvVar, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        if self.env:
+            msgspec.structs.force_setattr(self, "env", only_checkpoint_variable(self.env))
 
 
 class TemplatePodSpec(_Kube, frozen=True):

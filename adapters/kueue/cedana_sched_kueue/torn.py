@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.objects import EVICTED, FINISHED, Job, Workload
@@ -16,7 +17,7 @@ from cedana_sched_kueue.objects import EVICTED, FINISHED, Job, Workload
 ASKS_FOR_SECONDS: Final = 15.0
 """How long an agent waits; SIGTERM comes then, and a program that ends is not worth saving."""
 
-POD_SET: Final = "kueue.x-k8s.io/podset"
+POD_SET: Final = kept("kueue.x-k8s.io/podset")
 """Label of every pod that Kueue has admitted."""
 _WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
 

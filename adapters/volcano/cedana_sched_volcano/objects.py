@@ -6,11 +6,12 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import Resource
 
 POD_GROUPS: Final = Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups")
-GROUP_NAME: Final = "scheduling.k8s.io/group-name"
+GROUP_NAME: Final = kept("scheduling.k8s.io/group-name")
 """Annotation of a pod: the PodGroup that it belongs to."""
 QUEUES: Final = Resource("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"

@@ -143,6 +143,18 @@ class FakeApi(Api):
         found = [body for body in self.all_of(resource) if _is_selected(body, namespace, query or {})]
         return tuple(msgspec.convert(body, into) for body in found), "0"
 
+    async def list_each(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str] | None,
+        see: Callable[[msgspec.Raw], None],
+    ) -> str:
+        found, version = await self.list_all(resource, namespace, query, into=dict)
+        for body in found:
+            see(msgspec.Raw(msgspec.json.encode(body)))
+        return version
+
     async def stream(
         self,
         resource: Resource,

@@ -12,6 +12,7 @@ import structlog
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ConflictError
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import RetryableError
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "cedana-sched-notes-"
 """Before the adapter's name."""
-_WRITER = f"{names.GROUP}/writer"
+_WRITER = kept(f"{names.GROUP}/writer")
 _KEY = "notes"
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0

@@ -21,6 +21,7 @@ import zstandard
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
@@ -42,7 +43,7 @@ SEGMENTS = 16
 """At so many, all are merged into one."""
 ENCODED_AT_ONCE = 64
 """More records are encoded beside the event loop."""
-_WRITER = f"{names.GROUP}/writer"
+_WRITER = kept(f"{names.GROUP}/writer")
 _ENTRIES = "entries.json.zst"
 _SEGMENTS = "segments.json"
 _PART = "part"

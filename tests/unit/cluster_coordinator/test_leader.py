@@ -11,10 +11,9 @@ import pytest
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import leader
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.resources import CHECKPOINTS, Resource
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 
 T = TypeVar("T")
@@ -31,10 +30,13 @@ class SlowToTellOfCheckpoints(FakeApiServer):
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
     ) -> tuple[tuple[T, ...], str]:
-        if into is KnownCheckpoint:
+        return (), "1"
+
+    async def list_each(self, resource: Resource, _: str | None, query: Mapping[str, str] | None, *__: Any) -> str:
+        if resource == CHECKPOINTS and not query:
             self.asked.set()
             await self.told.wait()
-        return (), "1"
+        return "1"
 
     async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         await asyncio.Event().wait()

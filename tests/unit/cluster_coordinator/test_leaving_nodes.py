@@ -87,6 +87,18 @@ class Cluster(Api):
         bodies = list(self.nodes.values()) if resource == NODES else self.pods
         return tuple(msgspec.convert(body, into) for body in bodies), "0"
 
+    async def list_each(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str] | None,
+        see: Callable[[msgspec.Raw], None],
+    ) -> str:
+        found, version = await self.list_all(resource, namespace, query, into=dict)
+        for body in found:
+            see(msgspec.Raw(msgspec.json.encode(body)))
+        return version
+
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
     ) -> AsyncGenerator[bytes, None]:

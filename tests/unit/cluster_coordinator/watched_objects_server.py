@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
 
@@ -148,6 +148,18 @@ class WatchedObjectsServer:
             body for key, body in self.objects.items() if key[0] == resource.kind and _selected(body, namespace, query)
         ]
         return tuple(self._as(body, into) for body in found), str(self.version)
+
+    async def list_each(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str] | None,
+        see: Callable[[msgspec.Raw], None],
+    ) -> str:
+        found, version = await self.list_all(resource, namespace, query, into=dict)
+        for body in found:
+            see(msgspec.Raw(msgspec.json.encode(body)))
+        return version
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float

@@ -7,17 +7,18 @@ from typing import Any, cast
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.objects import names
 
 
 def pod(name: str, node: str | None, uid: str = "1") -> Pod:
-    labels = {} if node is None else {"node": node}
+    labels = {} if node is None else {names.NODE: node}
     return Pod(Metadata(name=name, namespace="bio", uid=uid, resource_version=f"{node}-{uid}", labels=labels))
 
 
 def followed(*pods: Pod) -> tuple[Mirror[Pod], Index[str, Pod]]:
     mirror: Mirror[Pod] = Mirror(cast("Any", None))
     mirror._replace(pods)
-    return mirror, Index(lambda one: one.metadata.labels.get("node"), mirror)
+    return mirror, Index(lambda one: one.metadata.labels.get(names.NODE), mirror)
 
 
 def names_under(index: Index[str, Pod], key: str) -> list[str]:

@@ -11,8 +11,9 @@ from cedana_sched.kube.errors import ApiUnavailableError, ConflictError
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import patch_same
+from cedana_sched.model.objects import names
 
-PATCH = {"metadata": {"labels": {"a": "b"}}}
+PATCH = {"metadata": {"labels": {names.PROTECTED: "true"}}}
 
 
 async def _seen(api: FakeApi) -> Metadata:
@@ -23,7 +24,7 @@ async def _seen(api: FakeApi) -> Metadata:
 async def test_object_that_was_seen_is_written() -> None:
     api = FakeApi()
     assert await patch_same(api, PODS, await _seen(api), PATCH)
-    assert (await api.get(PODS, "p", "lab", into=PartialObject)).metadata.labels == {"a": "b"}
+    assert (await api.get(PODS, "p", "lab", into=PartialObject)).metadata.labels == {names.PROTECTED: "true"}
 
 
 async def test_object_that_is_gone_is_told() -> None:

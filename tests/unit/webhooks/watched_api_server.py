@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -96,6 +96,18 @@ class FakeApiServer(Api):
     ) -> tuple[tuple[Any, ...], str]:
         bodies = [body for key, body in self._objects.items() if key[0] == resource.plural]
         return tuple(msgspec.convert(body, into) for body in bodies if _matches(body, namespace, query or {})), "0"
+
+    async def list_each(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str] | None,
+        see: Callable[[msgspec.Raw], None],
+    ) -> str:
+        found, version = await self.list_all(resource, namespace, query, into=dict)
+        for body in found:
+            see(msgspec.Raw(msgspec.json.encode(body)))
+        return version
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float

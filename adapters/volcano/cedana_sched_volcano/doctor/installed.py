@@ -8,6 +8,7 @@ import msgspec
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
@@ -25,7 +26,7 @@ OURS: Final = {"labelSelector": "app.kubernetes.io/part-of=cedana-sched"}
 STATUS_HOLD: Final = "statuses.sched.cedana.ai"
 PRE_STOP: Final = "pods.sched.cedana.ai"
 """Names of our webhooks in the chart."""
-COMPONENT: Final = "app.kubernetes.io/component"
+COMPONENT: Final = kept("app.kubernetes.io/component")
 EXTENDER: Final = "volcano-extender"
 
 
