@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -18,8 +19,8 @@ from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
 from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, ApiError
-from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.errors import AbsentError, ApiError, UnreadableError
+from cedana_sched.kube.objects import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, Resource
@@ -33,6 +34,20 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
+LARGEST_AFFINITY_BYTES: Final = 256 << 10
+"""As JSON; one that names each node of a large cluster is shorter."""
+OPENED_AT_ONCE: Final = 16
+"""Pods that are read whole, and may be large."""
+
+
+class _GatedSpec(PodSpec, frozen=True):
+    affinity: dict[str, Any] | None = None
+
+
+class _GatedPod(Pod, frozen=True):
+    """As much as is needed to change it."""
+
+    spec: _GatedSpec = _GatedSpec()
 
 
 class Gates:
@@ -57,6 +72,7 @@ class Gates:
         """The newest checkpoint of an identity that is a record still: its object may not be seen yet."""
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._loaded = asyncio.Event()
+        self._opened_at_once = asyncio.Semaphore(OPENED_AT_ONCE)
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record] = ()) -> None:
         """Take note of checkpoints that begin and end; the first call has all that there is."""
@@ -125,10 +141,16 @@ class Gates:
     async def _open(self, namespace: str, name: str) -> None:
         for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
             try:
-                body = await self._api.get(PODS, name, namespace, into=dict)
-                if patch := self._patch(body):
-                    await self._api.patch(PODS, name, namespace, patch)
+                async with self._opened_at_once:
+                    pod = await self._api.get(PODS, name, namespace, into=_GatedPod)
+                    if patch := self._patch(pod):
+                        await self._api.patch(PODS, name, namespace, patch)
             except AbsentError:
+                return
+            except UnreadableError as error:  # what its watch showed could be read
+                seen = self._pods.get(name, namespace)
+                metadata = seen.metadata if seen is not None else Metadata(name, namespace)
+                self._unreadable(PODS, Unreadable(metadata, error.message))
                 return
             except ApiError as error:
                 log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", problem=error.message)
@@ -139,24 +161,17 @@ class Gates:
             else:
                 return
 
-    def _patch(self, body: Object) -> list[Object]:
-        try:
-            pod = msgspec.convert(body, Pod)
-        except ValueError as error:  # what its watch showed could be read
-            self._unreadable(PODS, Unreadable(msgspec.convert(body["metadata"], Metadata), str(error)))
-            return []
+    def _patch(self, pod: _GatedPod) -> list[Object]:
         gates = [gate.name for gate in pod.spec.scheduling_gates]
         if names.RESTORE_GATE not in gates:
             return []
-        spec: Object = body["spec"]
         patch: list[Object] = []
         try:
             identity = identity_of(pod)
         except (KeyError, UsageError) as error:  # somebody else wrote what our webhook writes: it stays as he wants it
             missing = f"metadata.annotations[{names.ID}] is missing"
             problem = missing if isinstance(error, KeyError) else str(error)
-            self._unreadable(PODS, Unreadable(pod.metadata, f"its scheduling gate stays closed: {problem}"))
-            return []
+            return self._left(pod, problem)
         taken_on = self._node_of(identity)
         if is_to_choose(pod):
             if (offered := self._choice.of(pod)) is not None:
@@ -165,11 +180,19 @@ class Gates:
         if self._in_flight.get(identity):
             return patch
         if taken_on and (cpus := cpus_that_can_continue(taken_on, tuple(self._nodes))):
+            spec: Object = {"affinity": pod.spec.affinity}
             require_one_of(spec, names.NODE_CPU, cpus)
+            if len(msgspec.json.encode(spec)) > LARGEST_AFFINITY_BYTES:
+                return self._left(pod, f"spec.affinity has more than {LARGEST_AFFINITY_BYTES} bytes")
             patch.append({"op": "add", "path": "/spec/affinity", "value": spec["affinity"]})
         path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}"
         patch.append({"op": "test", "path": f"{path}/name", "value": names.RESTORE_GATE})
         return [*patch, {"op": "remove", "path": path}]
+
+    def _left(self, pod: Pod, problem: str) -> list[Object]:
+        """Nothing to change, and that is said."""
+        self._unreadable(PODS, Unreadable(pod.metadata, f"its scheduling gate stays closed: {problem}"))
+        return []
 
 
 def _numbered(identity: Identity) -> list[Object]:

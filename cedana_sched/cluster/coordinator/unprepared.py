@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from cedana_sched.adapter.cluster import Snapshots
@@ -67,12 +68,13 @@ class Unprepared:
         self._excluded = excluded
         self._siblings = Siblings(api)
         self.unlabelled = {
-            label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED_PODS))
+            label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED_PODS), events.unreadable)
             for label, selector in _selectors().items()
         }
         """By the label that a controller's pods have."""
         refused = f"{names.PROTECTED}=false"
-        self.refused = Mirror(Watch(api, PODS, PartialObject, labels=refused, fields=UNFINISHED_PODS))
+        watched = Watch(api, PODS, PartialObject, labels=refused, fields=UNFINISHED_PODS)
+        self.refused = Mirror(watched, events.unreadable)
         self._preparing = WorkQueue("protection of a pod that no webhook has seen", self._prepare)
         for mirror in self.unlabelled.values():
             mirror.subscribe(self._heard)
@@ -103,16 +105,17 @@ class Unprepared:
         if pod is None or pod.metadata.deletion_timestamp is not None:
             return
         try:
-            body: Object = await self._api.get(PODS, name, namespace, into=dict)
-            if body["metadata"]["uid"] != pod.metadata.uid or names.PROTECTED in (body["metadata"].get("labels") or {}):
+            now = await self._api.get(PODS, name, namespace, into=Pod)
+            if now.metadata.uid != pod.metadata.uid or names.PROTECTED in now.metadata.labels:
                 return
-            replica, problem, among = await self._who(body, namespace)
+            replica, problem, among = await self._who(now, namespace)
             await self._write(pod, replica, problem, among=among)
         except AbsentError:
             return
 
-    async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
+    async def _who(self, pod: Pod, namespace: str) -> tuple[Replica | None, str, bool]:
         """Who it is, or why nobody; and whether it is one of several that nothing tells apart."""
+        body: Object = msgspec.to_builtins(pod)
         try:
             apart = await self._siblings.told_apart(body, namespace)
             return replica_of(body, apart.by_chance, apart.job), "", apart.by_chance is not None

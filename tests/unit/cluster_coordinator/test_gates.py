@@ -10,10 +10,13 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from cedana_sched.cluster.coordinator.gates import Gates
+from cedana_sched.cluster.coordinator.gates import LARGEST_AFFINITY_BYTES, Gates
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.reading import Unreadable
+from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
@@ -46,12 +49,16 @@ class _Server:
     def __init__(self, *pods: Object) -> None:
         self.pods = {pod["metadata"]["name"]: pod for pod in pods}
         self.patches: dict[str, list[Object]] = {}
+        self.left: list[Unreadable] = []
 
     async def get(self, resource: Any, name: str, namespace: str, *, into: type[Any]) -> Any:
-        return self.pods[name]
+        return decoded(f"GET {name}", msgspec.json.encode(self.pods[name]), into)
 
     async def patch(self, resource: Any, name: str, namespace: str, patch: list[Object]) -> None:
         self.patches[name] = patch
+
+    def unreadable(self, _: Resource, one: Unreadable) -> None:
+        self.left.append(one)
 
     def mirror(self) -> Mirror[Pod]:
         return filled(*(msgspec.convert(pod, Pod) for pod in self.pods.values()))
@@ -74,7 +81,7 @@ def _gates(server: _Server, offers: Mirror[Any] | None = None) -> Gates:
     nodes = filled(_node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU))
     offers = offers or filled()
     offers.synced.set()
-    return Gates(cast("Api", server), server.mirror(), nodes, ById(offers))
+    return Gates(cast("Api", server), server.mirror(), nodes, ById(offers), server.unreadable)
 
 
 async def test_gate_opens_when_the_last_checkpoint_of_the_identity_is_settled() -> None:
@@ -123,6 +130,40 @@ async def test_nothing_opens_before_it_is_known_what_is_in_flight() -> None:
     async with _opening(gates):
         pass
     assert server.patches == {}
+
+
+async def test_what_a_pod_asked_for_of_its_nodes_stays_beside_ours() -> None:
+    body = _gated(1)
+    body["spec"] |= {"affinity": {"podAffinity": {"x": "y"}}, "tolerations": [{}]}
+    server = _Server(body)
+    gates = _gates(server)
+    gates.recorded((checkpoint(1, CheckpointStep.READY),))
+    async with _opening(gates):
+        await asyncio.sleep(0)
+    assert server.patches["md-1-new"][0]["value"].keys() == {"podAffinity", "nodeAffinity"}
+
+
+async def test_gate_of_a_pod_that_asks_for_more_than_is_ever_meant_stays_closed_and_that_is_said() -> None:
+    body = _gated(1)
+    body["spec"]["affinity"] = {"podAffinity": {"x": "y" * LARGEST_AFFINITY_BYTES}}
+    server = _Server(body)
+    gates = _gates(server)
+    gates.recorded((checkpoint(1, CheckpointStep.READY),))
+    async with _opening(gates):
+        await asyncio.sleep(0)
+    assert server.patches == {}
+    assert "spec.affinity" in server.left[0].problem
+
+
+async def test_gate_of_a_pod_that_cannot_be_read_any_more_is_told_of_and_not_tried_again() -> None:
+    server = _Server(_gated(1))
+    gates = _gates(server)
+    server.pods["md-1-new"] = {"metadata": {"name": 7}}
+    gates.recorded((checkpoint(1, CheckpointStep.READY),))
+    async with _opening(gates):
+        await asyncio.sleep(0)
+    assert server.patches == {}
+    assert {one.metadata.uid for one in server.left} == {"new-1"}
 
 
 def _offered(index: int, step: CheckpointStep) -> KnownCheckpoint:

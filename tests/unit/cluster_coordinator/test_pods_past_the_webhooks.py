@@ -17,6 +17,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod
+from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
@@ -83,6 +84,7 @@ class World:
         self.conflicts = 0
         self.told: list[Tell] = []
         self.events: list[Happening] = []
+        self.left: list[Unreadable] = []
         by_id = ById(filled(*snapshots))
         self.unprepared = Unprepared(
             cast("Api", self), by_id, cast("EventRecorder", self), self.told.append, frozenset({"excluded"})
@@ -108,6 +110,10 @@ class World:
 
     def tell(self, happening: Happening) -> None:
         self.events.append(happening)
+
+    def unreadable(self, resource: Resource, one: Unreadable) -> None:
+        del resource
+        self.left.append(one)
 
     async def sees(self) -> Object | None:
         """What is written on the pod once it is seen."""
@@ -185,6 +191,25 @@ async def test_whoever_cannot_be_protected_is_refused_in_words() -> None:
     assert written is not None
     assert written["labels"] == {names.PROTECTED: "false"}
     assert "'no name'" in written["annotations"][names.REFUSED]
+
+
+async def test_an_id_that_comes_from_elsewhere_is_refused_in_words() -> None:
+    body = pod()
+    elsewhere = {"name": "CEDANA_CHECKPOINT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    body["spec"]["containers"].append({"name": "other", "env": [{"name": "A"}, elsewhere]})
+    world = World(body)
+    written = await world.sees()
+    assert written is not None
+    assert "valueFrom" in written["annotations"][names.REFUSED]
+
+
+async def test_pods_that_cannot_be_read_are_told_of() -> None:
+    world = World(pod())
+    one = Unreadable(Metadata(name="md-0-x", namespace="bio"), "it is too large")
+    for mirror in world.unprepared.unlabelled.values():
+        mirror._leave(one)
+    world.unprepared.refused._leave(one)
+    assert world.left == [one] * (len(world.unprepared.unlabelled) + 1)
 
 
 @pytest.mark.parametrize(
