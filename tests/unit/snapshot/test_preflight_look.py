@@ -16,7 +16,6 @@ import pytest
 
 from cedana_sched.model import codec
 from cedana_sched.model.orders import CheckpointFailed
-from cedana_sched.snapshot import preflight
 from cedana_sched.snapshot.preflight import CutShortError, find_obstacles
 
 ME = os.getpid()
@@ -35,7 +34,8 @@ class _Opened:
 
     @contextmanager
     def listed(self) -> Iterator[list[str]]:
-        self.paths = found = []
+        found: list[str] = []
+        self.paths = found
         try:
             yield found
         finally:
@@ -109,13 +109,13 @@ def test_only_so_many_processes_are_looked_at() -> None:
 def test_only_so_long_is_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also within one process, which may have a million descriptors and threads."""
     clock = itertools.count()
-    monkeypatch.setattr(preflight.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("cedana_sched.snapshot.preflight.time.monotonic", lambda: float(next(clock)))
     pipes = [os.pipe() for _ in range(50)]
     try:
         with _OPENED.listed() as opened, pytest.raises(CutShortError, match="more than 20 s"):
             find_obstacles([ME], seconds=20)
         assert f"/proc/{ME}/fd" in opened
-        monkeypatch.setattr(preflight.time, "monotonic", time.perf_counter)
+        monkeypatch.setattr("cedana_sched.snapshot.preflight.time.monotonic", time.perf_counter)
         assert find_obstacles([ME]) == []
     finally:
         for descriptor in itertools.chain.from_iterable(pipes):
