@@ -87,13 +87,19 @@ async def measure(run: Run) -> None:
 
 
 async def _measure_size(cluster: Cluster, api: Api, size: Size, run: Run) -> None:
+    """One preemption; it is kept before its pods are removed, which a slow API server may not do in time."""
     with run.steps.step(f"{size.pods} pods, {size.victims} victims"):
-        figures, load = await _one(cluster, api, size)
-    run.found.sizes.setdefault(size.pods, []).append(figures)
-    run.found.webhooks.append(load)
-    run.steps.say(" | ".join(row([figures])))
-    run.steps.say(load.in_words())
-    run.keep()
+        async with (
+            Namespace.created(cluster, api, f"scale-{uuid.uuid4().hex[:6]}", gone_within=_GONE_WITHIN) as namespace,
+            field.running(namespace, size, within=_RUN_WITHIN),
+        ):
+            load = await _load(cluster, api, namespace, size.pods)
+            figures = await _preempted(cluster, api, namespace, size)
+            run.found.sizes.setdefault(size.pods, []).append(figures)
+            run.found.webhooks.append(load)
+            run.steps.say(" | ".join(row([figures])))
+            run.steps.say(load.in_words())
+            run.keep()
 
 
 @asynccontextmanager
@@ -120,23 +126,18 @@ async def _watches(cluster: Cluster, api: Api, steps: Steps) -> list[WatchCost]:
         return await watchers.measure(cluster, namespace.name, steps)
 
 
-async def _one(cluster: Cluster, api: Api, size: Size) -> tuple[Figures, Load]:
-    async with (
-        Namespace.created(cluster, api, f"scale-{uuid.uuid4().hex[:6]}", gone_within=_GONE_WITHIN) as namespace,
-        field.running(namespace, size, within=_RUN_WITHIN),
-    ):
-        load = await _load(cluster, api, namespace, size.pods)
-        bare_seconds = await bare_client.creation_seconds(cluster, namespace.name, size.victims)
-        audit = Audit(cluster.control_plane.audit_log)
-        before = Used.now(cluster)
-        await field.reclaim(namespace, size)
-        jobs = size.victims // field.PODS_OF_A_JOB
-        await wait_for_all(
-            api, API_VERSION, "PreemptionHold",
-            lambda holds: sum(one.get("status", {}).get("step") == HoldStep.RELEASED for one in holds) >= jobs,
-            namespace=namespace.name, within=_RELEASED_WITHIN,
-        )  # fmt: skip
-        return figures_of(audit, namespace.name, size, bare_seconds, before, Used.now(cluster)), load
+async def _preempted(cluster: Cluster, api: Api, namespace: Namespace, size: Size) -> Figures:
+    bare_seconds = await bare_client.creation_seconds(cluster, namespace.name, size.victims)
+    audit = Audit(cluster.control_plane.audit_log)
+    before = Used.now(cluster)
+    await field.reclaim(namespace, size)
+    jobs = size.victims // field.PODS_OF_A_JOB
+    await wait_for_all(
+        api, API_VERSION, "PreemptionHold",
+        lambda holds: sum(one.get("status", {}).get("step") == HoldStep.RELEASED for one in holds) >= jobs,
+        namespace=namespace.name, within=_RELEASED_WITHIN,
+    )  # fmt: skip
+    return figures_of(audit, namespace.name, size, bare_seconds, before, Used.now(cluster))
 
 
 async def _load(cluster: Cluster, api: Api, namespace: Namespace, pods: int) -> Load:
