@@ -25,6 +25,7 @@ from cedana_sched.agent.messages import (
 from cedana_sched.agent.orphans import await_captures, await_orphans, captures_of, prune, stop_capture
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.segments import segment
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
@@ -128,7 +129,7 @@ class Captures:
 
         `running` is the workload that it works on, as far as that runs.
         """
-        process, directory = self._running.get(checkpoint_uid), self._work / checkpoint_uid
+        process, directory = self._running.get(checkpoint_uid), self._work / segment("checkpoint", checkpoint_uid)
         if process:
             _write(process, _STOP_WORD)  # before an earlier one makes room for it
         own = process.pid if process else None

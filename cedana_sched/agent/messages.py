@@ -12,6 +12,7 @@ from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.records import Transfer
+from cedana_sched.model.segments import segment
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -73,7 +74,7 @@ CaptureReport = CaptureProgress | CaptureCommitted | CaptureFailed
 
 def criu_directory(work: Path, container: str) -> Path:
     """CRIU's own folder for one container's dump of the capture in `work`."""
-    return work / "containers" / container if container else work
+    return work / "containers" / segment("container", container) if container else work
 
 
 def encode(message: CaptureRequest | CaptureReport) -> bytes:

@@ -31,6 +31,7 @@ from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.segments import segment
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot.toolchain import Toolchain
 from cedana_sched.store.location import StorageConfig
@@ -247,7 +248,7 @@ class NodeAgent:
             toolchain=self._toolchain,
             cache_directory=str(self._cache_directory),
             cache_bytes=self._cache_bytes,
-            work_directory=str(self._work / order.checkpoint_uid),
+            work_directory=str(self._work / segment("checkpoint", order.checkpoint_uid)),
             compression=order.compression,
             reason=order.reason,
             adapter=order.adapter,

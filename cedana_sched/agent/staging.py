@@ -13,6 +13,7 @@ from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.room import Reserve, Room
 from cedana_sched.model.errors import IncompatibleError
 from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.segments import is_segment, segment
 from cedana_sched.runtime.whole import is_hidden, name_of, write_whole
 from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
@@ -69,7 +70,7 @@ class Staging:
 
     def images(self, restore_uid: str) -> Path:
         """Where the staged images of a restore lie."""
-        return self._directory / restore_uid
+        return self._directory / segment("restore", restore_uid)
 
     def restore_facts(self, restore_uid: str) -> dict[str, Any] | None:
         """What the runtime that took the snapshot wants back; None when nothing is staged, or not all of it."""
@@ -90,9 +91,10 @@ class Staging:
             for path in self._directory.iterdir():
                 uid = name_of(path.name).removesuffix(".facts")
                 if uid not in restore_uids:
-                    self.remove(uid)
+                    if is_segment(uid):
+                        self.remove(uid)
                     if is_hidden(path.name):
                         path.unlink(missing_ok=True)
 
     def _facts(self, restore_uid: str) -> Path:
-        return self._directory / f"{restore_uid}.facts"
+        return self._directory / f"{segment('restore', restore_uid)}.facts"

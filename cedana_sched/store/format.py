@@ -24,8 +24,9 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError
+from cedana_sched.model.errors import IncompatibleError, IntegrityError, UsageError
 from cedana_sched.model.manifest import FORMAT_VERSION, Manifest, SnapshotSummary
+from cedana_sched.model.segments import is_segment
 from cedana_sched.store.backend import Buffer
 
 MAGIC = b"CEDSNAP\0"
@@ -33,6 +34,7 @@ _FIXED = struct.Struct("<8sIIQ32s")
 PREAMBLE_BYTES = _FIXED.size + 32
 HEAD_BYTES = 16 << 10
 """Enough of a file to hold the header of nearly every manifest."""
+_SHOWN = 60
 
 _summaries = msgspec.msgpack.Decoder(SnapshotSummary)
 _manifests = msgspec.msgpack.Decoder(Manifest)
@@ -70,9 +72,12 @@ def decode_summary(head: Buffer) -> SnapshotSummary:
     if blake3(bytes(head[: _FIXED.size]) + header).digest() != preamble.header_digest:
         raise IntegrityError("the manifest's header is damaged")
     try:
-        return _summaries.decode(header)
-    except msgspec.ValidationError as error:
+        summary = _summaries.decode(header)
+    except (msgspec.ValidationError, UsageError) as error:  # an identity that is none is a UsageError
         raise IntegrityError(f"the manifest's header has another shape: {error}") from error
+    if strange := [name for name in (summary.writer, *summary.packs) if not is_segment(name)]:
+        raise IntegrityError(f"the manifest names a pack or a writer that is none: {strange[0][:_SHOWN]!r}")
+    return summary
 
 
 def decode_manifest(data: Buffer) -> Manifest:
@@ -89,7 +94,7 @@ def decode_manifest(data: Buffer) -> Manifest:
         raise IntegrityError("the manifest's body is damaged")
     try:
         manifest = _manifests.decode(zstandard.ZstdDecompressor().decompress(body))
-    except (msgspec.ValidationError, zstandard.ZstdError) as error:
+    except (msgspec.ValidationError, zstandard.ZstdError, UsageError) as error:
         raise IntegrityError(f"the manifest's body has another shape: {error}") from error
     if manifest.summary != summary:
         raise IntegrityError("the manifest's header and body are of different snapshots")

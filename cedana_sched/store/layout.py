@@ -18,7 +18,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import Identity, SnapshotRef, read_index
 
 ROOT = "v1"
 _FILE = re.compile(r"(\d{10})(?:\.([0-9a-f]{32}))?\.(manifest|claim|removed)")
@@ -111,7 +112,10 @@ def parse_generation_key(key: str) -> GenerationFile | None:
     """What a key below a snapshots folder stands for; None for anything that is not ours."""
     parts = key.split("/")
     match = _FILE.fullmatch(parts[-1])
-    if len(parts) != 7 or not match or not parts[4].isdecimal():
+    if len(parts) != 7 or not match:
         return None
-    identity = Identity(parts[1], parts[3], int(parts[4]), parts[5])
+    try:
+        identity = Identity(parts[1], parts[3], read_index("index", parts[4]), parts[5])
+    except UsageError:
+        return None
     return GenerationFile(identity, int(match[1]), match[2], match[3])

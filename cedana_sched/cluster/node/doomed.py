@@ -25,6 +25,7 @@ from typing import Self
 
 import structlog
 
+from cedana_sched.model.segments import segment
 from cedana_sched.runtime.whole import is_hidden, write_whole
 
 log = structlog.get_logger()
@@ -102,7 +103,7 @@ class DoomedPods:
         """
         pod = self._of(pod_uid)
         if not pod.doomed_by:
-            write_whole(self._directory / pod_uid, checkpoint_uid.encode())
+            write_whole(self._file(pod_uid), checkpoint_uid.encode())
             pod.doomed_by = checkpoint_uid
             pod.released.clear()
         if pod.deleted is None:
@@ -194,4 +195,7 @@ class DoomedPods:
     def _release(self, pod_uid: str, pod: _Pod) -> None:
         pod.doomed_by = None
         pod.released.set()
-        (self._directory / pod_uid).unlink(missing_ok=True)
+        self._file(pod_uid).unlink(missing_ok=True)
+
+    def _file(self, pod_uid: str) -> Path:
+        return self._directory / segment("pod", pod_uid)

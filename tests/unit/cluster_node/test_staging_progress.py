@@ -45,4 +45,4 @@ def test_lines_follow_one_another_in_time(
 
 
 def test_nobody_is_told_before_the_volume_is_there(staging: StagingProgress) -> None:
-    staging.show("somebody else", _MIB, 2 * _MIB)
+    staging.show("somebody-else", _MIB, 2 * _MIB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from cedana_sched.store.format import (
     encode_manifest,
     head_length,
 )
+from cedana_sched.store.layout import parse_generation_key
 
 
 def u32(*values: int) -> bytes:
@@ -129,3 +131,35 @@ def test_a_header_of_another_snapshot_is_refused() -> None:
 def test_a_chunk_that_does_not_exist_is_an_index_error() -> None:
     with pytest.raises(IndexError):
         MANIFEST.chunks[1]
+
+
+def _with(**changes: object) -> bytes:
+    return encode_manifest(
+        msgspec.structs.replace(MANIFEST, summary=msgspec.structs.replace(MANIFEST.summary, **changes))
+    )
+
+
+@pytest.mark.parametrize("name", ["../../tenant-b/packs/x", "", "a/b", ".."])
+def test_a_name_that_leads_elsewhere_is_damage(name: str) -> None:
+    """It would be read from another namespace, or written elsewhere on the node."""
+    for strange in (_with(packs=(name,)), _with(writer=name)):
+        for decode in (decode_manifest, decode_summary):
+            with pytest.raises(IntegrityError, match="a pack or a writer that is none"):
+                decode(strange)
+
+
+def test_an_identity_that_is_none_is_damage() -> None:
+    identity = Identity("team-a", "gromacs", 3, "main")
+    msgspec.structs.force_setattr(identity, "id", "../gromacs")
+    for decode in (decode_manifest, decode_summary):
+        with pytest.raises(IntegrityError, match="another shape"):
+            decode(_with(ref=SnapshotRef(identity, 7)))
+
+
+@pytest.mark.parametrize("key", [
+    "v1/team-a/snapshots/..x/0/main/0000000001.manifest",
+    "v1/team-a/snapshots/x/" + "9" * 30 + "/main/0000000001.manifest",
+    "v1/team-a/snapshots/x/\u0663/main/0000000001.manifest",
+])  # fmt: skip
+def test_a_file_of_somebody_else_is_no_generation(key: str) -> None:
+    assert parse_generation_key(key) is None

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from cedana_sched.model.segments import segment
+
 
 class Places(msgspec.Struct, frozen=True):
     """Paths are the host's; `here` turns one into the agent's own.
@@ -25,3 +27,7 @@ class Places(msgspec.Struct, frozen=True):
     def here(self, path: Path) -> Path:
         """The agent's path of a file of the host."""
         return self.host_root / path.relative_to("/")
+
+    def pod(self, uid: str) -> Path:
+        """The agent's path of the folder in which the kubelet keeps a pod's volumes."""
+        return self.here(self.pods) / segment("pod", uid)

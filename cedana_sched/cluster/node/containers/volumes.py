@@ -17,7 +17,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
 def volumes_of(pod_uid: str, containers: Iterable[Container], places: Places) -> dict[str, Path]:
     """The folders by the names under which they travel, as the agent sees them."""
-    directory = places.here(places.pods) / pod_uid / _EMPTY_DIRS
+    directory = places.pod(pod_uid) / _EMPTY_DIRS
     found = {path.name: path for path in sorted(directory.iterdir())} if directory.exists() else {}
     found.pop(names.RESTORE_VOLUME, None)
     for container in containers:

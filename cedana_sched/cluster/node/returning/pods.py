@@ -46,6 +46,7 @@ from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.segments import segment
 from cedana_sched.runtime import plan as plans
 from cedana_sched.runtime.kernel import detach_below
 from cedana_sched.runtime.plan import COLD, FAIL, FORGO, RESTORE, ContainerPlan, Plan, Result
@@ -234,8 +235,9 @@ class ReturningPods:
                 await asyncio.to_thread(plans.forget_lost, folder, name)
 
     async def _lay_volumes(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
-        for volume in restore_facts.get("volumes", ()):
-            await lay_volume(images / "volumes" / f"{volume}.tar", workload.uid, volume, self._places)
+        for volume in _names_in({"volumes": []} | restore_facts, "volumes"):
+            archive = images / "volumes" / f"{segment('volume', volume)}.tar"
+            await lay_volume(archive, workload.uid, volume, self._places)
 
     async def _prepare(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> Plan:
         """Lay the volumes, and make the plan.
@@ -243,7 +245,7 @@ class ReturningPods:
         Raises:
             RestoreError: the pod is not the one that was frozen.
         """
-        names: list[str] = restore_facts["containers"]
+        names = _names_in(restore_facts, "containers")
         pod = self._pods.pod(workload.uid)
         if pod is None:
             raise RestoreError("the pod is not known on this node any more")
@@ -266,7 +268,7 @@ class ReturningPods:
             layer = images / name / LAYER
             containers[name] = ContainerPlan(
                 images=str(images / name),
-                work=str(self._logs / workload.uid / name),
+                work=str(self._logs / segment("pod", workload.uid) / name),
                 layer=str(layer) if layer.exists() else None,
                 criu=ready.criu,
                 locks=ready.locks,
@@ -391,10 +393,22 @@ class ReturningPods:
 
     def _clear(self, pod_uid: str) -> None:
         """Nothing that was found out about the pod in an earlier sandbox counts in this one."""
-        detach_below(str(self._logs / pod_uid))
+        detach_below(str(self._logs / segment("pod", pod_uid)))
         shutil.rmtree(self._folder(pod_uid), ignore_errors=True)
         with contextlib.suppress(RestoreError):  # nothing of it is mounted: nothing is left there
             RestoreContainer(pod_uid, self._places).forget_run()
 
     def _folder(self, pod_uid: str) -> str:
-        return plans.pod_folder(str(self._state), pod_uid)
+        return plans.pod_folder(str(self._state), segment("pod", pod_uid))
+
+
+def _names_in(restore_facts: dict[str, Any], key: str) -> list[str]:
+    """What the snapshot's manifest says under `key`.
+
+    Raises:
+        RestoreError: no names.
+    """
+    found = restore_facts.get(key)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise RestoreError(f"the snapshot does not say which {key} it has")
+    return found

@@ -37,7 +37,7 @@ class RestoreContainer:
     """The restore container of one pod."""
 
     def __init__(self, pod_uid: str, places: Places) -> None:
-        pod = places.here(places.pods) / pod_uid
+        pod = places.pod(pod_uid)
         self._volume = pod / _VOLUMES / RESTORE_VOLUME
         self._mounted = pod / _READY.format(volume=RESTORE_VOLUME)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from cedana_sched.cluster.node.containers.bundles import Beginning
 from cedana_sched.model.errors import RestoreError, RetryableError
+from cedana_sched.model.segments import segment
 from cedana_sched.runtime.whole import name_of, write_whole
 
 
@@ -40,7 +41,7 @@ class ServedBeginnings:
     def of(self, pod_uid: str) -> Served | None:
         """None where nothing was decided yet, or by an agent that did not write it down."""
         try:
-            return msgspec.json.decode((self._directory / pod_uid).read_bytes(), type=Served)
+            return msgspec.json.decode(self._file(pod_uid).read_bytes(), type=Served)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
@@ -56,10 +57,13 @@ class ServedBeginnings:
         if known is not None and known.restore == restore_uid and known.sandbox != beginning.sandbox:
             raise BegunAgainError("the pod has begun again meanwhile, in another sandbox")
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(self._directory / pod_uid, msgspec.json.encode(served))
+        write_whole(self._file(pod_uid), msgspec.json.encode(served))
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
         """Remove what is written of pods that are no more."""
         for path in self._directory.glob("*"):
             if name_of(path.name) not in pod_uids:
                 path.unlink(missing_ok=True)
+
+    def _file(self, pod_uid: str) -> Path:
+        return self._directory / segment("pod", pod_uid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import sys
 from contextlib import suppress
@@ -16,10 +15,9 @@ from cedana_sched.cluster.node.containers.bundles import Specification
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY, shared_memory_of
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.segments import segment
 from cedana_sched.runtime.handler import sandbox_uid
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""A DNS label, as every volume of a pod is called."""
 _EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
 
 
@@ -52,12 +50,7 @@ async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> 
 def _folder(pod_uid: str, name: str, places: Places) -> Path:
     if name == SHARED_MEMORY:
         return _shared_memory(pod_uid, places)
-    if not _NAME.fullmatch(name):
-        raise RestoreError(
-            f"the snapshot has a volume {name!r}, and no pod can have one of that name",
-            remedy="see who else writes to the store",
-        )
-    folder = places.here(places.pods) / pod_uid / _EMPTY_DIRS / name
+    folder = places.pod(pod_uid) / _EMPTY_DIRS / segment("volume", name)
     if folder.is_symlink() or not folder.is_dir():
         raise RestoreError(
             f"the pod has no emptyDir volume {name} any more, which the snapshot fills",
