@@ -17,6 +17,7 @@ from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
+from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
@@ -25,6 +26,7 @@ from cedana_sched.cluster.node.installation.installation import Installation, In
 from cedana_sched.cluster.node.installation.keeping import keep_registered
 from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
+from cedana_sched.cluster.node.order_border import PodBorder
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
@@ -101,6 +103,7 @@ class _Agent:
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform)
         self._pods = NodePods(api, node, self._feed)
+        self._border = PodBorder(self._do, self._pods.has, self._owners)
         wait_containerd = partial(wait_until_settled, places.here(configuration.containerd_socket))
         self._returns = ReturningPods(
             places,
@@ -160,6 +163,12 @@ class _Agent:
         return awaited(self._pods.mirror, self._feed.checkpoints, self._feed.restores)
 
     def _perform(self, order: Order) -> AsyncIterator[Outcome]:
+        return self._border.perform(order)
+
+    async def _owners(self, pod_uid: str) -> set[tuple[str, str]]:
+        return await asyncio.to_thread(owners_of, pod_uid, self._places)
+
+    def _do(self, order: Order) -> AsyncIterator[Outcome]:
         return self._agent.perform(order)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:

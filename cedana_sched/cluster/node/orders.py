@@ -11,28 +11,27 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import msgspec
 import structlog
 
+from cedana_sched.cluster.node.order_border import (
+    LONGEST_SECONDS,
+    UnreadableOrderError,
+    objection_to,
+    read_order,
+    refusal_of,
+)
+from cedana_sched.cluster.node.ordered_objects import Given, OrderedObject
 from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
-from cedana_sched.model.errors import CedanaSchedError, UsageError
+from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
-from cedana_sched.model.records import (
-    TERMINAL_CHECKPOINT_STEPS,
-    TERMINAL_RESTORE_STEPS,
-    CheckpointStep,
-    RestoreStep,
-    Transfer,
-)
+from cedana_sched.model.records import RestoreStep, Transfer
 
 log = structlog.get_logger(__name__)
 
@@ -41,62 +40,7 @@ RESTORE_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 
-_SETTLED = {str(step) for step in (*TERMINAL_CHECKPOINT_STEPS, *TERMINAL_RESTORE_STEPS)}
-
-_NOT_BEGUN = {"", str(CheckpointStep.WAITING)}
-
 Perform = Callable[[Order], AsyncIterator[Outcome]]
-
-
-class _Given(msgspec.Struct, frozen=True):
-    number: int
-    order: msgspec.Raw
-
-
-class _Answered(msgspec.Struct, frozen=True):
-    number: int
-
-
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
-    step: str = ""
-    order: _Given | None = None
-    answer: _Answered | None = None
-    beginning: int = 0
-    begins_again: str | None = None
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    uid: str
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str
-    pod: _Pod
-    policy: dict[str, Any] = {}
-    first_order: _Given | None = None
-
-
-class OrderedObject(msgspec.Struct, frozen=True):
-    """A Checkpoint or Restore as the agent reads it: what is ordered, and whether that is answered."""
-
-    metadata: Metadata
-    spec: _Spec
-    status: _Status = _Status()
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing more happens to it."""
-        return self.status.step in _SETTLED
-
-    @property
-    def order(self) -> _Given | None:
-        """The order that stands, answered or not."""
-        return self.status.order or self.spec.first_order
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether its pod may be frozen."""
-        return self.order is not None or self.status.step not in _NOT_BEGUN
 
 
 @dataclass(frozen=True)
@@ -111,6 +55,7 @@ class OrderFeed:
 
     def __init__(self, api: Api, node: str, perform: Perform, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
+        self._node = node
         self._clock = clock
         self._perform = perform
         mine = f"{names.NODE}={node},{names.SETTLED}!=true"
@@ -157,13 +102,17 @@ class OrderFeed:
             return  # it is under way
         self._latest[key] = given.number
         name = f"{resource.kind} {known.metadata.name} order {given.number}"
-        self._group.create_task(self._obey(key, given), name=name)
+        self._group.create_task(self._obey(key, now, given), name=name)
 
-    async def _obey(self, key: _Key, given: _Given) -> None:
+    async def _obey(self, key: _Key, seen: OrderedObject, given: Given) -> None:
         try:
-            order: Order = codec.decode(bytes(given.order), Order)  # type: ignore[arg-type]  # a union of structs
-        except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
-            log.exception("order cannot be read", object=key.name, problem=str(error))
+            order = read_order(given)
+        except UnreadableOrderError as error:
+            log.warning("order cannot be read", namespace=key.namespace, object=key.name, problem=str(error))
+            return
+        if (why := objection_to(order, seen, key.resource, self._node)) is not None:
+            log.warning("order refused", namespace=key.namespace, object=key.name, order=type(order).__name__, why=why)
+            await self._answer(key, given.number, refusal_of(order, seen.spec.uid, why))
             return
         structlog.contextvars.bind_contextvars(object=key.name, order=type(order).__name__)
         pause = FIRST_PAUSE_SECONDS
@@ -203,7 +152,7 @@ class OrderFeed:
             return order.timeout_seconds
         seen = self._mirrors[key.resource].get(key.name, key.namespace)
         told = seen.spec.policy.get("restoreDeadlineSeconds") if seen is not None else None
-        return float(told) if isinstance(told, int | float) else RESTORE_SECONDS
+        return float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_SECONDS else RESTORE_SECONDS
 
     async def _tell_progress(self, key: _Key, told: Transfer) -> None:
         """Only into the object as it was seen: a write that is late changes nothing after the answer."""

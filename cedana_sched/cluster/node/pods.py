@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
-from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed
+from cedana_sched.cluster.node.ordered_objects import OrderedObject
+from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.errors import AbsentError, ApiError, NotServedError
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
@@ -33,6 +34,7 @@ class NodePods:
     def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
         self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
         self._api = api
+        self._node = node
         self._feed = feed
 
     async def run(self) -> None:
@@ -47,6 +49,24 @@ class NodePods:
         """The pod with this uid; None when it is not here."""
         return next((pod for pod in self.mirror if pod.metadata.uid == uid), None)
 
+    async def has(self, workload: WorkloadRef) -> bool | None:
+        """Whether it is a pod of this node; None where there is none of its name and uid (any more).
+
+        One that the watch does not show is asked for: it may lag behind, or the pod is not protected any more.
+
+        Raises:
+            ApiError: the API server does not say.
+        """
+        if (known := self.pod(workload.uid)) is not None:
+            return (known.metadata.namespace, known.metadata.name) == (workload.namespace, workload.name)
+        try:
+            found = await self._api.get(PODS, workload.name, workload.namespace, into=Pod)
+        except NotServedError:
+            raise
+        except AbsentError:
+            return None
+        return found.spec.node_name == self._node if found.metadata.uid == workload.uid else None
+
     def with_token(self, token: str) -> Pod | None:
         """The pod whose preStop path ends in this token.
 
@@ -59,7 +79,7 @@ class NodePods:
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
         """What the policy of a pod's Restore says; ours where there is none."""
         for restore in self._feed.restores:
-            if restore.spec.pod.uid == workload.uid:
+            if restore.spec.pod.uid == workload.uid and restore.metadata.namespace == workload.namespace:
                 try:
                     return CheckpointPolicy.model_validate(restore.spec.policy).on_restore_failure
                 except ValidationError:  # a newer coordinator's
@@ -128,10 +148,15 @@ class NodePods:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _has_checkpoint(self, uid: str) -> bool:
-        return any(one.spec.pod.uid == uid for one in self._feed.checkpoints)
+        return any(self._is_of(one, uid) for one in self._feed.checkpoints)
 
     def _is_held(self, uid: str) -> bool:
-        return any(one.spec.pod.uid == uid and not one.settled for one in self._feed.checkpoints)
+        return any(self._is_of(one, uid) and not one.settled for one in self._feed.checkpoints)
+
+    def _is_of(self, one: OrderedObject, uid: str) -> bool:
+        """Whether an object is about a pod; one of another namespace never is, whatever stands in it."""
+        pod = self.pod(uid)
+        return one.spec.pod.uid == uid and (pod is None or one.metadata.namespace == pod.metadata.namespace)
 
 
 def _may_be_preempted(pod: Pod) -> bool:

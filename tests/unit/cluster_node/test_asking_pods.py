@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.node import pods as module
-from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.ordered_objects import OfPod, OrderedObject, Spec, Status
+from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus
@@ -53,7 +54,7 @@ class Node:
     def order(self, step: CheckpointStep) -> None:
         self._version += 1
         metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
-        self.feed.checkpoints._put(OrderedObject(metadata, _Spec("c1", _Pod(UID)), _Status(step=step)))
+        self.feed.checkpoints._put(OrderedObject(metadata, Spec("c1", OfPod(UID)), Status(step=step)))
 
     async def is_released(self) -> bool:
         """Within no time."""

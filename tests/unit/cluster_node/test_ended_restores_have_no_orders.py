@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.node.orders import OrderedObject, OrderFeed, _Given, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.ordered_objects import Given, IdentitySpec, OfPod, OrderedObject, Spec, Status
+from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model import codec
@@ -18,14 +19,14 @@ from cedana_sched.model.orders import Continue, Continued, Order, Outcome
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import RestoreStep
 
-ORDER = Continue("r1", WorkloadRef("u1", "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
+POD = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
+ORDER = Continue("r1", WorkloadRef(POD, "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
+SPEC = Spec("r1", OfPod(POD, "md-0", "n1"), IdentitySpec("md"))
 
 
 def _shown(step: RestoreStep, version: str) -> OrderedObject:
-    given = _Given(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
-    return OrderedObject(
-        Metadata(name="r1", namespace="bio", resource_version=version), _Spec("r1", _Pod("u1")), _Status(step, given)
-    )
+    given = Given(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
+    return OrderedObject(Metadata(name="r1", namespace="bio", resource_version=version), SPEC, Status(step, given))
 
 
 async def test_an_order_that_is_tried_again_ends_with_its_restore() -> None:

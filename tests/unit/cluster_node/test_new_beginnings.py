@@ -12,7 +12,7 @@ import pytest
 from asyncinotify import Inotify, Mask, Watch
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
-from cedana_sched.cluster.node.orders import OrderedObject, _Answered, _Given, _Pod, _Spec, _Status
+from cedana_sched.cluster.node.ordered_objects import Answered, Given, OfPod, OrderedObject, Spec, Status
 from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings, containers_made
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
 from cedana_sched.kube.errors import ApiUnavailableError
@@ -39,13 +39,13 @@ def restore(
     **told: str,
 ) -> OrderedObject:
     """The Restore of one beginning of the pod, with its last order and answer."""
-    order = _Given(asked, msgspec.Raw(b"{}")) if asked else None
-    answer = None if answered is None else _Answered(answered)
-    status = _Status(str(step), order, answer, beginning, told.get("begins_again"))
+    order = Given(asked, msgspec.Raw(b"{}")) if asked else None
+    answer = None if answered is None else Answered(answered)
+    status = Status(str(step), order, answer, beginning, told.get("begins_again"))
     metadata = Metadata(
         f"r{beginning}", "bio", f"uid-of-r{beginning}", resource_version=f"{step}{asked}{answered}{told}"
     )
-    return OrderedObject(metadata, _Spec(f"restore.p1.{beginning}", _Pod("p1")), status)
+    return OrderedObject(metadata, Spec(f"restore.p1.{beginning}", OfPod("p1")), status)
 
 
 class Node:
@@ -162,7 +162,7 @@ async def test_what_is_told_already_is_not_told_again(node: Node) -> None:
 
 async def test_pod_of_no_return_is_nobodys_business(node: Node) -> None:
     node.begins()
-    other = msgspec.structs.replace(restore(), spec=_Spec("restore.p2", _Pod("p2")))
+    other = msgspec.structs.replace(restore(), spec=Spec("restore.p2", OfPod("p2")))
     assert await node.tells(other) == []
 
 

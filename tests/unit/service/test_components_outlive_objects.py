@@ -33,7 +33,7 @@ from cedana_sched.kube.watching import Mirror
 from cedana_sched.model import codec
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Order, Outcome, Remove, Removed
+from cedana_sched.model.orders import Find, Order, Outcome, Remove, Removed
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import Restore, RestoreStep
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, WORKLOADS
@@ -89,8 +89,9 @@ RESTORE = Restore(
 
 def _of_record(record: Any) -> Object:
     body = to_object(record, SYSTEM)
-    ref = SnapshotRef(READY.identity, 1)
-    body["status"] |= {"order": {"number": 2, "order": codec.to_builtins(Remove(record.uid, ref))}}
+    ref = SnapshotRef(msgspec.structs.replace(READY.identity, namespace="lab"), 1)
+    order = Find(record.uid, ref.identity) if isinstance(record, Restore) else Remove(record.uid, ref)
+    body["status"] |= {"order": {"number": 2, "order": codec.to_builtins(order)}}
     body["status"] |= {"answer": {"number": 1, "outcome": codec.to_builtins(Removed(record.uid))}}
     body["metadata"]["uid"] = f"uid-{record.uid}"
     body["metadata"]["namespace"] = "lab"

@@ -18,7 +18,7 @@ from asyncinotify import Inotify, Mask
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.orders import OrderedObject
+from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.returning.files import wait_for_path
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.cluster.node.returning.served import Served, ServedBeginnings
@@ -109,7 +109,9 @@ class NewBeginnings:
 
     def _over(self, pod_uid: str, beginning: Beginning) -> OrderedObject | None:
         """The latest return of a pod, if none is for this beginning."""
-        restores = self._of_pod.of(pod_uid)
+        pod = self._pod(pod_uid)
+        namespace = pod.metadata.namespace if pod is not None else None
+        restores = [one for one in self._of_pod.of(pod_uid) if namespace in (None, one.metadata.namespace)]
         served = self._served.of(pod_uid)
         if not restores or not all(_is_over(restore, beginning, served) for restore in restores):
             return None

@@ -1,0 +1,225 @@
+"""The border at which an agent, which is root on its node, reads orders: what it may be told, and by which object.
+
+An order stands in an object of one namespace, is about the pod and the identity that this object's spec names, and
+about nothing else. So whoever can write objects of one namespace commands nothing in another one, and every word that
+becomes a path has been matched before. `OrderFeed` calls `objection_to`; the agent's process asks `PodBorder` as well,
+right before it does something to a pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+
+import structlog
+from msgspec.structs import replace
+
+from cedana_sched.cluster.node.ordered_objects import Given, IdentitySpec, OrderedObject
+from cedana_sched.kube.resources import CHECKPOINTS, Resource
+from cedana_sched.model import codec
+from cedana_sched.model.errors import CedanaSchedError, UsageError
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.orders import (
+    Abort,
+    CheckpointFailed,
+    Continue,
+    ContinueFailed,
+    Dump,
+    Find,
+    Found,
+    Freeze,
+    GiveUp,
+    Kill,
+    Order,
+    Outcome,
+    Remove,
+    RemoveFailed,
+    Resume,
+    Retain,
+    Stage,
+    StageFailed,
+    StartCold,
+)
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.segments import is_pod_uid, is_record_uid
+
+log = structlog.get_logger(__name__)
+
+LONGEST_SECONDS = 2 * 86_400.0
+"""No policy allows more than half of it."""
+LARGEST_GENERATION = 9_999_999_999
+"""The store writes generations with ten digits."""
+
+OfRestore = Find | Stage | Continue | StartCold | GiveUp
+Ends = Kill | Resume | Abort | StartCold | GiveUp
+"""Orders that are done where nothing of the pod is left."""
+
+_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_POD_NAME = 253
+_SHOWN = 80
+
+
+class UnreadableOrderError(CedanaSchedError):
+    """What stands where an order should is none, or a newer coordinator's."""
+
+
+def read_order(given: Given) -> Order:
+    """The order that stands in an object.
+
+    Raises:
+        UnreadableOrderError: none does.
+    """
+    try:
+        return codec.decode(bytes(given.order), Order)  # type: ignore[arg-type]  # a union of structs
+    except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
+        raise UnreadableOrderError(str(error)) from error
+
+
+def objection_to(order: Order, one: OrderedObject, kind: Resource, node: str) -> str | None:
+    """Why an object cannot order this of the agent of a node; None where it can. Nothing is asked of anybody."""
+    return next(_objections(order, one, kind, node), None)
+
+
+def _objections(order: Order, one: OrderedObject, kind: Resource, node: str) -> Iterator[str]:
+    what, namespace = type(order).__name__, one.metadata.namespace
+    if isinstance(order, OfRestore) == (kind == CHECKPOINTS):
+        yield f"a {kind.kind} orders no {what}"
+    uid = order.restore_uid if isinstance(order, OfRestore) else order.checkpoint_uid
+    if not is_record_uid(uid):
+        yield f"{_short(uid)} is no uid of a record"
+    if uid != one.spec.uid:
+        yield f"the order is for {_short(uid)}, and the {kind.kind} is {_short(one.spec.uid)}"
+    if (workload := workload_of(order)) is not None:
+        yield from _objections_to_pod(workload, one, node)
+    for identity in _identities_of(order):
+        if identity.namespace != namespace:
+            yield f"{identity} is of another namespace than the {kind.kind}, which is in {_short(namespace)}"
+        if not any(_is_of(identity, named) for named in _allowed(order, one)):
+            yield f"{identity} is not what the {kind.kind} is about"
+    continues = order.lineage.continues if isinstance(order, Dump) and order.lineage is not None else None
+    if continues is not None and continues.identity.namespace != namespace:
+        yield f"{continues} is of another namespace than the {kind.kind}"
+    if not all(1 <= generation <= LARGEST_GENERATION for generation in _generations_of(order)):
+        yield "it names a generation that cannot be"
+    seconds = order.timeout_seconds if isinstance(order, Freeze | Dump) else None
+    if seconds is not None and not 0 <= seconds <= LONGEST_SECONDS:
+        yield f"{seconds:g} s are no time in which a dump could be made"
+
+
+def _objections_to_pod(workload: WorkloadRef, one: OrderedObject, node: str) -> Iterator[str]:
+    if workload.namespace != one.metadata.namespace:
+        yield f"pod {_short(workload.name)} is of another namespace than what orders this"
+    if not is_pod_uid(workload.uid):
+        yield f"{_short(workload.uid)} is no uid of a pod"
+    if len(workload.name) > _LONGEST_POD_NAME or not _POD_NAME.fullmatch(workload.name):
+        yield f"{_short(workload.name)} is no name of a pod"
+    if (workload.uid, workload.name) != (one.spec.pod.uid, one.spec.pod.name):
+        yield f"it is about pod {_short(workload.name)}, and the object about {_short(one.spec.pod.name)}"
+    if workload.node != node:
+        yield f"the pod is on node {_short(workload.node)}, and this is {node}"
+
+
+def workload_of(order: Order) -> WorkloadRef | None:
+    """The pod to which it does something; None where it is about the store alone."""
+    return None if isinstance(order, Find | Retain | Remove) else order.workload
+
+
+def _identities_of(order: Order) -> tuple[Identity, ...]:
+    """Of all that it reads or removes in the store."""
+    refs = (ref.identity for ref in _refs_of(order))
+    return (order.identity, *refs) if isinstance(order, Dump | Abort | Find | Retain) else tuple(refs)
+
+
+def _refs_of(order: Order) -> tuple[SnapshotRef, ...]:
+    if isinstance(order, Stage | Continue | Remove):
+        return (order.snapshot,)
+    return (order.wanted,) if isinstance(order, Find) and order.wanted is not None else ()
+
+
+def _generations_of(order: Order) -> tuple[int, ...]:
+    named = tuple(ref.generation for ref in _refs_of(order))
+    if isinstance(order, Find):
+        return (*named, *order.avoiding)
+    return order.spare if isinstance(order, Retain) else named
+
+
+def _allowed(order: Order, one: OrderedObject) -> tuple[IdentitySpec, ...]:
+    """What the object is about; who returns may do so from a snapshot of another identity, if a person wanted that."""
+    named = (one.spec.identity, one.spec.wanted if isinstance(order, OfRestore) else None)
+    return tuple(spec for spec in named if spec is not None)
+
+
+def _is_of(identity: Identity, spec: IdentitySpec) -> bool:
+    return (identity.id, identity.index, identity.container) == (spec.id, spec.index, spec.container)
+
+
+def refusal_of(order: Order, uid: str, why: str) -> Outcome:
+    """What is answered to an order that is not performed, in the name of the record in whose object it stands."""
+    text = f"the node refuses the order: {why}"
+    match order:
+        case Find():
+            return Found(uid, problem=text)
+        case Stage():
+            return StageFailed(uid, text)
+        case Continue() | StartCold() | GiveUp():
+            return ContinueFailed(uid, text)
+        case Remove():
+            return RemoveFailed(uid, text)
+        case _:
+            return CheckpointFailed(uid, text)
+
+
+class PodBorder:
+    """Performs what is about the pods of this node, and refuses the rest.
+
+    Args:
+        perform: does it.
+        is_here: whether the API server has this very pod on this node; None where it has no pod of this name and uid
+            (any more). It raises ApiError where that cannot be told.
+        owners: namespaces and names of the pods with a uid of which anything is on this node, as its own container
+            runtime has them. A pod that was deleted by force is nowhere else.
+    """
+
+    def __init__(
+        self,
+        perform: Callable[[Order], AsyncIterator[Outcome]],
+        is_here: Callable[[WorkloadRef], Awaitable[bool | None]],
+        owners: Callable[[str], Awaitable[Collection[tuple[str, str]]]],
+    ) -> None:
+        self._perform = perform
+        self._is_here = is_here
+        self._owners = owners
+
+    async def perform(self, order: Order) -> AsyncIterator[Outcome]:
+        """See `orders.Perform`.
+
+        Raises:
+            CedanaSchedError: it could not be done now, and nothing is decided by that.
+        """
+        workload = workload_of(order)
+        is_here = True if workload is None else await self._is_here(workload)
+        if workload is not None and not is_here:
+            allowed = await self._of_who_is_gone(order, workload) if is_here is None else None
+            if allowed is None:
+                pod = f"{workload.namespace}/{workload.name}"
+                why = f"{pod} with uid {workload.uid} is no pod of this node (any more)"
+                uid = order.restore_uid if isinstance(order, OfRestore) else order.checkpoint_uid
+                log.warning("order refused", record=uid, why=why)
+                yield refusal_of(order, uid, why)
+                return
+            order = allowed
+        async for outcome in self._perform(order):
+            yield outcome
+
+    async def _of_who_is_gone(self, order: Order, workload: WorkloadRef) -> Order | None:
+        """What is to be done about a pod that the API server does not have here; None: nothing."""
+        owners = set(await self._owners(workload.uid))
+        if owners == {(workload.namespace, workload.name)}:
+            return order
+        if owners or not isinstance(order, Ends):
+            return None
+        return replace(order, insist=True) if isinstance(order, Kill) else order  # nobody will delete it
+
+
+def _short(text: str) -> str:
+    return repr(text[:_SHOWN])

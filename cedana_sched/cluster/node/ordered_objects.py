@@ -1,0 +1,89 @@
+"""Checkpoints and Restores as the agent reads them: for whom they are, what is ordered, and whether it is answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.records import (
+    TERMINAL_CHECKPOINT_STEPS,
+    TERMINAL_RESTORE_STEPS,
+    CheckpointStep,
+)
+
+_SETTLED = {str(step) for step in (*TERMINAL_CHECKPOINT_STEPS, *TERMINAL_RESTORE_STEPS)}
+_NOT_BEGUN = {"", str(CheckpointStep.WAITING)}
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""Of an order; more than the API server keeps of an integer is none."""
+
+
+class _Read(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class Given(_Read, frozen=True):
+    """An order; what it says is read where it is obeyed."""
+
+    number: Number
+    order: msgspec.Raw
+
+
+class Answered(_Read, frozen=True):
+    number: Number
+
+
+class Status(_Read, frozen=True):
+    step: str = ""
+    order: Given | None = None
+    answer: Answered | None = None
+    beginning: int = 0
+    begins_again: str | None = None
+
+
+class OfPod(_Read, frozen=True):
+    uid: str
+    name: str = ""
+    node_name: str = ""
+
+
+class IdentitySpec(_Read, frozen=True):
+    """Also of a snapshot, whose generation may be any."""
+
+    id: str
+    index: int = 0
+    container: str = "main"
+
+
+class Spec(_Read, frozen=True):
+    uid: str
+    pod: OfPod
+    identity: IdentitySpec | None = None
+    wanted: IdentitySpec | None = None
+    policy: dict[str, Any] = {}
+    first_order: Given | None = None
+
+
+class OrderedObject(msgspec.Struct, frozen=True):
+    """A Checkpoint or Restore."""
+
+    metadata: Metadata
+    spec: Spec
+    status: Status = Status()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self.status.step in _SETTLED
+
+    @property
+    def order(self) -> Given | None:
+        """The order that stands, answered or not."""
+        return self.status.order or self.spec.first_order
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its pod may be frozen."""
+        return self.order is not None or self.status.step not in _NOT_BEGUN
