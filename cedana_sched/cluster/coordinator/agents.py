@@ -8,34 +8,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import msgspec
 import structlog
 
 from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.cluster.coordinator.answers import failure_of, objection_to
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import AgentRestarted, NodeLost
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, Node, read_time
-from cedana_sched.kube.resources import CHECKPOINTS, RESTORES
+from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
-from cedana_sched.model.errors import RetryableError
+from cedana_sched.model.errors import RetryableError, UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
     CheckpointFailed,
+    Continue,
     Dump,
+    Find,
     Freeze,
+    GiveUp,
     Order,
     Outcome,
     Progress,
     Retained,
     Stage,
     StageProgress,
+    StartCold,
 )
 from cedana_sched.model.records import Transfer
 
@@ -48,6 +54,10 @@ NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
 
 class OrderGivenUpError(RetryableError):
     """Another order for the same object was given, or the object is gone."""
+
+
+class AnswerNotBelievedError(RetryableError):
+    """An agent has answered something else than it was asked: the order is given again."""
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -123,6 +133,7 @@ class ObjectAgents:
         nodes: Mirror[Node],
         removed: Callable[[tuple[SnapshotRef, ...]], None] = lambda refs: None,  # noqa: ARG005
         alive: Alive | None = None,
+        disbelieved: Callable[[Resource, Metadata, str], None] = lambda kind, one, why: None,  # noqa: ARG005
     ) -> None:
         """Reaches agents by what `projection` writes.
 
@@ -132,7 +143,9 @@ class ObjectAgents:
             nodes: all of the cluster.
             removed: called with snapshots that retention has removed.
             alive: on which nodes there is something to lose.
+            disbelieved: called with the object, and why, when its answer is not believed.
         """
+        self._disbelieved = disbelieved
         self._alive = alive or Alive()
         self._projection = projection
         self._removed = removed
@@ -143,8 +156,8 @@ class ObjectAgents:
         self._waiting: dict[str, _Waiting] = {}
         self._shown: dict[str, int] = {}
         """Number of the order that the object of a record shows."""
-        for mirror in self._mirrors:
-            mirror.subscribe(self._heard)
+        for resource, mirror in zip((CHECKPOINTS, RESTORES), self._mirrors, strict=True):
+            mirror.subscribe(partial(self._heard, resource))
         projection.subscribe(self._forgotten)
 
     async def run(self) -> None:
@@ -180,7 +193,7 @@ class ObjectAgents:
                 if answer is not None and answer.number >= number:
                     if answer.number > number:
                         break
-                    outcome: Outcome = codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union
+                    outcome = self._believed(order, seen, answer)
                     if isinstance(outcome, Retained):
                         self._removed(outcome.removed)
                     yield outcome
@@ -195,6 +208,26 @@ class ObjectAgents:
         node = self._nodes.get(name)
         return node is None or names.NODE_FACTS in node.metadata.annotations
 
+    def _believed(self, order: Order, seen: AnsweredObject, answer: _Answer) -> Outcome:
+        """What the answer says, or what counts in its place.
+
+        Raises:
+            AnswerNotBelievedError: nothing does.
+        """
+        try:
+            outcome: Outcome = codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union
+            why = objection_to(outcome, order)
+        except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
+            why = f"it cannot be read: {error}"
+        if why is None:
+            return outcome
+        name, given = seen.metadata.name, type(order).__name__
+        log.error("answer not believed", namespace=seen.metadata.namespace, object=name, order=given, why=why)
+        self._disbelieved(_kind_of(order), seen.metadata, why)
+        if (failure := failure_of(order, why)) is None:
+            raise AnswerNotBelievedError(f"the answer to {given} is not believed: {why}", remedy="it is ordered again")
+        return failure
+
     def repeat(self, node: str, order: Order) -> None:
         """See `coordinator.ports.Agents`: an object that does not show the order is written again."""
         del node
@@ -208,11 +241,16 @@ class ObjectAgents:
         if waiting := self._waiting.get(uid):
             waiting.changed(None)
 
-    def _heard(self, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
+    def _heard(self, resource: Resource, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
         known = now or before
         if known is None:
             return
         uid = known.spec.uid
+        if self._projection.is_of_another(uid, resource, known.metadata.namespace, known.metadata.name):
+            log.warning(
+                "object pretends to be another's", namespace=known.metadata.namespace, object=known.metadata.name
+            )
+            return
         if now is None:
             self._shown.pop(uid, None)
         else:
@@ -244,6 +282,10 @@ class ObjectAgents:
                 yield NodeLost(await lost.get())
         finally:
             self._nodes.unsubscribe(heard)
+
+
+def _kind_of(order: Order) -> Resource:
+    return RESTORES if isinstance(order, Find | Stage | Continue | StartCold | GiveUp) else CHECKPOINTS
 
 
 def _transfer(seen: AnsweredObject) -> Transfer:

@@ -39,9 +39,9 @@ from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.ports import Listener
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder
-from cedana_sched.kube.objects import Node, Pod
-from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
@@ -81,7 +81,9 @@ class Leader:
             api, namespace, self._removal.is_removed, Owners(self.pods).of, Refusals(self._events, refused).refused
         )
         self._alive = Alive()
-        self._agents = ObjectAgents(api, self._projection, self._nodes, self._removal.removed, self._alive)
+        self._agents = ObjectAgents(
+            api, self._projection, self._nodes, self._removal.removed, self._alive, self._disbelieved
+        )
         self._in_use = InUse()
         self._purge = Purge(
             api,
@@ -174,6 +176,11 @@ class Leader:
         for adapter in self._adapters.values():
             if isinstance(adapter, Withdrawing):
                 await adapter.withdraw()
+
+    def _disbelieved(self, resource: Resource, one: Metadata, why: str) -> None:
+        reference = resource.reference(one.name, one.namespace, one.uid)
+        text = f"What its node has answered is not believed: {why}"
+        self._events.tell(Happening(reference, "AnswerNotBelieved", text, warning=True))
 
     async def _kept(self, name: str) -> None:
         await keep_running(name, self._adapters[name], self._deployment, self._adapter_metrics)

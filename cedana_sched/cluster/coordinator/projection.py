@@ -201,6 +201,11 @@ class Projection:
         target.is_labelled = False
         self._enqueue(target)
 
+    def is_of_another(self, uid: str, resource: Resource, namespace: str, name: str) -> bool:
+        """Whether an object that claims the uid of a record is not the one in which that record is kept."""
+        target = self._targets.get(uid)
+        return target is not None and (target.resource, target.namespace, target.name) != (resource, namespace, name)
+
     def let_go(self, uid: str) -> None:
         """Write nothing any more for this record: its object was deleted, and goes for good."""
         if (target := self._targets.pop(uid, None)) is not None:

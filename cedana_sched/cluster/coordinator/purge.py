@@ -240,7 +240,11 @@ def _is_ordered(one: KnownCheckpoint) -> bool:
 
 
 def _is_removed(one: KnownCheckpoint) -> bool:
-    return one.status.answer is not None and one.status.answer.outcome.type == Removed.__name__
+    """By the answer to the very order that stands: what its node says before it is asked counts for nothing."""
+    order, answer = one.status.order, one.status.answer
+    if order is None or answer is None or order.order.type != Remove.__name__:
+        return False
+    return answer.number == order.number and answer.outcome.type == Removed.__name__
 
 
 def _failure(one: KnownCheckpoint) -> int:

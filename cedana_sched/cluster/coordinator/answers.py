@@ -1,0 +1,119 @@
+"""What an agent's answer is believed: of the order that it answers, and of nothing else.
+
+An agent is root on its own node only. It may say what became of the pod and the identity that it was ordered to see to;
+what it says of another record, another namespace or another snapshot counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    CheckpointFailed,
+    Committed,
+    Continue,
+    Continued,
+    ContinueFailed,
+    Dump,
+    Find,
+    Found,
+    Freeze,
+    Frozen,
+    GaveUp,
+    GiveUp,
+    Kill,
+    Killed,
+    Order,
+    Outcome,
+    Remove,
+    Removed,
+    RemoveFailed,
+    Resume,
+    Resumed,
+    Retain,
+    Retained,
+    Stage,
+    Staged,
+    StageFailed,
+    StageProgress,
+    StartCold,
+    StartedCold,
+)
+
+LARGEST_GENERATION = 9_999_999_999
+"""The store writes generations with ten digits."""
+
+_ANSWERS: dict[type, tuple[type, ...]] = {
+    Freeze: (Frozen, CheckpointFailed),
+    Dump: (Committed, CheckpointFailed),
+    Kill: (Killed, CheckpointFailed),
+    Resume: (Resumed, CheckpointFailed),
+    Abort: (Aborted, CheckpointFailed),
+    Retain: (Retained, CheckpointFailed),
+    Remove: (Removed, RemoveFailed),
+    Find: (Found, StageFailed),
+    Stage: (Staged, StageFailed),
+    Continue: (Continued, ContinueFailed),
+    StartCold: (StartedCold, Continued, ContinueFailed),
+    GiveUp: (GaveUp, Continued, ContinueFailed),
+}
+"""Those named at the orders, and those by which a node refuses one."""
+
+_OfRestore = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
+
+
+def objection_to(outcome: Outcome, order: Order) -> str | None:
+    """Why this is no answer to the order; None where it is one."""
+    return next(_objections(outcome, order), None)
+
+
+def _objections(outcome: Outcome, order: Order) -> Iterator[str]:
+    given, answered = type(order).__name__, type(outcome).__name__
+    if not isinstance(outcome, _ANSWERS[type(order)]):
+        yield f"{answered} is no answer to {given}"
+    uid = outcome.restore_uid if isinstance(outcome, _OfRestore) else outcome.checkpoint_uid
+    if uid != record_of(order):
+        yield f"it answers for {uid!r:.100}"
+    match order, outcome:
+        case Dump(), Committed():
+            named = [outcome.snapshot, *([outcome.leaves] if outcome.leaves is not None else [])]
+            yield from _strange(named, order.identity.namespace, lambda ref: ref.identity == order.identity)
+        case Find(), Found(snapshot=SnapshotRef() as found):
+            wanted, identity = order.wanted, order.identity
+            yield from _strange([found], identity.namespace, lambda ref: ref == (wanted or ref))
+            if wanted is None and (found.identity != identity or found.generation in order.avoiding):
+                yield f"{found} is none that was looked for"
+        case Retain(), Retained():
+            yield from _strange(outcome.removed, order.identity.namespace, lambda ref: ref.identity == order.identity)
+            if any(ref.generation in order.spare for ref in outcome.removed):
+                yield "it has removed what is in use"
+
+
+def _strange(refs: Sequence[SnapshotRef], namespace: str, is_meant: Callable[[SnapshotRef], bool]) -> Iterator[str]:
+    for ref in refs:
+        if ref.identity.namespace != namespace:
+            yield f"{ref} is of another namespace"
+        if not is_meant(ref):
+            yield f"{ref} is another one than was ordered"
+        if not 1 <= ref.generation <= LARGEST_GENERATION:
+            yield f"{ref} cannot be"
+
+
+def failure_of(order: Order, why: str) -> Outcome | None:
+    """What counts in place of an answer that is not believed; None where the order is simply given again."""
+    text = f"the answer of its node is not believed: {why}"
+    match order:
+        case Freeze() | Dump():
+            return CheckpointFailed(record_of(order), text)
+        case Find():
+            return Found(record_of(order), problem=text)
+        case Stage():
+            return StageFailed(record_of(order), text)
+        case Continue():
+            return ContinueFailed(record_of(order), text)
+        case _:
+            return None
