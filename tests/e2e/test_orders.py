@@ -113,13 +113,22 @@ async def _coordinating(api: ProductApi, namespace: str, scheduler: _Scheduler) 
         yield
 
 
+_UIDS = uuid.UUID("5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37")
+
+
+def _pod_uid(namespace: str, index: int) -> str:
+    return str(uuid.uuid5(_UIDS, f"{namespace}-{index}"))
+
+
 def _signal(namespace: str, victims: int) -> Signal:
     return Signal(
         uid=f"signal-of-{namespace}",
         adapter=_Scheduler.name,
         victims=tuple(
             Victim(
-                WorkloadRef(f"{namespace}-{index}", namespace, f"md-{index}", _NODES[index % 2]),
+                WorkloadRef(
+                    str(uuid.uuid5(_UIDS, f"{namespace}-{index}")), namespace, f"md-{index}", _NODES[index % 2]
+                ),
                 Identity(namespace, "md", index),
                 CheckpointPolicy(),
                 gang="md",

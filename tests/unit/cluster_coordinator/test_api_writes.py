@@ -23,7 +23,7 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Transfer
 from tests.unit.cluster_coordinator.filled_mirrors import filled
-from tests.unit.cluster_coordinator.test_object_journal import SYSTEM
+from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, pod_uid
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.coordinator.core_builders import victim
 
@@ -58,7 +58,7 @@ class Preemption:
     def __init__(self, victims: int, dump_seconds: int) -> None:
         self.server = WatchedObjectsServer()
         self.victims = tuple(
-            victim(f"w{number}", Identity("bio", "md", number), CheckpointPolicy()) for number in range(victims)
+            victim(pod_uid(number), Identity("bio", "md", number), CheckpointPolicy()) for number in range(victims)
         )
         self.dump_seconds = dump_seconds
         self.retained = 0

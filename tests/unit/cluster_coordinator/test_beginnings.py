@@ -35,8 +35,9 @@ from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjects
 from tests.unit.cluster_node.bundle_tree import Host, state
 
 MINE = {names.ID: "md", names.RESTORES: "md/0@1"}
+UID = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
 POD = Pod(
-    Metadata("md-0", "bio", "u1", annotations=MINE),
+    Metadata("md-0", "bio", UID, annotations=MINE),
     PodSpec(node_name="n1", containers=(Container("main"),), init_containers=(Container(names.RESTORE_CONTAINER),)),
     PodStatus(phase="Running"),
 )
@@ -87,8 +88,8 @@ class Scene:
             for name in (f"s{self.attempt}", f"main{self.attempt}"):
                 self.host.write(self.host.places.states / name / "state.json", state(start=1))
         self.attempt += 1
-        self.host.container(f"s{self.attempt}", "u1", "", kind="sandbox")
-        self.host.container(f"c{self.attempt}", "u1", names.RESTORE_CONTAINER, sandbox=f"s{self.attempt}")
+        self.host.container(f"s{self.attempt}", UID, "", kind="sandbox")
+        self.host.container(f"c{self.attempt}", UID, names.RESTORE_CONTAINER, sandbox=f"s{self.attempt}")
 
     async def perform(self, order: Order) -> AsyncIterator[Outcome]:
         match order:
@@ -98,9 +99,9 @@ class Scene:
                 yield Staged(uid)
             case Continue(uid):
                 number = self.attempt
-                self.served.assign(uid, "u1", Beginning(f"c{number}", f"s{number}"))
+                self.served.assign(uid, UID, Beginning(f"c{number}", f"s{number}"))
                 self.host.write(self.host.places.states / f"c{number}" / "state.json", state(start=1))
-                self.host.container(f"main{number}", "u1", sandbox=f"s{number}")
+                self.host.container(f"main{number}", UID, sandbox=f"s{number}")
                 self.continued.append(uid)
                 yield Continued(uid)
 
@@ -108,7 +109,7 @@ class Scene:
     async def agent(self) -> AsyncIterator[None]:
         feed = OrderFeed(self.server.api, "n1", self.perform)
         beginnings = NewBeginnings(
-            self.server.api, feed.restores, lambda uid: POD if uid == "u1" else None, self.host.places, self.served
+            self.server.api, feed.restores, lambda uid: POD if uid == UID else None, self.host.places, self.served
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(feed.run()), group.create_task(beginnings.run())]
@@ -161,7 +162,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-FIRST, SECOND, THIRD = "restore.u1", "restore.u1.1", "restore.u1.2"
+FIRST, SECOND, THIRD = f"restore.{UID}", f"restore.{UID}.1", f"restore.{UID}.2"
 
 
 async def test_pod_that_begins_again_and_again_has_a_restore_for_each_beginning(scene: Scene) -> None:

@@ -34,13 +34,17 @@ SYSTEM = "cedana-system"
 _STEPS = [step for step in CheckpointStep if step is not CheckpointStep.READY]
 
 
+def pod_uid(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
 def checkpoint(number: int, step: CheckpointStep = CheckpointStep.WAITING) -> Checkpoint:
     identity = Identity("bio", "md", number)
     return Checkpoint(
         uid=f"s.w{number}.1",
         signal_uid="s",
         adapter="kueue",
-        workload=WorkloadRef(f"w{number}", "bio", f"md-{number}", "node-1"),
+        workload=WorkloadRef(pod_uid(number), "bio", f"md-{number}", "node-1"),
         identity=identity,
         policy=CheckpointPolicy(),
         gang=None,
@@ -53,6 +57,7 @@ def checkpoint(number: int, step: CheckpointStep = CheckpointStep.WAITING) -> Ch
     )
 
 
+POD_UID = pod_uid(1)
 READY = checkpoint(1, CheckpointStep.READY)
 
 
@@ -302,7 +307,9 @@ async def test_nothing_is_written_any_more_for_what_is_let_go() -> None:
     assert not process.projection._let_go
 
 
-@pytest.mark.parametrize(("derived", "uid"), [("true", "w1"), (None, "w1"), ("false", "w1"), ("true", "its successor")])
+@pytest.mark.parametrize(
+    ("derived", "uid"), [("true", pod_uid(1)), (None, pod_uid(1)), ("false", pod_uid(1)), ("true", "its successor")]
+)
 async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str | None, uid: str) -> None:
     annotations = {names.ID: "md"} | ({names.DERIVED: derived} if derived else {})
     owner = OwnerReference("batch/v1", "Job", "md", "job-uid", controller=True)
@@ -316,7 +323,7 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
     await asyncio.gather(task, return_exceptions=True)
     owned, other = (server.objects["Checkpoint", *key_of(checkpoint(one), SYSTEM)]["metadata"] for one in (1, 2))
     expected = [{"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid"}]
-    assert owned.get("ownerReferences", []) == (expected if (derived, uid) == ("true", "w1") else [])
+    assert owned.get("ownerReferences", []) == (expected if (derived, uid) == ("true", POD_UID) else [])
     assert "ownerReferences" not in other, "its pod is gone"
     assert owned["finalizers"] == other["finalizers"] == [names.SNAPSHOT]
 

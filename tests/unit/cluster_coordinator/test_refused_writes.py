@@ -33,7 +33,7 @@ from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed,
 from cedana_sched.model.preemption import Signal
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
 from tests.unit.cluster_coordinator.filled_mirrors import filled
-from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, checkpoint
+from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, checkpoint, pod_uid
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD
 from tests.unit.cluster_coordinator.watched_objects_server import REFUSALS, WatchedObjectsServer
 from tests.unit.coordinator.core_builders import victim
@@ -217,7 +217,7 @@ async def test_order_that_never_reached_the_server_is_written_again_when_the_cor
                     errands.run(instruction)
 
         cluster.server.refusing["Checkpoint"] = 403
-        carry_out(Reported("kueue", Preempted(Signal("s", "kueue", (victim("w1"),), "x", clock.now()))))
+        carry_out(Reported("kueue", Preempted(Signal("s", "kueue", (victim(pod_uid(1)),), "x", clock.now()))))
         await _until(lambda: cluster.server.writes["create", "Checkpoint"] >= 3, "it is not tried again")
         cluster.server.refusing.clear()
         await _until(lambda: bool(events), "the order is lost")
