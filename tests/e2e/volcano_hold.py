@@ -96,11 +96,13 @@ class VolcanoHold:
         for victim in signal.victims:
             identity = IdentitySpec(victim.identity.id, victim.identity.index)
             spec = CheckpointSpec(identity, PodSpec(victim.workload.node or "", victim.workload.uid), signal.uid)
-            metadata = Metadata(name=f"{hold_name(signal.uid)}-{victim.identity.index}")
+            name = f"{hold_name(signal.uid)}-{victim.identity.index}"
+            metadata = Metadata(name=name, namespace=victim.workload.namespace)
             self._knowledge.note_checkpoint(None, Checkpoint(metadata, spec))
         deadline = (now + timedelta(seconds=_HOLD_SECONDS)).isoformat()
         spec_of_hold = HoldSpec(signal.reason, uid=signal.uid, created_at=now.isoformat())
-        self._note(PreemptionHold(Metadata(name=hold_name(signal.uid)), spec_of_hold, HoldStatus(deadline=deadline)))
+        metadata = Metadata(name=hold_name(signal.uid), namespace=signal.victims[0].workload.namespace)
+        self._note(PreemptionHold(metadata, spec_of_hold, HoldStatus(deadline=deadline)))
 
     def release(self, release: Release) -> None:
         """The coordinator has decided."""

@@ -48,10 +48,10 @@ class Preemptions:
         self._of_id: Index[tuple[str, str], Checkpoint] = Index(
             lambda one: (one.metadata.namespace, one.spec.identity.id)
         )
-        self._of_pod: Index[str, Checkpoint] = Index(lambda one: one.spec.pod.uid)
-        self._holds: Index[str, PreemptionHold] = Index(lambda one: one.spec.uid)
-        self._holds_of_object: Index[str, PreemptionHold] = Index(
-            lambda one: one.spec.held.uid if one.spec.held is not None else None
+        self._of_pod: Index[tuple[str, str], Checkpoint] = Index(lambda one: (one.metadata.namespace, one.spec.pod.uid))
+        self._holds: Index[tuple[str, str], PreemptionHold] = Index(lambda one: (one.metadata.namespace, one.spec.uid))
+        self._holds_of_object: Index[tuple[str, str], PreemptionHold] = Index(
+            lambda one: (one.metadata.namespace, one.spec.held.uid) if one.spec.held is not None else None
         )
         self._pods_being_saved = PodsBeingSaved()
 
@@ -72,14 +72,14 @@ class Preemptions:
     def checkpoints_of_id(self, namespace: str, identifier: str) -> tuple[Checkpoint, ...]:
         return self._of_id.of((namespace, identifier))
 
-    def holds_of(self, uid: str) -> tuple[PreemptionHold, ...]:
-        """Holds of the object with this uid."""
-        return self._holds_of_object.of(uid)
+    def holds_of(self, namespace: str, uid: str) -> tuple[PreemptionHold, ...]:
+        """Holds of the object with this uid: they are in its namespace."""
+        return self._holds_of_object.of((namespace, uid))
 
-    def holds_of_pod(self, uid: str) -> tuple[PreemptionHold, ...]:
-        """Holds that wait, or have waited, for checkpoints of this pod."""
-        signals = {checkpoint.spec.hold for checkpoint in self._of_pod.of(uid)}
-        return tuple(hold for signal in signals for hold in self._holds.of(signal))
+    def holds_of_pod(self, namespace: str, uid: str) -> tuple[PreemptionHold, ...]:
+        """Holds that wait, or have waited, for checkpoints of this pod: all of them are in its namespace."""
+        signals = {checkpoint.spec.hold for checkpoint in self._of_pod.of((namespace, uid))}
+        return tuple(hold for signal in signals for hold in self._holds.of((namespace, signal)))
 
     def saves_pods(self, now: datetime, began_before: timedelta) -> bool:
         """Whether pods are being saved for a preemption that was taken up so long ago, or are just being evicted."""

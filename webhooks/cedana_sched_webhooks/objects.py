@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
+
+LONGEST_HOLD = timedelta(seconds=LONGEST_DEADLINE_SECONDS + 60)
+"""From its creation; a little more than a policy allows, for clocks that differ."""
 
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
@@ -118,6 +122,26 @@ class PreemptionHold(_Read, frozen=True):
     metadata: Metadata
     spec: HoldSpec
     status: HoldStatus = HoldStatus()
+
+    @property
+    def over_at(self) -> datetime | None:
+        """When it counts for nothing any more, whatever stands in it; None where the API server has not dated it."""
+        created = self.metadata.creation_timestamp
+        return datetime.fromisoformat(created) + LONGEST_HOLD if created else None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """Its deadline, but no later than any policy allows; None until the coordinator has written the status.
+
+        Whoever writes a hold, a forged one too, chooses what stands in it, and not when it was created.
+        """
+        if self.status.deadline is None:
+            return None
+        deadline, over = datetime.fromisoformat(self.status.deadline), self.over_at
+        return deadline if over is None else min(deadline, over)
+
+    def __post_init__(self) -> None:
+        _check_moments(self.metadata.creation_timestamp)
 
 
 class Policy(_Read, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from datetime import UTC, datetime, timedelta
 
+from cedana_sched.kube.watching import Key, name_of
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.objects import PreemptionHold
 
@@ -22,19 +23,19 @@ class PodsBeingSaved:
 
     def __init__(self) -> None:
         self._noted = 0
-        self._current: dict[str, int] = {}
-        """By name of the hold: its last entry in the heaps; older ones count for nothing."""
-        self._begun: list[tuple[datetime, int, str]] = []
-        self._ending: list[tuple[datetime, int, str]] = []
+        self._current: dict[Key, int] = {}
+        """By namespace and name of the hold: its last entry in the heaps; older ones count for nothing."""
+        self._begun: list[tuple[datetime, int, Key]] = []
+        self._ending: list[tuple[datetime, int, Key]] = []
 
     def note(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
         """A mirror's sink."""
         if before is not None:
-            self._current.pop(before.metadata.name, None)
+            self._current.pop(name_of(before), None)
         if now is None or now.spec.held is not None:
             return
         self._noted += 1
-        name = now.metadata.name
+        name = name_of(now)
         self._current[name] = self._noted
         heapq.heappush(self._ending, (_ends_at(now), self._noted, name))
         if now.spec.created_at:
@@ -50,13 +51,14 @@ class PodsBeingSaved:
             heapq.heappop(self._begun)
         return self._begun[0][0] if self._begun else None
 
-    def _is_current(self, entry: tuple[datetime, int, str]) -> bool:
+    def _is_current(self, entry: tuple[datetime, int, Key]) -> bool:
         return self._current.get(entry[2]) == entry[1]
 
 
 def _ends_at(hold: PreemptionHold) -> datetime:
     """When it is over, if nothing changes."""
+    over_at = hold.over_at or _NEVER
     if hold.status.step is HoldStep.HOLDING:
-        return datetime.fromisoformat(hold.status.deadline) if hold.status.deadline is not None else _NEVER
+        return hold.ends_at or over_at
     released = hold.status.released_at
-    return datetime.fromisoformat(released) + EVICTION_TAKES if released is not None else _NEVER
+    return min(datetime.fromisoformat(released) + EVICTION_TAKES, over_at) if released is not None else over_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from cedana_sched.model.objects import names
@@ -204,3 +205,23 @@ def test_what_a_replica_remembers_is_bounded_in_number_and_age() -> None:
     assert requests.waited(4) == 59.5
     now[0] += 1.0
     assert requests.waited(4) == 0.0
+
+
+FOR_EVER = "2999-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(("created", "is_held"), [("2026-04-30T12:05:00Z", True), ("2026-04-30T11:59:00Z", False)])
+def test_no_hold_lasts_longer_than_any_policy_allows(created: str, is_held: bool) -> None:
+    """It counts from when the API server has created it, which nobody else writes."""
+    request = suspension(started_at="2026-04-30T11:00:00Z")
+    answer = Desk(hold(deadline=FOR_EVER, created=created)).ask(request)
+    if is_held:
+        assert "at most 330 s more" in refused(answer), "24 h and a minute from its creation"
+    else:
+        assert answer == Answer("past-deadline")
+
+
+def test_a_hold_of_another_namespace_holds_no_job_of_this_one() -> None:
+    theirs = hold(deadline=FOR_EVER)
+    forged = msgspec.structs.replace(theirs, metadata=msgspec.structs.replace(theirs.metadata, namespace="tenant-b"))
+    assert "has not taken the eviction up yet" in refused(Desk(forged).ask(suspension()))

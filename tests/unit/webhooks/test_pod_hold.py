@@ -336,3 +336,31 @@ def test_a_mark_of_the_future_is_not_fresh() -> None:
     found = read_mark({names.EVICTING: text})
     assert found is not None
     assert not found.is_fresh(NOW)
+
+
+DAY = 86_400
+
+
+def _created(one: PreemptionHold, seconds: float, namespace: str = "lab") -> PreemptionHold:
+    metadata = msgspec.structs.replace(one.metadata, creation_timestamp=at(seconds), namespace=namespace)
+    return msgspec.structs.replace(one, metadata=metadata)
+
+
+def test_no_hold_lasts_longer_than_any_policy_allows() -> None:
+    for_ever = 1000 * 365 * DAY
+    assert Desk(_created(hold(left=for_ever), 60 - DAY)).ask(eviction()).decision == "held"
+    assert Desk(_created(hold(left=for_ever), -60 - DAY)).ask(eviction()) == Answer("past-deadline")
+
+
+def test_nobody_is_kept_for_ever_by_a_release_of_the_future() -> None:
+    kept = hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=1000 * 365 * DAY)
+    assert Desk(kept).ask(eviction()).decision == "not-yet-held"
+    releasing = hold(HoldStep.RELEASING, Verdict.KEEP_RUNNING)
+    assert Desk(_created(releasing, -10)).ask(eviction()).decision == "kept"
+    assert Desk(_created(releasing, -60 - DAY)).ask(eviction()).decision == "not-yet-held"
+
+
+def test_neither_holds_nor_checkpoints_of_another_namespace_count() -> None:
+    assert Desk(_created(hold(), -10, "tenant-b")).ask(eviction()).decision == "not-yet-held"
+    desk = Desk(hold())
+    assert desk.ask(eviction(namespace="tenant-b")).decision == "not-yet-held", "its Checkpoint is in lab"

@@ -108,3 +108,29 @@ def test_its_work_does_not_grow_with_the_holds(age: float) -> None:
         return calls
 
     assert calls_of(1000) <= calls_of(10) + 5
+
+
+def _in(one: PreemptionHold, namespace: str, created: float) -> PreemptionHold:
+    metadata = Metadata(one.metadata.name, namespace, creation_timestamp=at(created).isoformat())
+    return PreemptionHold(metadata, one.spec, one.status)
+
+
+def test_a_hold_of_another_namespace_takes_no_others_place() -> None:
+    known, real = Preemptions(), _in(hold("one", 0, 600), "lab", 0)
+    known.note_hold(None, real)
+    forged = _in(hold("one", 0, 1), "tenant-b", 0)
+    known.note_hold(None, forged)
+    known.note_hold(forged, None)
+    assert known.saves_pods(at(5), BEGAN_BEFORE)
+
+
+def test_nothing_is_saved_for_ever() -> None:
+    known = Preemptions()
+    for name, step, deadline in (
+        ("a", HoldStep.HOLDING, 1e9),
+        ("b", HoldStep.HOLDING, None),
+        ("c", HoldStep.RELEASING, 9),
+    ):
+        known.note_hold(None, _in(hold(name, 0, deadline, step), "lab", 0))
+    assert known.saves_pods(at(86_400), BEGAN_BEFORE)
+    assert not known.saves_pods(at(86_400 + 61), BEGAN_BEFORE)

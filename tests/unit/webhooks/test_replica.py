@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ async def test_from_the_start_to_the_end() -> None:
                 PREEMPTION_HOLDS,
                 "hold-1",
                 "lab",
-                metadata={"creationTimestamp": "2026-05-01T12:00:00Z"},
+                metadata={"creationTimestamp": datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")},
                 spec={"uid": "h", "reason": "Preempted", "held": {"uid": "job-uid", "kind": "Job"}},
                 status={"step": "Holding", "deadline": "2999-05-01T12:00:00.000000Z"},
             )

@@ -55,8 +55,8 @@ def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seco
         now: by the clock that deadlines are written with.
     """
     newest = max(holds, key=_age, default=None)
-    if newest is not None and newest.status.step is HoldStep.HOLDING and newest.status.deadline is not None:
-        left = (datetime.fromisoformat(newest.status.deadline) - now).total_seconds()
+    if newest is not None and newest.status.step is HoldStep.HOLDING and (ends_at := newest.ends_at) is not None:
+        left = (ends_at - now).total_seconds()
         if eviction.released != newest.metadata.name and left > 0:
             return Verdict("held", _sentence(newest.spec.reason, left))
     if _is_released(eviction, holds, newest):
@@ -118,7 +118,7 @@ class JobHold:
         metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
         released = (metadata.get("annotations") or {}).get(names.RELEASED)
         eviction = Eviction(metadata.get("uid", ""), released, status.get("startTime"))
-        holds = self._knowledge.holds_of(eviction.uid)
+        holds = self._knowledge.holds_of(request.namespace, eviction.uid)
         taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.taken_back)
         key = (eviction.uid, eviction.started_at, taken_back)
         waited = self._first_requests.waited(key, remember=not request.dry_run)

@@ -81,9 +81,9 @@ def decide(
         told_seconds: for how long the mark has been asked for here; it may be that it can never be written.
     """
     newest = max(holds, key=lambda hold: hold.spec.created_at, default=None)
-    if newest is not None and newest.status.deadline is not None:
+    if newest is not None and (ends_at := newest.ends_at) is not None:
         if newest.status.step is HoldStep.HOLDING:
-            left = (datetime.fromisoformat(newest.status.deadline) - now).total_seconds()
+            left = (ends_at - now).total_seconds()
             return Decision("held", _sentence(newest.spec.reason, left)) if left > 0 else Decision("past-deadline")
         verdict = newest.status.verdict_on(pod_uid)
         if verdict in {Verdict.COMMITTED, Verdict.LET_GO} and _is_recent(newest, now):
@@ -98,8 +98,10 @@ def decide(
 
 
 def _is_recent(hold: PreemptionHold, now: datetime) -> bool:
-    released = hold.status.released_at  # not known while it is being released
-    return released is None or now - datetime.fromisoformat(released) < RELEASE_LASTS
+    released, over_at = hold.status.released_at, hold.over_at
+    if released is None:  # it is being released
+        return over_at is None or now < over_at
+    return abs(now - datetime.fromisoformat(released)) < RELEASE_LASTS  # one of the future is nobody's
 
 
 def _sentence(reason: str, left: float) -> str:
@@ -141,7 +143,9 @@ class PodHold:
         pod = msgspec.convert(before["metadata"], Metadata)
         mark = read_mark(pod.annotations)
         told = self._told.waited(pod.uid, remember=False)
-        decision = decide(pod.uid, mark, self._knowledge.holds_of_pod(pod.uid), self._now(), told_seconds=told)
+        decision = decide(
+            pod.uid, mark, self._knowledge.holds_of_pod(pod.namespace, pod.uid), self._now(), told_seconds=told
+        )
         if decision.refused is None:
             return Answer(decision.word, patch=renewal(before, request.object))
         is_a_whim = self._is_a_whim(pod.uid, mark)

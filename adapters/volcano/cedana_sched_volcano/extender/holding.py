@@ -102,7 +102,9 @@ class Holding:
             return Standing(may_go=True)
         now, mark = self._now(), read_mark(metadata.annotations)
         told = self._told.waited(pod_uid, remember=False)
-        decision = decide(pod_uid, mark, self._preemptions.holds_of_pod(pod_uid), now, told_seconds=told)
+        decision = decide(
+            pod_uid, mark, self._preemptions.holds_of_pod(metadata.namespace, pod_uid), now, told_seconds=told
+        )
         stays = decision.word == KEPT
         wanted = mark is not None and mark.is_fresh(now)
         return Standing(
