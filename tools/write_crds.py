@@ -27,12 +27,19 @@ from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec,
 from cedana_sched.model.objects.names import CATEGORY, GROUP, VERSION
 from cedana_sched.model.objects.preemption_hold import PreemptionHoldSpec, PreemptionHoldStatus
 from cedana_sched.model.objects.restore import RestoreSpec, RestoreStatus
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from tools.structural_schema import Schema, structural
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "manifests/chart/files/crds"
 
 _IMMUTABLE = ("self == oldSelf", "is never changed: make another object")
+_LONGEST = f"duration('{LONGEST_RECORD_SECONDS}s')"
+_BOUNDED = (
+    f"!has(self.status) || !has(self.status.deadline) || self.status.deadline <= self.spec.createdAt + {_LONGEST}",
+    "status.deadline is later than any policy allows",
+)
+"""An eviction is held no longer, whoever wrote it."""
 _ONE_PLACE = ("has(self.s3) != has(self.posix)", "give exactly one of s3 and posix")
 _TLS = (
     "!has(self.s3) || !has(self.s3.endpoint) || self.s3.allowHttp || self.s3.endpoint.startsWith('https://')",
@@ -62,6 +69,8 @@ class Kind:
     columns: tuple[Column, ...]
     rules: tuple[tuple[str, str], ...] = ()
     selectable: tuple[str, ...] = ()
+    whole: tuple[tuple[str, str], ...] = ()
+    """Rules over spec and status together."""
 
     @property
     def name(self) -> str:
@@ -89,6 +98,7 @@ KINDS = (
         ),
         (_IMMUTABLE,),
         (".spec.pod.nodeName", ".status.phase", ".status.step"),
+        (_BOUNDED,),
     ),
     Kind(
         PREEMPTION_HOLDS, "phold", "One eviction that waits for the checkpoints of its victims.",
@@ -105,6 +115,7 @@ KINDS = (
         ),
         (_IMMUTABLE,),
         (".spec.adapter", ".status.step"),
+        (_BOUNDED,),
     ),
     Kind(
         RESTORES, "crst", "One return of a pod: from a snapshot, or cold and why.", RestoreSpec, RestoreStatus,
@@ -198,7 +209,7 @@ def _column(column: Column) -> Schema:
 def _root(kind: Kind) -> Schema:
     spec = structural(kind.spec)
     if kind.rules:
-        spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in kind.rules]
+        spec["x-kubernetes-validations"] = _validations(kind.rules)
     elif "required" not in spec:
         spec["default"] = {}
     properties: Schema = {
@@ -210,7 +221,12 @@ def _root(kind: Kind) -> Schema:
     if kind.status:
         properties["status"] = structural(kind.status, with_defaults=False)
         properties["status"].pop("required", None)  # several components write a part each, in any order
-    return {"description": kind.what, "type": "object", "required": ["spec"], "properties": properties}
+    root: Schema = {"description": kind.what, "type": "object", "required": ["spec"], "properties": properties}
+    return root | ({"x-kubernetes-validations": _validations(kind.whole)} if kind.whole else {})
+
+
+def _validations(rules: tuple[tuple[str, str], ...]) -> list[Schema]:
+    return [{"rule": rule, "message": message} for rule, message in rules]
 
 
 def written(kind: Kind) -> str:

@@ -13,7 +13,8 @@ CHECKPOINT_VARIABLE = "CEDANA_CHECKPOINT"
 
 _SHOWN, _LONGEST = 20, 300
 """Characters of what cannot be read that an error shows."""
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+IDENTITY_PATTERN = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_NAME = re.compile(IDENTITY_PATTERN)
 _ALPHABET_REMEDY = "use 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 
 
@@ -30,6 +31,8 @@ def validate_name(field: str, value: str) -> str:
 
 LARGEST_INDEX = 2**31 - 1
 """As in Kubernetes, where such numbers have 32 bits."""
+LARGEST_GENERATION = 9_999_999_999
+"""The store writes generations with ten digits."""
 _LARGEST_GENERATION = 2**63 - 1
 
 

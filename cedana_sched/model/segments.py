@@ -19,7 +19,13 @@ POD_UID_PATTERN = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
 """The API server's are UUIDs; a kubelet's own, of static pods, are MD5 digests (`applyDefaults` in its pkg/kubelet/
 config/common.go)."""
 
-_SEGMENT, _RECORD_UID, _POD_UID = map(re.compile, (SEGMENT_PATTERN, RECORD_UID_PATTERN, POD_UID_PATTERN))
+OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""Of pods and nodes (`IsDNS1123Subdomain` in apimachinery's util/validation)."""
+LONGEST_OBJECT_NAME = 253
+
+_SEGMENT, _RECORD_UID, _POD_UID, _OBJECT_NAME = map(
+    re.compile, (SEGMENT_PATTERN, RECORD_UID_PATTERN, POD_UID_PATTERN, OBJECT_NAME_PATTERN)
+)
 _SHOWN = 60
 
 
@@ -36,6 +42,11 @@ def is_record_uid(word: str) -> bool:
 def is_pod_uid(word: str) -> bool:
     """Whether Kubernetes makes such uids of pods."""
     return _POD_UID.fullmatch(word) is not None
+
+
+def is_object_name(word: str) -> bool:
+    """Whether a pod can be called so."""
+    return len(word) <= LONGEST_OBJECT_NAME and _OBJECT_NAME.fullmatch(word) is not None
 
 
 def segment(field: str, word: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cedana_sched.coordinator.core.orders import record_of
-from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.identity import LARGEST_GENERATION, SnapshotRef
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
@@ -43,9 +43,6 @@ from cedana_sched.model.orders import (
     StartCold,
     StartedCold,
 )
-
-LARGEST_GENERATION = 9_999_999_999
-"""The store writes generations with ten digits."""
 
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Freeze: (Frozen, CheckpointFailed),

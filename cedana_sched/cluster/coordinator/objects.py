@@ -31,6 +31,7 @@ from cedana_sched.model.objects.preemption_hold import (
     VictimStatus,
 )
 from cedana_sched.model.objects.restore import RestoreSpec, RestoreStatus
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record, Restore, Transfer
 
@@ -177,7 +178,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         reason=spec.reason,
         step=status.step,
         created_at=spec.created_at.timestamp(),
-        deadline=status.deadline.timestamp(),
+        deadline=_bounded(spec.created_at, status.deadline),
         workload_started_at=_seconds(spec.workload_started_at),
         frozen_at=_seconds(status.frozen_at),
         committed_at=_seconds(status.committed_at),
@@ -235,7 +236,7 @@ def _to_hold(namespace: str, spec: PreemptionHoldSpec, status: PreemptionHoldSta
         reason=spec.reason,
         step=status.step,
         created_at=spec.created_at.timestamp(),
-        deadline=status.deadline.timestamp(),
+        deadline=_bounded(spec.created_at, status.deadline),
         checkpoints=status.checkpoints,
         together=spec.together,
         namespace=namespace,
@@ -339,6 +340,11 @@ def _named(ref: SnapshotRef) -> SnapshotName:
 
 def _snapshot(namespace: str, name: SnapshotName | None) -> SnapshotRef | None:
     return None if name is None else SnapshotRef(_identity(namespace, name), name.generation)
+
+
+def _bounded(created_at: datetime, deadline: datetime) -> float:
+    """Later than any of ours it is a forged one."""
+    return min(deadline.timestamp(), created_at.timestamp() + LONGEST_RECORD_SECONDS)
 
 
 def _moment(seconds: float | None) -> datetime | None:

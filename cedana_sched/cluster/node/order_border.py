@@ -8,7 +8,6 @@ right before it does something to a pod.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 
 import structlog
@@ -18,7 +17,7 @@ from cedana_sched.cluster.node.ordered_objects import Given, IdentitySpec, Order
 from cedana_sched.kube.resources import CHECKPOINTS, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError, UsageError
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import LARGEST_GENERATION, Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Abort,
     CheckpointFailed,
@@ -40,22 +39,19 @@ from cedana_sched.model.orders import (
     StageFailed,
     StartCold,
 )
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.segments import is_pod_uid, is_record_uid
+from cedana_sched.model.segments import is_object_name, is_pod_uid, is_record_uid
 
 log = structlog.get_logger(__name__)
 
-LONGEST_SECONDS = 2 * 86_400.0
-"""No policy allows more than half of it."""
-LARGEST_GENERATION = 9_999_999_999
-"""The store writes generations with ten digits."""
+LONGEST_SECONDS = float(LONGEST_RECORD_SECONDS)
+
 
 OfRestore = Find | Stage | Continue | StartCold | GiveUp
 Ends = Kill | Resume | Abort | StartCold | GiveUp
 """Orders that are done where nothing of the pod is left."""
 
-_POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST_POD_NAME = 253
 _SHOWN = 80
 
 
@@ -111,7 +107,7 @@ def _objections_to_pod(workload: WorkloadRef, one: OrderedObject, node: str) -> 
         yield f"pod {_short(workload.name)} is of another namespace than what orders this"
     if not is_pod_uid(workload.uid):
         yield f"{_short(workload.uid)} is no uid of a pod"
-    if len(workload.name) > _LONGEST_POD_NAME or not _POD_NAME.fullmatch(workload.name):
+    if not is_object_name(workload.name):
         yield f"{_short(workload.name)} is no name of a pod"
     if (workload.uid, workload.name) != (one.spec.pod.uid, one.spec.pod.name):
         yield f"it is about pod {_short(workload.name)}, and the object about {_short(one.spec.pod.name)}"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -16,7 +17,7 @@ from cedana_sched.model.records import (
 _SETTLED = {str(step) for step in (*TERMINAL_CHECKPOINT_STEPS, *TERMINAL_RESTORE_STEPS)}
 _NOT_BEGUN = {"", str(CheckpointStep.WAITING)}
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 """Of an order; more than the API server keeps of an integer is none."""
 
 

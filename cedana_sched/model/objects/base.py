@@ -8,6 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX
+from cedana_sched.model.segments import LONGEST_SEGMENT, OBJECT_NAME_PATTERN, POD_UID_PATTERN, RECORD_UID_PATTERN
+
+LARGEST_NUMBER = 2**53
+"""An integer that JSON's readers agree upon."""
+
 
 class _Model(BaseModel):
     def to_json(self) -> dict[str, Any]:
@@ -34,6 +40,24 @@ def _utc(time: datetime) -> datetime:
 def _micro_time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
+
+def _text(longest: int, pattern: str | None = None) -> Any:
+    """What the API server takes. What is there is read all the same: an older installation may have written it."""
+    extra: dict[str, Any] = {"maxLength": longest}
+    return Field(json_schema_extra=extra if pattern is None else extra | {"pattern": f"^({pattern})$"})
+
+
+RecordUid = Annotated[str, _text(LONGEST_SEGMENT, RECORD_UID_PATTERN)]
+"""Of a Checkpoint, Restore or PreemptionHold: its name in logs, and a file's name on nodes."""
+PodUid = Annotated[str, _text(36, POD_UID_PATTERN)]
+ObjectName = Annotated[str, _text(253, OBJECT_NAME_PATTERN)]
+"""Of a pod or a node."""
+IdentityPart = Annotated[str, _text(63, IDENTITY_PATTERN)]
+"""Of an identity; a folder's name in the store."""
+Index = Annotated[int, Field(ge=0, json_schema_extra={"maximum": LARGEST_INDEX})]
+Generation = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_GENERATION})]
+Number = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_NUMBER})]
+"""Of an order."""
 
 MicroTime = Annotated[
     datetime,

@@ -6,7 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
+from cedana_sched.model.objects.base import (
+    Condition,
+    Generation,
+    IdentityPart,
+    Index,
+    MicroTime,
+    Number,
+    ObjectName,
+    PodUid,
+    RecordUid,
+    Reported,
+    Written,
+)
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import After, Verdict
 from cedana_sched.model.records import CheckpointStep, Phase
@@ -15,45 +27,45 @@ from cedana_sched.model.records import CheckpointStep, Phase
 class IdentitySpec(Written):
     """The name under which snapshots are found again; the namespace is the object's own."""
 
-    id: Annotated[str, Field(min_length=1, max_length=63)]
-    index: Annotated[int, Field(ge=0)] = 0
-    container: str = "main"
+    id: Annotated[IdentityPart, Field(min_length=1, max_length=63)]
+    index: Index = 0
+    container: IdentityPart = "main"
 
 
 class PodSpec(Written):
     """One incarnation of a workload. Its uid is never used twice."""
 
-    name: str
-    uid: str
-    node_name: str
+    name: ObjectName
+    uid: PodUid
+    node_name: ObjectName
 
 
 class SnapshotName(Written):
     """A committed generation of an identity of the same namespace."""
 
-    id: str
-    index: Annotated[int, Field(ge=0)] = 0
-    container: str = "main"
-    generation: Annotated[int, Field(ge=1)]
+    id: IdentityPart
+    index: Index = 0
+    container: IdentityPart = "main"
+    generation: Generation
 
 
 class OrderStatus(Reported):
     """The order for the node's agent. A higher number is another order, or the same one again."""
 
-    number: Annotated[int, Field(ge=1)]
+    number: Number
     order: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
 class CheckpointSpec(Written):
     """What is to be saved, and what happens to the pod then."""
 
-    uid: str
+    uid: RecordUid
     """Its name in logs and in the store's manifests."""
     identity: IdentitySpec
     pod: PodSpec
     adapter: str
     """Which scheduler's preemption it is."""
-    hold: str
+    hold: RecordUid
     """The preemption it belongs to: the uid that Events, logs and the PreemptionHold share."""
     reason: str
     after: After = After.STOP
@@ -70,7 +82,7 @@ class CheckpointSpec(Written):
 class AnswerStatus(Reported):
     """What the agent says of the order of that number."""
 
-    number: Annotated[int, Field(ge=1)]
+    number: Number
     outcome: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
+from cedana_sched.model.objects.base import Condition, MicroTime, PodUid, RecordUid, Reported, Written
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 
@@ -19,7 +19,7 @@ class HeldObjectSpec(Written):
 class PreemptionHoldSpec(Written):
     """Who waits for whom, and why."""
 
-    uid: str
+    uid: RecordUid
     """The preemption's name in Events and logs."""
     adapter: str
     held: HeldObjectSpec | None = None
@@ -34,7 +34,7 @@ class PreemptionHoldSpec(Written):
 class VictimStatus(Reported):
     """What becomes of one victim."""
 
-    pod_uid: str
+    pod_uid: PodUid
     verdict: Verdict
     reason: str | None = None
 
@@ -45,7 +45,7 @@ class PreemptionHoldStatus(Reported):
     step: HoldStep = HoldStep.HOLDING
     deadline: MicroTime
     """When it ends at the latest."""
-    checkpoints: tuple[str, ...] = ()
+    checkpoints: tuple[RecordUid, ...] = ()
     """Uids of the Checkpoints that it waits for: for each victim the latest attempt."""
     victims: tuple[VictimStatus, ...] = ()
     """From the moment the release is decided."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
+from cedana_sched.model.objects.base import Condition, MicroTime, RecordUid, Reported, Written
 from cedana_sched.model.objects.checkpoint import (
     AnswerStatus,
     IdentitySpec,
@@ -18,7 +18,7 @@ from cedana_sched.model.records import RestoreStep
 class RestoreSpec(Written):
     """Who returns as whom."""
 
-    uid: str
+    uid: RecordUid
     """Its name in logs."""
     identity: IdentitySpec
     pod: PodSpec

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
 KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
+POD_UID = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
 NOW = "2026-11-21T12:00:00.000000Z"
 
 
@@ -74,7 +75,7 @@ async def account(namespace: Namespace, api: Api, helm: Binaries) -> AsyncIterat
 
 def checkpoint(name: str, node: str = "gpu-3") -> Object:
     spec = {
-        "uid": name, "identity": {"id": "md-run"}, "pod": {"name": "md-run-0", "uid": "5f1c", "nodeName": node},
+        "uid": name, "identity": {"id": "md-run"}, "pod": {"name": "md-run-0", "uid": POD_UID, "nodeName": node},
         "adapter": "kueue", "hold": "h-1", "reason": "InCohortReclamation", "createdAt": NOW,
     }  # fmt: skip
     metadata = {"name": name, "labels": {NODE: node}}

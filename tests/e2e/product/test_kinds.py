@@ -15,7 +15,8 @@ from tests.cluster.fixtures.namespace import Namespace
 pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
 
 NOW = "2026-11-21T12:00:00.123456Z"
-POD = {"name": "md-run-0", "uid": "5f1c", "nodeName": "gpu-3"}
+POD_UID = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
+POD = {"name": "md-run-0", "uid": POD_UID, "nodeName": "gpu-3"}
 SPECS: dict[str, Object] = {
     "Checkpoint": {
         "uid": "c-1", "identity": {"id": "md-run"}, "pod": POD, "adapter": "kueue", "hold": "h-1",
@@ -88,3 +89,31 @@ async def test_records_are_found_by_node_and_shown_as_people_expect(namespace: N
     assert head.split() == ["NAME", "ID", "INDEX", "GEN", "PHASE", "SIZE", "AGE"]
     assert line.split()[:4] == ["md-run", "md-run", "0", "Ready"]
     assert "checkpoint.sched.cedana.ai/other" in by_category.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "said"),
+    [
+        ("Checkpoint", {"uid": "../../../etc/cron.d/x"}, "spec.uid"),
+        ("Checkpoint", {"pod": {**POD, "uid": "../victim"}}, "spec.pod.uid"),
+        ("Checkpoint", {"pod": {**POD, "name": "../md-run-0"}}, "spec.pod.name"),
+        ("Checkpoint", {"identity": {"id": "a/../b"}}, "spec.identity.id"),
+        ("Checkpoint", {"identity": {"id": "md-run", "index": 2**40}}, "spec.identity.index"),
+        ("PreemptionHold", {"uid": "a/b"}, "spec.uid"),
+        ("Restore", {"identity": {"id": "md-run", "container": ".."}}, "spec.identity.container"),
+    ],
+)
+async def test_words_that_lead_elsewhere_are_refused(namespace: Namespace, kind: str, spec: Object, said: str) -> None:
+    assert said in await refusal(namespace.api.create(of(kind, **spec), namespace.name))
+
+
+@pytest.mark.parametrize("kind", ["Checkpoint", "PreemptionHold"])
+async def test_no_deadline_is_later_than_any_policy_allows(namespace: Namespace, kind: str) -> None:
+    await namespace.api.create(of(kind), namespace.name)
+    for deadline, is_taken in (("2026-11-22T12:00:00.123456Z", True), ("2999-01-01T00:00:00.000000Z", False)):
+        patch = {"status": {"deadline": deadline}}
+        work = namespace.api.patch(API_VERSION, kind, "md-run", patch, namespace.name, subresource="status")
+        if is_taken:
+            await work
+        else:
+            assert "later than any policy allows" in await refusal(work)

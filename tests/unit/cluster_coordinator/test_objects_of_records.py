@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from cedana_sched.cluster.coordinator.objects import resource_of, to_object, to_record
+from cedana_sched.kube.resources import PREEMPTION_HOLDS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy, Compression, OnRestoreFailure, Retention
 from cedana_sched.model.preemption import After, HeldObject, Verdict, WorkloadRef
@@ -129,3 +130,11 @@ def test_objects_say_in_words_what_is_awaited() -> None:
     assert (committed["type"], committed["status"]) == ("Committed", "True")
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "Killing")
     assert ready["message"] == "the first attempt failed"
+
+
+def test_no_deadline_of_a_forged_object_is_believed() -> None:
+    body = to_object(HOLD, "cedana-system")
+    body["status"]["deadline"] = "2999-01-01T00:00:00.000000Z"
+    record = to_record(PREEMPTION_HOLDS, body)
+    assert isinstance(record, PreemptionHold)
+    assert record.deadline == pytest.approx(HOLD.created_at + 2 * 86_400)

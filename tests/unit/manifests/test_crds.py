@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,52 @@ def test_alternatives_are_refused() -> None:
 
     with pytest.raises(ValueError, match="knows no alternatives"):
         structural(Either)
+
+
+GOOD_UID = "0a1b2c3d-0000-4000-8000-000000000001"
+WORDS = {
+    "uid": (f"{GOOD_UID}@2026-11-20T10:00:00.000+00:00~2026-11-20T10:00:01Z.{GOOD_UID}.1", "../../etc/cron.d/x"),
+    "hold": (f"{GOOD_UID}@2026-11-20T10:00:00Z", "a/b"),
+    "pod.uid": (GOOD_UID, "../victim"),
+    "pod.name": ("md-0.lab", "../md-0"),
+    "pod.nodeName": ("ip-10-0-0-1.ec2.internal", "n/1"),
+    "identity.id": ("md_run.1", ".."),
+    "identity.container": ("main", "a/b"),
+    "wanted.id": ("md-run", "../md-run"),
+}
+
+
+@pytest.mark.parametrize("kind", ["Checkpoint", "PreemptionHold", "Restore"])
+def test_words_that_become_paths_are_matched(kind: str) -> None:
+    spec = schema_of(kind)["properties"]["spec"]
+    found = 0
+    for path, (good, strange) in WORDS.items():
+        node = spec
+        for part in path.split("."):
+            node = node.get("properties", {}).get(part, {})
+        if not node:
+            continue
+        found += 1
+        pattern = node["pattern"]
+        assert pattern.startswith("^(")
+        assert pattern.endswith(")$"), "or a part would do"
+        assert re.search(pattern, good), path
+        assert not re.search(pattern, strange), path
+        assert len(good) <= node["maxLength"], path
+    assert found >= 1
+
+
+@pytest.mark.parametrize("kind", ["Checkpoint", "PreemptionHold", "Restore"])
+def test_what_was_ordered_is_never_changed(kind: str) -> None:
+    rules = schema_of(kind)["properties"]["spec"]["x-kubernetes-validations"]
+    assert "self == oldSelf" in {rule["rule"] for rule in rules}
+
+
+@pytest.mark.parametrize("kind", ["Checkpoint", "PreemptionHold"])
+def test_no_deadline_is_later_than_any_policy_allows(kind: str) -> None:
+    [rule] = schema_of(kind)["x-kubernetes-validations"]
+    assert "self.status.deadline <= self.spec.createdAt + duration('172800s')" in rule["rule"]
+    times = (schema_of(kind)["properties"][part]["properties"] for part in ("spec", "status"))
+    assert [time["format"] for part in times for name, time in part.items() if name in {"createdAt", "deadline"}] == [
+        "date-time", "date-time"
+    ]  # fmt: skip
