@@ -80,6 +80,25 @@ async def wait_until_refused(attempt: Callable[[], Awaitable[object]], message: 
     )
 
 
+async def wait_until_allowed(attempt: Callable[[], Awaitable[object]]) -> None:
+    """Try what a policy has forbidden, without effect, until it is allowed.
+
+    Args:
+        attempt: a dry run with kubectl.
+
+    Raises:
+        ClusterError: it never was.
+    """
+
+    async def ask() -> None:
+        try:
+            await attempt()
+        except ClusterError as error:
+            raise _NotYetError(str(error)) from None
+
+    await _ask_until_it_is_so(ask, "what should be allowed is refused", remedy="see which policy refuses it")
+
+
 async def _ask_until_it_is_so(ask: Callable[[], Awaitable[None]], problem: str, *, remedy: str) -> None:
     again = tenacity.AsyncRetrying(
         wait=tenacity.wait_exponential(multiplier=0.05, max=1),

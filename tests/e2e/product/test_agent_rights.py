@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_READY
-from tests.cluster.api.admission import wait_until_refused
+from tests.cluster.api.admission import wait_until_allowed, wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace, container, pod
-from tests.e2e.product.rendering import named, of_kind, render
+from tests.e2e.product.rendering import RELEASE, named, of_kind, render
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
 
@@ -26,51 +29,111 @@ KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 POD_UID = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
+TENANT = "tenant"
+"""May do everything in the namespace, and nothing elsewhere."""
+WRITTEN_BY = "are written by the coordinator alone"
+DRY = "--dry-run=server"
 NOW = "2026-11-21T12:00:00.000000Z"
 
 
-class Agent:
-    """Whoever has the token of the agent of a node."""
+class Person:
+    """Whoever says so, with the rights that this name has in the namespace."""
 
-    def __init__(self, namespace: Namespace, account: str, node: str) -> None:
+    def __init__(self, namespace: Namespace, user: str, *more: str) -> None:
         self._namespace = namespace
-        self._who = [
-            f"--as=system:serviceaccount:{namespace.name}:{account}",
-            "--as-group=system:serviceaccounts",
-            "--as-group=system:authenticated",
-            *([f"--as-user-extra={NODE_CLAIM}={node}"] if node else []),
-        ]
+        self._who = [f"--as={user}", "--as-group=system:authenticated", *more]
+
+    async def does(self, *words: str) -> None:
+        await self._namespace.kubectl(*words, *self._who)
 
     async def patches(self, *what: str, **patch: object) -> None:
-        await self._namespace.kubectl("patch", *what, "--type=merge", f"--patch={json.dumps(patch)}", *self._who)
+        await self.does("patch", *what, "--type=merge", f"--patch={json.dumps(patch)}")
 
     async def is_refused(self, *what: str, **patch: object) -> str:
         with pytest.raises(ClusterError) as caught:
             await self.patches(*what, **patch)
         return str(caught.value)
 
+    async def may_not(self, *words: str) -> str:
+        with pytest.raises(ClusterError) as caught:
+            await self.does(*words)
+        return str(caught.value)
+
+
+class Agent(Person):
+    """Whoever has the token of the agent of a node."""
+
+    def __init__(self, namespace: Namespace, account: str, node: str) -> None:
+        claim = [f"--as-user-extra={NODE_CLAIM}={node}"] if node else []
+        user = f"system:serviceaccount:{namespace.name}:{account}"
+        super().__init__(namespace, user, "--as-group=system:serviceaccounts", *claim)
+
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def account(namespace: Namespace, api: Api, helm: Binaries) -> AsyncIterator[str]:
-    """The agent's ServiceAccount, with the rights that the chart gives it."""
+    """The agent's ServiceAccount, with the rights that the chart gives it and the coordinator; and who is neither."""
     fullname = f"rights-{namespace.name[-5:]}"
     told = {"storage": {"posix": {"path": "/x"}}, "fullnameOverride": fullname}
     rendered = await render(helm, told, namespace=namespace.name)
+    ours = {f"{fullname}-{part}" for part in ("agent", "coordinator", "records")}
+    bodies = [body for body in of_kind(rendered, *KINDS, *POLICY) if body["metadata"]["name"] in ours]
+    assert len(bodies) == 2 * len(KINDS) + 2 * len(POLICY)
+    bodies += _all_rights_in(namespace.name)
+    binding = named(bodies, "ValidatingAdmissionPolicyBinding", f"{fullname}-records")
+    here = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [namespace.name]}
+    binding["spec"]["matchResources"] = {"namespaceSelector": {"matchExpressions": [here]}}
     name = f"{fullname}-agent"
-    bodies = [body for body in of_kind(rendered, *KINDS, *POLICY) if body["metadata"]["name"] == name]
-    assert len(bodies) == len(KINDS) + len(POLICY)
+    async with _without_the_installed_policy(api, here):
+        try:
+            for body in bodies:
+                await api.apply(body, namespace.name)
+            await namespace.apply(checkpoint("probe"))
+            stranger, probe = Agent(namespace, name, "nowhere"), ("cckpt/probe", "--subresource=status", DRY)
+            await wait_until_refused(
+                lambda: stranger.patches(*probe, status={"deadline": NOW}), "has nothing to write about node"
+            )
+            tenant = Person(namespace, TENANT)
+            await wait_until_refused(lambda: tenant.patches(*probe, status={"deadline": NOW}), WRITTEN_BY)
+            mine = Agent(namespace, name, "gpu-3")
+            await wait_until_allowed(lambda: mine.patches(*probe, status=ANSWER))
+            yield name
+        finally:
+            for body in bodies:
+                await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"], namespace.name)
+
+
+def _all_rights_in(namespace: str) -> list[Object]:
+    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    metadata, group = {"name": TENANT, "namespace": namespace}, "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": [everything]},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": TENANT},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": TENANT}],
+        },
+    ]
+
+
+@asynccontextmanager
+async def _without_the_installed_policy(api: Api, here: Object) -> AsyncIterator[None]:
+    """Where the product is installed, its own policy knows no coordinator and no agents but its own."""
+    which = "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", f"{RELEASE}-records"
     try:
-        for body in bodies:
-            await api.apply(body, namespace.name)
-        await namespace.apply(checkpoint("probe"))
-        stranger, probe = Agent(namespace, name, "nowhere"), ("cckpt/probe", "--subresource=status", "--dry-run=server")
-        await wait_until_refused(
-            lambda: stranger.patches(*probe, status={"deadline": NOW}), "has nothing to write about node"
-        )
-        yield name
+        await api.get(*which)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        yield
+        return
+    elsewhere = {"namespaceSelector": {"matchExpressions": [{**here, "operator": "NotIn"}]}}
+    await api.patch(*which, {"spec": {"matchResources": elsewhere}})
+    try:
+        yield
     finally:
-        for body in bodies:
-            await api.delete(body["apiVersion"], body["kind"], name, namespace.name)
+        await api.patch(*which, {"spec": {"matchResources": None}})
 
 
 def checkpoint(name: str, node: str = "gpu-3") -> Object:
@@ -178,3 +241,58 @@ async def test_the_token_of_a_pod_names_its_node(
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
     answer = await namespace.api.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=review)
     assert answer["status"]["user"]["extra"][NODE_CLAIM] == [found["spec"]["nodeName"]]
+
+
+def _record(kind: str, name: str) -> Object:
+    made = checkpoint(name)
+    fields = ("uid", "adapter", "createdAt", *(("reason",) if kind == "PreemptionHold" else ("identity", "pod")))
+    return made if kind == "Checkpoint" else {**made, "kind": kind, "spec": {key: made["spec"][key] for key in fields}}
+
+
+async def test_all_rights_in_a_namespace_write_no_record(namespace: Namespace, account: str, tmp_path: Path) -> None:
+    """What stands in one commands the agents, and the coordinator."""
+    tenant = Person(namespace, TENANT)
+    for kind, short in (("Checkpoint", "cckpt"), ("PreemptionHold", "phold"), ("Restore", "crst")):
+        await namespace.apply(_record(kind, "ours"))
+        forged = tmp_path / f"{short}.json"
+        forged.write_text(json.dumps(_record(kind, "forged")))
+        assert WRITTEN_BY in await tenant.may_not("create", f"--filename={forged}", DRY)
+        what = f"{short}/ours"
+        statuses: list[Object] = [{"deadline": NOW}]
+        if kind != "PreemptionHold":
+            statuses += [{"order": {"number": 9, "order": {"type": "Kill"}}}, ANSWER]
+        for status in statuses:
+            assert WRITTEN_BY in await tenant.is_refused(what, "--subresource=status", DRY, status=status)
+        for metadata in ({"labels": {NODE: "gpu-4"}}, {"annotations": {"a": "b"}}, {"finalizers": ["a.b/c"]}):
+            assert WRITTEN_BY in await tenant.is_refused(what, DRY, metadata=metadata)
+        if kind != "Checkpoint":
+            assert WRITTEN_BY in await tenant.may_not("delete", what, DRY)
+
+
+async def test_people_may_delete_checkpoints(namespace: Namespace, account: str) -> None:
+    await namespace.apply(checkpoint("ours"))
+    await Person(namespace, TENANT).does("delete", "cckpt/ours", "--wait=false")
+    assert "not found" in await Person(namespace, TENANT).may_not("get", "cckpt/ours")
+
+
+async def test_the_coordinator_writes_records(namespace: Namespace, account: str, tmp_path: Path) -> None:
+    user = f"system:serviceaccount:{namespace.name}:{account.removesuffix('-agent')}-coordinator"
+    coordinator, file = Person(namespace, user), tmp_path / "hold.json"
+    file.write_text(json.dumps(_record("PreemptionHold", "ours")))
+    await coordinator.does("create", f"--filename={file}")
+    await coordinator.patches("phold/ours", "--subresource=status", status={"step": "Holding", "deadline": NOW})
+    await coordinator.patches("phold/ours", metadata={"labels": {"a": "b"}})
+    await coordinator.does("delete", "phold/ours")
+
+
+@pytest.mark.parametrize("controller", ["namespace-controller", "generic-garbage-collector"])
+async def test_kubernetes_itself_removes_records(namespace: Namespace, account: str, controller: str) -> None:
+    await namespace.apply(_record("Restore", "ours"))
+    user = f"system:serviceaccount:kube-system:{controller}"
+    itself = Person(
+        namespace, user, "--as-group=system:serviceaccounts", "--as-group=system:serviceaccounts:kube-system"
+    )
+    await itself.does("delete", "crst/ours", DRY)
+    if controller == "generic-garbage-collector":
+        await itself.patches("crst/ours", DRY, metadata={"finalizers": ["a.b/c"]})
+        assert WRITTEN_BY in await itself.is_refused("crst/ours", DRY, metadata={"labels": {NODE: "gpu-4"}})

@@ -158,6 +158,18 @@ async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
     assert images == {image.tag for image in find_images().values() if image.is_product}
 
 
+async def test_the_policy_of_records_knows_our_accounts(helm: Binaries) -> None:
+    objects = await render(helm, {**EVERYTHING, "fullnameOverride": "ours"})
+    policy = named(objects, "ValidatingAdmissionPolicy", "ours-records")
+    assert named(objects, "ValidatingAdmissionPolicyBinding", "ours-records")["spec"]["policyName"] == "ours-records"
+    told = json.dumps(policy["spec"]["matchConditions"])
+    for part in ("coordinator", "agent"):
+        account = named(objects, "ServiceAccount", f"ours-{part}")["metadata"]
+        assert f"'system:serviceaccount:{account['namespace']}:{account['name']}'" in told
+    (uninstall,) = (pod for name, pod in pods_of(objects) if name == "ours-uninstall")
+    assert uninstall["serviceAccountName"] == "ours-coordinator"
+
+
 async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
     hooks = hooks_of(await render(helm, EVERYTHING))
     paths = {hook["clientConfig"]["service"]["path"] for hook in hooks}
