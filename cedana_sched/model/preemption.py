@@ -59,7 +59,8 @@ class Signal(msgspec.Struct, frozen=True):
     """A preemption (or a request to checkpoint), seen at the earliest point the scheduler offers.
 
     `uid` is the same for every report of the same preemption, also after a restart of the adapter, so that
-    repeated signals are harmless. All victims are released together, when the last of them is settled.
+    repeated signals are harmless; it becomes a part of file names: letters, digits and `._:@+~=-`, at most 180. All
+    victims are released together, when the last of them is settled.
     `not_after` is a deadline that comes from outside (a pod's deletion, a node's end), if there is one.
     `together` names what several signals have in common, one preemptor for instance: their victims too are released
     together, unless the deadline of one comes first. `held` is the object whose change an admission webhook refuses
