@@ -78,8 +78,13 @@ def decide(
         mark: what is known of the scheduler's wish.
         holds: all of this pod.
         now: by the clock that deadlines are written with.
-        told_seconds: for how long the mark has been asked for here; it may be that it can never be written.
+        told_seconds: for how long it has been asked for here, also while it was held; it may be that the mark can never
+            be written.
+
+    However often its holds are taken back: who is asked for all the time waits for two of their deadlines, and
+    `UNANNOUNCED_SECONDS`, at most.
     """
+    holds = tuple(holds)
     newest = max(holds, key=lambda hold: hold.spec.created_at, default=None)
     if newest is not None and (ends_at := newest.ends_at) is not None:
         if newest.status.step is HoldStep.HOLDING:
@@ -91,10 +96,32 @@ def decide(
         if verdict is Verdict.KEEP_RUNNING and _is_recent(newest, now):
             return Decision(KEPT, "Kept running by cedana: it could not be saved, and its policy says so")
     waited = mark.waited(now) if mark is not None and mark.is_fresh(now) else 0.0
-    left = UNANNOUNCED_SECONDS - max(waited, told_seconds)
+    left = UNANNOUNCED_SECONDS - _unheld(pod_uid, max(waited, told_seconds), holds, now)
     if left > 0:
         return Decision(NOT_HELD, _sentence("the coordinator has not taken the eviction up yet", left))
     return Decision("nobody-holds")
+
+
+def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: datetime) -> float:
+    """Of so many seconds those for which it was not held: they count anew when a hold was taken back.
+
+    But only for a wish that is no older than such a hold may become. Whoever may write to the pod can have its holds
+    taken back as often as he likes, for he can remove the mark.
+    """
+    spared = (hold for hold in holds if hold.status.step is not HoldStep.HOLDING and _is_spared(pod_uid, hold))
+    newest = max(spared, key=lambda hold: hold.spec.created_at, default=None)
+    if newest is None or newest.status.deadline is None or not newest.spec.created_at:
+        return waited
+    deadline = datetime.fromisoformat(newest.status.deadline)
+    if waited > (deadline - datetime.fromisoformat(newest.spec.created_at)).total_seconds():
+        return waited
+    released = newest.status.released_at  # while it is being released, it could still be held
+    over_at = datetime.fromisoformat(released) if released is not None else deadline
+    return min(waited, max(0.0, (now - over_at).total_seconds()))
+
+
+def _is_spared(pod_uid: str, hold: PreemptionHold) -> bool:
+    return hold.status.verdict_on(pod_uid) in {None, Verdict.NOT_NEEDED}
 
 
 def _is_recent(hold: PreemptionHold, now: datetime) -> bool:
@@ -106,6 +133,15 @@ def _is_recent(hold: PreemptionHold, now: datetime) -> bool:
 
 def _sentence(reason: str, left: float) -> str:
     return f"Held for checkpoint by cedana: {reason}, at most {math.ceil(left)} s more"
+
+
+def wishes(clock: Callable[[], float]) -> FirstRequests:
+    """For how long each pod has been asked for: a bound, and so never forgotten by their age.
+
+    Args:
+        clock: seconds of a clock that never goes back.
+    """
+    return FirstRequests(clock, kept_seconds=math.inf, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
 
 
 class PodHold:
@@ -132,7 +168,7 @@ class PodHold:
         self._marker = marker
         self._first_requests = first_requests
         self._doubted = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
-        self._told = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
+        self._told = wishes(clock)
         self._now = now
 
     def answer(self, request: Request) -> Answer:

@@ -29,8 +29,7 @@ from cedana_sched_volcano.extender.holder import Holder, Standing, Wanted
 from cedana_sched_volcano.extender.room import Rooms
 from cedana_sched_volcano.gangs import Gangs, group_of
 from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
-from cedana_sched_webhooks.holds.pods import KEPT, LONGEST_SILENCE_SECONDS, decide
+from cedana_sched_webhooks.holds.pods import KEPT, decide, wishes
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Preemptions
 from cedana_sched_webhooks.objects import Checkpoint, PreemptionHold
@@ -72,7 +71,7 @@ class Holding:
         goes on without one."""
         self._costs_since = now()
         self._marker = EvictionMarker(api, now)
-        self._told = FirstRequests(clock, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
+        self._told = wishes(clock)
         """Pods that were to be marked: nobody is held for ever for a mark that cannot be written."""
 
     @property

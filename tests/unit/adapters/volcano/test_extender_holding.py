@@ -77,13 +77,19 @@ class World:
         self._checkpoint(name, f"{name}-{generation}", "", status)
 
     def held(
-        self, name: str, step: HoldStep = HoldStep.HOLDING, verdict: Verdict | None = None, *, left: float = 60.0
+        self,
+        name: str,
+        step: HoldStep = HoldStep.HOLDING,
+        verdict: Verdict | None = None,
+        *,
+        left: float = 60.0,
+        released: float = 0.0,
     ) -> None:
         victims = () if verdict is None else (VictimStatus(name, verdict),)
-        released = None if step is HoldStep.HOLDING else self.at(0)
+        released_at = None if step is HoldStep.HOLDING else self.at(released)
         spec, status = (
             HoldSpec("x", uid="signal", created_at=self.at(-1)),
-            HoldStatus(step, self.at(left), released, victims),
+            HoldStatus(step, self.at(left), released_at, victims),
         )
         self.holding._holds._put(PreemptionHold(Metadata(name="hold", namespace="lab"), spec, status))
         self._checkpoint(name, "in-flight", "signal", CheckpointStatus())
@@ -214,6 +220,18 @@ def test_nobody_waits_for_ever_for_a_mark_that_cannot_be_written() -> None:
     assert world.standing().may_go
     world.now += timedelta(seconds=7)
     assert not world.standing().may_go, "it is another wish"
+
+
+def test_a_hold_that_was_taken_back_counts_for_nobody_waiting() -> None:
+    world = World()
+    world.put()
+    for _ in range(100):
+        world.holding.asked("md-0", ML)
+        world.now += timedelta(seconds=1)
+    world.held("md-0", left=600.0)
+    assert not world.standing().may_go
+    world.held("md-0", HoldStep.RELEASED, Verdict.NOT_NEEDED, left=600.0, released=100.0)
+    assert not world.standing().may_go
 
 
 def test_nothing_is_known_before_everything_is_listed() -> None:
