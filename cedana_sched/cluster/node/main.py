@@ -44,6 +44,7 @@ from cedana_sched.model.objects.names import HOLD_TOKEN
 from cedana_sched.model.orders import Order, Outcome
 from cedana_sched.service.draining import Busy, until_drained
 from cedana_sched.service.health import Ready, serving
+from cedana_sched.service.watches import watches
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,8 @@ ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
 async def serve(configuration: AgentConfiguration, stopping: asyncio.Event) -> None:
     """Serve the node until `stopping` is set and nothing is under way that nobody else could finish; see `draining`."""
     busy: list[Busy] = []
-    await until_drained(stopping, _serve(configuration, busy), busy)
+    with watches().kept_open():  # later, pods that run as root may hold all that there are
+        await until_drained(stopping, _serve(configuration, busy), busy)
 
 
 async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:

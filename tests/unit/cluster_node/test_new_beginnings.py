@@ -288,19 +288,17 @@ async def test_containers_are_heard_of_once_runc_has_written_their_state(tmp_pat
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_container_that_cannot_be_watched_is_looked_for_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_container_that_cannot_be_watched_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watches of root are those of every pod that runs as root: one of them may take all."""
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.LATER_SECONDS", 0.01)
+    monkeypatch.setattr("cedana_sched.service.watches.LOOK_SECONDS", 0.01)
     states = tmp_path / "states"
     states.mkdir()
-    watches = Inotify.add_watch
+    add_watch = Inotify.add_watch
 
     def taken(self: Inotify, path: Path, mask: Mask) -> Watch:
         if path != states:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return watches(self, path, mask)
+        return add_watch(self, path, mask)
 
     monkeypatch.setattr(Inotify, "add_watch", taken)
     heard: asyncio.Queue[None] = asyncio.Queue()
@@ -308,6 +306,9 @@ async def test_container_that_cannot_be_watched_is_looked_for_later(
     async with asyncio.timeout(10):
         await heard.get()
         (states / "c1").mkdir()
+        await asyncio.sleep(0.05)
+        assert heard.empty()
+        (states / "c1/state.json").touch()
         await heard.get()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
@@ -317,16 +318,19 @@ async def test_containers_are_looked_for_where_nobody_tells_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended the agent, again at each start."""
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.LATER_SECONDS", 0.01)
+    monkeypatch.setattr("cedana_sched.service.watches.LOOK_SECONDS", 0.01)
 
-    def spent() -> None:
+    def spent(cache_size: int) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.Inotify", spent)
+    monkeypatch.setattr("cedana_sched.service.watches.Inotify", spent)
     heard: asyncio.Queue[None] = asyncio.Queue()
     watching = asyncio.create_task(containers_made(tmp_path, lambda: heard.put_nowait(None)))
     async with asyncio.timeout(10):
-        for _ in range(3):
+        await heard.get()
+        for name in ("c1", "c2"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "state.json").touch()
             await heard.get()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning import files
 from cedana_sched.cluster.node.returning.files import wait_for_result
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime import changes as changes_module
 from cedana_sched.runtime.changes import Changes
 from cedana_sched.runtime.wait import SILENT, SILENT_SECONDS, _names, wait
+from cedana_sched.service import watches
 
 VOLUME = "volumes/kubernetes.io~empty-dir/cedana-restore"
 
@@ -90,11 +90,11 @@ def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume:
 
 
 def test_agent_without_inotify_looks(volume: Path, agent: RestoreContainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spent() -> None:
+    def spent(cache_size: int) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(files, "Inotify", spent)
-    monkeypatch.setattr(files, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watches, "Inotify", spent)
+    monkeypatch.setattr(watches, "LOOK_SECONDS", 0.01)
     with _started(volume) as process:
         asyncio.run(agent.wait_until_running())
         asyncio.run(agent.decide("restore", "generation 3"))

@@ -1,4 +1,4 @@
-"""Waits for files that others make, by inotify, or by looking where the node has none left."""
+"""Waits for files that others make."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 import select
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from asyncinotify import Inotify, Mask
+from asyncinotify import Mask
 
-from cedana_sched.runtime.shortages import SHORTAGES
+from cedana_sched.service.watches import LOOK_SECONDS, watches
 
 T = TypeVar("T")
 
@@ -20,52 +20,6 @@ _MADE = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF
 
 
 HOST_MOUNTS = Path("/proc/1/mounts")
-
-
-LOOK_SECONDS = 0.5
-
-
-class Changes:
-    """What is made in folders, from when they are added; a context manager.
-
-    Whoever waits looks again after each `wait`, whether something has changed or not: where others have all instances
-    or watches of this user, it only returns now and then.
-    """
-
-    def __init__(self) -> None:
-        self._inotify: Inotify | None = None
-        with contextlib.suppress(OSError):
-            self._inotify = Inotify()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._inotify is not None:
-            self._inotify.close()
-
-    def add(self, folder: Path, mask: Mask) -> None:
-        """Watch a folder.
-
-        Raises:
-            OSError: there is no such folder.
-        """
-        if self._inotify is None:
-            return
-        try:
-            self._inotify.add_watch(folder, mask)
-        except OSError as error:
-            if error.errno not in SHORTAGES:
-                raise
-            self._inotify.close()
-            self._inotify = None
-
-    async def wait(self) -> None:
-        """Return when something was made, or now and then."""
-        if self._inotify is None:
-            await asyncio.sleep(LOOK_SECONDS)
-        else:
-            await self._inotify.get()
 
 
 async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
@@ -78,7 +32,7 @@ async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
     """
     while not os.path.lexists(path):  # noqa: ASYNC240 - a look at local names
         nearest = _nearest(path)
-        with Changes() as changes, _mounting(mounts) as mounted:
+        with watches().changes() as changes, _mounting(mounts) as mounted:
             try:
                 changes.add(nearest, _MADE)
             except FileNotFoundError:
@@ -89,17 +43,23 @@ async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
 
 @contextlib.contextmanager
 def _mounting(table: Path) -> Iterator[asyncio.Event]:
-    """An event that is set when something is mounted or unmounted, from the beginning of the block on (proc(5))."""
+    """An event that is set when something is mounted or unmounted, from the beginning of the block on (proc(5)).
+
+    Where pods have taken all of epoll's watches of this user, it is set after a second.
+    """
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
     with table.open("rb") as file, select.epoll() as waiter:
-        waiter.register(file, select.EPOLLPRI)
 
         def look() -> None:
             waiter.poll(0)
             changed.set()
 
-        loop.add_reader(waiter.fileno(), look)
+        try:
+            waiter.register(file, select.EPOLLPRI)
+            loop.add_reader(waiter.fileno(), look)
+        except OSError:
+            loop.call_later(LOOK_SECONDS, changed.set)
         try:
             yield changed
         finally:
@@ -119,7 +79,7 @@ async def _first(*works: Coroutine[Any, Any, object]) -> None:
 
 async def wait_for_result(folder: Path, look: Callable[[], T | None]) -> T:
     """Return what `look` finds, once it finds something; it is called again whenever a file is moved into `folder`."""
-    with Changes() as changes:
+    with watches().changes() as changes:
         changes.add(folder, Mask.MOVED_TO | Mask.CREATE)
         while (found := look()) is None:
             await changes.wait()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-from asyncinotify import Inotify, Mask
+from asyncinotify import Mask
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.containers.places import Places
@@ -30,13 +31,13 @@ from cedana_sched.kube.resources import RESTORES
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.records import RestoreStep
+from cedana_sched.service.watches import watches
 
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 LATER_SECONDS = 5.0
-"""After which runc has made a container, or has failed."""
 _MADE = Mask.CREATE | Mask.MOVED_TO
 _STATE = "state.json"
 _DECIDED = {str(RestoreStep.RUNNING), str(RestoreStep.FAILED)}
@@ -164,39 +165,44 @@ def _is_over(restore: OrderedObject, beginning: Beginning, served: Served | None
 
 
 async def containers_made(states: Path, made: Callable[[], None]) -> None:
-    """Call `made` for every container that runc has made, for ever, and once at first; `states` is runc's folder."""
+    """Call `made` when runc has made containers, for ever, and once at first; `states` is runc's folder."""
     await wait_for_path(states)
     while True:
         try:
             await _watch_containers(states, made)
-        except OSError as error:  # others have all instances that there are
-            log.warning("containers are looked for now and then", why=str(error), seconds=LATER_SECONDS)
-            made()
+        except OSError as error:  # the node lacks something, and may have it again
+            log.warning("containers are looked for later", why=str(error), seconds=LATER_SECONDS)
             await asyncio.sleep(LATER_SECONDS)
 
 
 async def _watch_containers(states: Path, made: Callable[[], None]) -> None:
-    with Inotify() as inotify:
-        inotify.add_watch(states, _MADE)
+    with watches().changes() as changes:
+        changes.add(states, _MADE)
         made()
+        known: dict[str, int] = {}
+        unfinished: set[str] = set()
         while True:
-            event = await inotify.get()
-            if event.watch is None:  # too many events: some were dropped
+            complete, begun = await asyncio.to_thread(_containers, states)
+            for name in unfinished - begun:
+                changes.remove(states / name)
+            more, unfinished = begun - unfinished, begun
+            for name in more:
+                with contextlib.suppress(OSError):  # it is gone again
+                    changes.add(states / name, _MADE)
+            if more:
+                continue  # what is in it may be older than the watch
+            if complete.items() - known.items():
                 made()
-            elif event.name is None:
-                continue
-            elif event.watch.path == states:
-                try:
-                    watch = inotify.add_watch(states / event.name, _MADE)
-                    if (states / event.name / _STATE).exists():
-                        inotify.rm_watch(watch)
-                        made()
-                except FileNotFoundError:
-                    continue  # it is gone again
-                except OSError as error:  # others of this user, root of any pod too, have all watches that there are
-                    log.warning("container is looked for later", why=str(error), seconds=LATER_SECONDS)
-                    asyncio.get_running_loop().call_later(LATER_SECONDS, made)
-            elif str(event.name) == _STATE:
-                with contextlib.suppress(OSError, ValueError):
-                    inotify.rm_watch(event.watch)
-                made()
+            known = complete
+            await changes.wait()
+
+
+def _containers(states: Path) -> tuple[dict[str, int], set[str]]:
+    """The containers that runc has made, with the inodes of their folders, and names of those that it is making."""
+    try:
+        with os.scandir(states) as entries:
+            folders = {entry.name: entry.inode() for entry in entries if entry.is_dir(follow_symlinks=False)}
+    except FileNotFoundError:
+        return {}, set()
+    complete = {name: inode for name, inode in folders.items() if (states / name / _STATE).exists()}
+    return complete, folders.keys() - complete.keys()

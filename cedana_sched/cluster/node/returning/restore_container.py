@@ -21,10 +21,11 @@ from typing import Self, TypeVar
 from asyncinotify import Mask
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import Changes, wait_for_path
+from cedana_sched.cluster.node.returning.files import wait_for_path
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 from cedana_sched.runtime.wait import ALIVE, DECISION, PROGRESS, TAKEN, WAITING
+from cedana_sched.service.watches import Changes, watches
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class RestoreContainer:
     async def wait_for_run(self, look: Callable[[], T | None]) -> T:
         """Return what `look` finds, once it finds something; it is called again for each run of the container."""
         await self.wait_until_running()
-        with Changes() as changes:
+        with watches().changes() as changes:
             self._watch(changes)
             while (found := await asyncio.to_thread(look)) is None:
                 await changes.wait()
@@ -66,7 +67,7 @@ class RestoreContainer:
         Raises:
             RestoreError: the volume is gone, and so is the pod.
         """
-        with Changes() as changes:
+        with watches().changes() as changes:
             self._watch(changes)
             decided_for = None
             while not self._has_taken(number := self._number()):

@@ -1,0 +1,254 @@
+"""One inotify instance for all folders that a process waits for changes in.
+
+`fs.inotify.max_user_instances` (128 by default) and `max_user_watches` count per user of the node, across all
+containers: a pod that runs as the same user, root of any pod too, may hold all that there are. So a component opens one
+instance, at its start, and keeps it. Where even that one, or a watch, is not to be had, who waits looks every second
+instead, until it is. The agent's waits for files, and the webhooks' for certificates, are of this kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import structlog
+from asyncinotify import Event, Inotify, Mask, Watch
+
+from cedana_sched.runtime.shortages import SHORTAGES
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often is looked where nothing tells; and after how long, where events were dropped."""
+EVENTS_AT_ONCE = 1024
+PAUSE_SECONDS = 0.05
+"""Between so many events: who makes them without end must not take the whole process."""
+_GONE = Mask.IGNORED | Mask.UNMOUNT
+_EVENTS_READ = 256  # of the longest names
+_TOLD_EVERY_SECONDS = 600.0
+
+
+class _Watched:
+    """A folder that is watched, and who for: the kernel has one watch for each folder of an instance."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.waiters: dict[Changes, Mask] = {}
+
+
+class Changes:
+    """What happens in some folders, for one who waits. Made by `Watches.changes`."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
+        self._wanted: dict[Path, Mask] = {}
+        self._watched: dict[Path, int] = {}
+        self.changed = asyncio.Event()
+
+    def add(self, folder: Path, mask: Mask) -> None:
+        """From now on `wait` returns when one of these events has happened in the folder, or may have.
+
+        Raises:
+            OSError: it cannot be watched for another reason than that others have all watches; it is not there, say.
+        """
+        self._attach(folder, mask)
+        self._wanted[folder] = mask
+
+    def remove(self, folder: Path) -> None:
+        """Not this one any more."""
+        self._wanted.pop(folder, None)
+        number = self._watched.pop(folder, None)
+        if number is not None and number not in self._watched.values():  # two names may lead to one folder
+            self._watches.remove(number, self)
+
+    async def wait(self) -> None:
+        """Return when something has happened since the last call, or may have: look, whatever it was."""
+        if not self.changed.is_set() and not self._attach_missing():
+            is_blind = self._watched.keys() != self._wanted.keys()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS if is_blind else None):
+                    await self.changed.wait()
+        self.changed.clear()
+
+    def close(self) -> None:
+        """Called by `Watches`."""
+        for folder in list(self._wanted):
+            self.remove(folder)
+
+    def forget(self, number: int) -> None:
+        """The kernel has ended this watch, its folder being gone; called by `Watches`."""
+        self._watched = {folder: one for folder, one in self._watched.items() if one != number}
+
+    def _attach(self, folder: Path, mask: Mask) -> bool:
+        if (number := self._watches.add(folder, mask, self)) is not None:
+            self._watched[folder] = number
+        return number is not None
+
+    def _attach_missing(self) -> bool:
+        """Whether one more is watched now: what happened before may have been missed."""
+        more = False
+        for folder, mask in self._wanted.items():
+            if folder not in self._watched:
+                with contextlib.suppress(OSError):  # it may come back
+                    more |= self._attach(folder, mask)
+        return more
+
+
+class Watches:
+    """Of one event loop; `watches` returns that of the running one."""
+
+    def __init__(self) -> None:
+        self._inotify: Inotify | None = None
+        self._watched: dict[int, _Watched] = {}
+        self._waiters: set[Changes] = set()
+        self._keepers = 0
+        self._dropped: asyncio.TimerHandle | None = None
+        self._told_at: float | None = None
+
+    @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Have the instance open in this block, from its beginning: later there may be none."""
+        self._keepers += 1
+        try:
+            self._open()
+            yield
+        finally:
+            self._keepers -= 1
+            self._close_unused()
+
+    @contextlib.contextmanager
+    def changes(self) -> Iterator[Changes]:
+        """For one who waits."""
+        waiter = Changes(self)
+        self._waiters.add(waiter)
+        try:
+            yield waiter
+        finally:
+            waiter.close()
+            self._waiters.discard(waiter)
+            self._close_unused()
+
+    def add(self, folder: Path, mask: Mask, waiter: Changes) -> int | None:
+        """Called by `Changes`: the number of the watch; None where there is none to be had.
+
+        Raises:
+            OSError: see `Changes.add`.
+        """
+        if (inotify := self._open()) is None:
+            return None
+        try:
+            watch = inotify.add_watch(folder, mask | Mask.MASK_ADD)
+        except OSError as error:
+            self._told(error)
+            return None
+        watched = self._watched.setdefault(watch.wd, _Watched(watch))
+        watched.waiters[waiter] = watched.waiters.get(waiter, Mask(0)) | mask
+        return watch.wd
+
+    def remove(self, number: int, waiter: Changes) -> None:
+        """Called by `Changes`."""
+        watched = self._watched[number]
+        watched.waiters.pop(waiter, None)
+        if not watched.waiters and self._inotify is not None:
+            del self._watched[number]
+            with contextlib.suppress(OSError):  # its folder has just gone, and it with that
+                self._inotify.rm_watch(watched.watch)
+
+    def _open(self) -> Inotify | None:
+        if self._inotify is None:
+            try:
+                self._inotify = _opened(self._read)
+            except OSError as error:
+                self._told(error)
+                return None
+        return self._inotify
+
+    def _close_unused(self) -> None:
+        if self._inotify is not None and not self._waiters and not self._keepers:
+            asyncio.get_running_loop().remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
+
+    def _told(self, error: OSError) -> None:
+        """Say now and then that there is none to be had; raise what has another reason."""
+        if error.errno not in SHORTAGES:
+            raise error
+        now = asyncio.get_running_loop().time()
+        if self._told_at is None or now - self._told_at > _TOLD_EVERY_SECONDS:
+            self._told_at = now
+            log.warning("the node has no inotify left for this user: looking instead", why=str(error))
+
+    def _read(self) -> None:
+        if (inotify := self._inotify) is None:
+            return
+        for _ in range(EVENTS_AT_ONCE):
+            try:
+                event = inotify.sync_get()
+            except BlockingIOError:
+                return
+            if event is not None:
+                self._dispatch(event)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(inotify.fd)
+        loop.call_later(PAUSE_SECONDS, self._go_on, inotify)
+
+    def _go_on(self, inotify: Inotify) -> None:
+        if inotify is not self._inotify:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_reader(inotify.fd, self._read)
+        except OSError as error:  # epoll's watches count like those of inotify
+            self._told(error)
+            loop.call_later(LOOK_SECONDS, self._go_on, inotify)
+        self._read()
+
+    def _dispatch(self, event: Event) -> None:
+        if Mask.Q_OVERFLOW in event.mask:
+            if self._dropped is None:
+                self._dropped = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._all_look)
+            return
+        number = event.watch.wd if event.watch is not None else None
+        if number is None or (watched := self._watched.get(number)) is None:
+            return  # of a watch that nobody has any more
+        for waiter, mask in watched.waiters.items():
+            if event.mask & (mask | _GONE):
+                waiter.changed.set()
+        if Mask.IGNORED in event.mask:
+            del self._watched[number]
+            for waiter in watched.waiters:
+                waiter.forget(number)
+
+    def _all_look(self) -> None:
+        """Some events were dropped, and nobody knows whose: not at once, where somebody makes them without end."""
+        self._dropped = None
+        for waiter in self._waiters:
+            waiter.changed.set()
+
+
+def _opened(read: Callable[[], None]) -> Inotify:
+    """An instance that calls `read` when there is something in it.
+
+    Raises:
+        OSError: there is none to be had.
+    """
+    inotify = Inotify(cache_size=_EVENTS_READ)
+    try:
+        os.set_blocking(inotify.fd, False)  # asyncinotify 4.3 means to, and sets another flag
+        asyncio.get_running_loop().add_reader(inotify.fd, read)
+    except OSError:
+        inotify.close()
+        raise
+    return inotify
+
+
+_OF_LOOPS: WeakKeyDictionary[asyncio.AbstractEventLoop, Watches] = WeakKeyDictionary()
+
+
+def watches() -> Watches:
+    """Those of this process, which has one event loop."""
+    return _OF_LOOPS.setdefault(asyncio.get_running_loop(), Watches())
