@@ -93,7 +93,7 @@ class Staging:
                 if uid not in restore_uids:
                     if is_segment(uid):
                         self.remove(uid)
-                    if is_hidden(path.name):
+                    if is_hidden(path.name) and not path.is_dir():
                         path.unlink(missing_ok=True)
 
     def _facts(self, restore_uid: str) -> Path:
