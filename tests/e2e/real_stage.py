@@ -21,6 +21,7 @@ from cedana_sched.adapter.conformance.stage import beside, loop_turns
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
@@ -45,7 +46,7 @@ while True:
     signal.pause()
 """
 _TELL = "import os, signal; os.kill(1, signal.SIGUSR1)"
-_MARKER = "conformance/marker"
+_MARKER = kept("conformance/marker")
 
 BRIEF = (
     "test_a_preemption_is_told",
