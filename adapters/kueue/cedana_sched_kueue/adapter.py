@@ -167,19 +167,25 @@ class KueueAdapter:
         await let_go(self._api, pod)
 
     async def _is_evicted(self, pod: Pod, job_uid: str) -> bool:
-        """A Job is suspended before its pods are deleted, and its Workload says why before that."""
+        """A Job is suspended before its pods are deleted, and its Workload says why before that.
+
+        Raises:
+            ApiError: nobody can say now.
+        """
         owner = pod.metadata.owner
-        try:
-            job = await self._api.get(JOBS, owner.name if owner is not None else "", pod.metadata.namespace, into=Job)
-            if job.metadata.uid != job_uid or not is_suspended(job):
-                return False
-            for known in self._preemptions.workloads_of(job_uid):
-                found = await self._api.get(WORKLOADS, known.metadata.name, known.metadata.namespace, into=Workload)
-                if is_evicted(found):
-                    return True
-        except AbsentError:
+        job = await self._api.find(JOBS, owner.name if owner is not None else "", pod.metadata.namespace, into=Job)
+        if job is None or job.metadata.uid != job_uid or not is_suspended(job):
             return False
-        return False
+        return any(is_evicted(one) for one in await self._workloads_now(job))
+
+    async def _workloads_now(self, job: Job) -> list[Workload]:
+        """Kueue's records of a Job, as they are written now; those that we know, if any are left."""
+        known = [one.metadata for one in self._preemptions.workloads_of(job.metadata.uid)]
+        found = [await self._api.find(WORKLOADS, one.name, one.namespace, into=Workload) for one in known]
+        if left := [one for one in found if one is not None]:
+            return left
+        listed, _ = await self._api.list_all(WORKLOADS, job.metadata.namespace, into=Workload)
+        return [one for one in listed if owner_uid(one) == job.metadata.uid]
 
     async def _annotate(self, job_uid: str) -> None:
         needed, name = self._preemptions.annotation(job_uid)
@@ -225,7 +231,11 @@ class KueueAdapter:
         job, eviction = self._preemptions.job(job_uid), self._preemptions.eviction(job_uid)
         if eviction is not None:
             return eviction.uid != signal_uid
-        return job is None or not job.spec.suspend  # suspended: it went through, and its pods' ends are told
+        if job is None:
+            return True
+        # suspended: it went through, and its pods' ends are told. Kueue stops a Job without a Workload as well, and one
+        # that we cannot read says nothing
+        return not job.spec.suspend and bool(self._preemptions.workloads_of(job_uid))
 
 
 if TYPE_CHECKING:
