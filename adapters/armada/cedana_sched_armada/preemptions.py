@@ -7,7 +7,7 @@ from Armada's word for it until the job was submitted again, or left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from cedana_sched_armada.successor import id_of, predecessor
 log = structlog.get_logger(__name__)
 
 REMEMBERED = 10_000
-"""Successors of which a second one would be noticed; it shows within minutes of the first."""
+"""Successors of which a second one would be noticed, and preempted jobs whose pod may show yet: within minutes both."""
 
 ArmadaReport = Preempted | PreemptionCancelled
 
@@ -74,6 +74,8 @@ class Preemptions:
         self._told: set[str] = set()
         self._successors: dict[str, str] = {}
         """By client id of ours: the job that Armada made first of it."""
+        self._unseen: dict[str, tuple[JobSet, Heard]] = {}
+        """By id: preempted jobs of which no pod has shown. It is another cluster's, or the watch of pods is behind."""
 
     def hear(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
         """Take in one event; `missed`: a pod of its job may have been here. Hearing one again changes nothing."""
@@ -110,6 +112,8 @@ class Preemptions:
                 self._pods.let_pod_go(now)
             return
         self.arrived(job)
+        if (unseen := self._unseen.pop(job, None)) is not None:
+            self._preempted(*unseen, missed=False)
         case = self._ledger.case_of(job)
         if case is None:
             return
@@ -197,6 +201,9 @@ class Preemptions:
         elif not pods and missed:
             members = [Member(heard.job, heard.run)]
         if not members:
+            if not pods:
+                self._unseen[heard.job] = job_set, heard
+                _bound(self._unseen)
             return
         now = self._clock()
         case = Case(
@@ -241,6 +248,7 @@ class Preemptions:
             self._call_off(case, "it was not preempted")
 
     def _cancelled(self, job: str, why: str) -> None:
+        self._unseen.pop(job, None)
         case = self._ledger.case_of(job)
         if case is None:
             self._pods.let_go(job)
@@ -249,6 +257,9 @@ class Preemptions:
 
     def _set_cancelled(self, job_set: JobSet) -> None:
         """Armada says it of the jobs that it still has, and means those that it has preempted as well."""
+        for job, (of, _) in tuple(self._unseen.items()):
+            if of == job_set:
+                del self._unseen[job]
         for case in tuple(self._ledger.cases_of(job_set)):
             if not case.cancelled:
                 self._call_off(case, "the job set was cancelled")
@@ -272,8 +283,7 @@ class Preemptions:
         case = self._ledger.case_of(followed)
         noted = case.successors.get(followed, heard.job) if case is not None else heard.job
         first = self._successors.setdefault(made.client_id, noted)
-        if len(self._successors) > REMEMBERED:
-            del self._successors[next(iter(self._successors))]
+        _bound(self._successors)
         if first != heard.job:
             self._effects.surplus(job_set, heard.job)
             return
@@ -284,3 +294,9 @@ class Preemptions:
             identifier = member.id or id_of(made)
             self._ledger.awaited[heard.job] = Awaited(job_set, made.namespace, identifier, member.index)
         self._ledger.put(replace(case, successors={**case.successors, followed: heard.job}))
+
+
+def _bound(remembered: dict[str, Any]) -> None:
+    """Forget what was remembered first."""
+    if len(remembered) > REMEMBERED:
+        del remembered[next(iter(remembered))]

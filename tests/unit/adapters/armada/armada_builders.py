@@ -163,6 +163,8 @@ class World:
         self.slept: list[float] = []
         self.settings: dict[str, Any] = {}
         self._made = 0
+        self._made_pods: dict[str, Pod] = {}
+        """The last one of each job, whether it shows or not."""
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -228,9 +230,15 @@ class World:
             creation_timestamp=rfc3339(self.now),
         )
         pod = Pod(metadata, PodSpec(node_name="node-1"), PodStatus(phase=phase, start_time=rfc3339(self.now)))
+        self._made_pods[job] = pod
         if protected:
             self.pods._put(pod)
         return metadata.uid
+
+    def show(self, job: str, **metadata: Any) -> None:
+        """Its pod, which was there before, is seen now."""
+        pod = self._made_pods[job]
+        self.pods._put(msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, **metadata)))
 
     def pod_of(self, job: str) -> Pod:
         pod = self.pods.get(f"armada-{job}-0", NAMESPACE)
