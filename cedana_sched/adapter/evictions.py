@@ -24,11 +24,10 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.mark_removal import MarkRemoval, fresh_mark, is_running
 from cedana_sched.adapter.pods import identity_of, workload_of
-from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
-from cedana_sched.model.errors import UsageError
+from cedana_sched.model.errors import RetryableError, UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
@@ -140,7 +139,7 @@ class MarkedEvictions:
             Whether what is left of a gang is to go; False for a pod alone, whom the scheduler itself takes.
 
         Raises:
-            ApiError: whether the scheduler still asks cannot be settled now.
+            RetryableError: whether the scheduler still asks cannot be settled now.
         """
         is_gang = len(release.verdicts) > 1
         self._removal.released(release.signal_uid)
@@ -153,7 +152,7 @@ class MarkedEvictions:
             if not is_gang or told is None or told.uid != release.signal_uid:  # the scheduler takes it, or asks anew
                 return False
             if self._removal.is_in_doubt(told.uid):
-                raise ConflictError("whether a gang is evicted after all does not show yet", remedy="look again")
+                raise RetryableError("whether a gang is evicted after all does not show yet", remedy="look again")
             return True
         if not (is_gang and self._is_under_way(release)):
             await self._spare(release.signal_uid, committed - self._family_of_victim.keys())
@@ -165,12 +164,12 @@ class MarkedEvictions:
         """Take back what nobody asks for who was saved too late, or while nobody listened.
 
         Raises:
-            ApiError: whether the scheduler still asks cannot be settled now.
+            RetryableError: whether the scheduler still asks cannot be settled now.
         """
         spared = [pod for pod in self._cluster.pods if pod.metadata.uid in committed and is_running(pod)]
         if spared:
             if await self._removal.settle(signal_uid, spared) > 0:
-                raise ConflictError("a pod that is not evicted after all has changed", remedy="look again")
+                raise RetryableError("a pod that is not evicted after all has changed", remedy="look again")
             self._report(PreemptionCancelled(signal_uid, NOT_ASKED))
 
     def _is_under_way(self, release: Release) -> bool:
@@ -235,7 +234,7 @@ class MarkedEvictions:
         """Cancel what the scheduler asks for no more, its marks first: whoever it asks for after that is marked anew.
 
         Raises:
-            ApiError: whether the scheduler asks cannot be settled now.
+            RetryableError: whether the scheduler asks cannot be settled now.
         """
         async with self._withdrawals.setdefault(uid, asyncio.Lock()):
             signal = self._told.get(uid)

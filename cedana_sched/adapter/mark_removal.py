@@ -19,6 +19,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, EvictionMark, read_mark
 
@@ -71,7 +72,7 @@ class MarkRemoval:
             Seconds until it is to be looked at again; 0 if the scheduler asks for none of them.
 
         Raises:
-            ApiError: a mark can be neither removed nor found absent: nobody can say now whether the scheduler asks.
+            RetryableError: a mark can be neither removed nor found absent: nobody can say now if the scheduler asks.
         """
         is_over = self._gone_by.get(signal_uid, math.inf) <= _seconds()
         for pod in pods:
@@ -79,9 +80,11 @@ class MarkRemoval:
                 continue
             try:
                 is_removed = await self._remove(pod, is_over=is_over)
-            except ApiError:
+            except ApiError as error:
                 self._shows_at[signal_uid] = math.inf
-                raise
+                name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                message = f"whether pod {name} is still to be evicted cannot be told now: {error.message}"
+                raise RetryableError(message, remedy="it is looked at again") from error
             if not is_removed:
                 return CACHE_BEHIND_SECONDS
         if is_over or signal_uid not in self._shows_at:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
-from cedana_sched.kube.errors import ApiError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.errors import ApiError, ConflictError, RefusedByServerError
 from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
@@ -62,8 +62,8 @@ class Cluster:
         self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of, now=now)
 
     def refuse(self) -> None:
-        """From now on pods cannot be written: another webhook of theirs is away."""
-        self.refuses, self.refusal = 1_000_000, ApiUnavailableError("failed calling webhook", status=500)
+        """From now on pods cannot be written: another webhook of theirs denies it, or is away."""
+        self.refuses, self.refusal = 1_000_000, RefusedByServerError("denied the request", status=403)
 
     def accept(self) -> None:
         """Pods can be written again."""

@@ -16,8 +16,8 @@ from cedana_sched.adapter import mark_removal
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import Family
 from cedana_sched.coordinator.core import ReleaseHold
-from cedana_sched.kube.errors import ApiError, ConflictError
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import asked_now, read_mark, written
 from cedana_sched.model.preemption import Release, Verdict
@@ -134,7 +134,7 @@ async def test_who_does_not_go_although_it_was_released_is_spared() -> None:
         cluster.put(text=stale())
         await patched(cluster, 1)
         release = Release(signal.uid, {"uid-md-0": Verdict.COMMITTED})
-        with pytest.raises(ApiError):
+        with pytest.raises(RetryableError):
             await cluster.evictions.released(release)
         await nothing(heard)
         assert await cancelled(heard) == signal.uid
@@ -151,10 +151,10 @@ async def test_a_gang_in_doubt_does_not_go_as_a_whole() -> None:
         cluster.put("md-0", text=stale())
         await patched(cluster, 1)
         release = Release(signal.uid, {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED})
-        with pytest.raises(ApiError):
+        with pytest.raises(RetryableError):
             await cluster.evictions.released(release)
         cluster.accept()
-        with pytest.raises(ConflictError):
+        with pytest.raises(RetryableError):
             await cluster.evictions.released(release)
         await nothing(heard)
         cluster.put("md-0", text=stale(), deleted=True)  # the scheduler has asked, and used the release
@@ -168,7 +168,7 @@ async def test_a_new_coordinator_does_not_take_back_either() -> None:
     async with followed(cluster) as heard:
         cluster.put(text=stale())
         release = Release("of-an-earlier-run", {"uid-md-0": Verdict.COMMITTED})
-        with pytest.raises(ApiError):
+        with pytest.raises(RetryableError):
             await cluster.evictions.released(release)
         await nothing(heard)
         await asyncio.sleep(SHOWS_SECONDS)
