@@ -6,8 +6,9 @@ A Secret that is mounted changes by one rename in its folder, so that the certif
 from __future__ import annotations
 
 import structlog
-from asyncinotify import Inotify, Mask
+from asyncinotify import Mask
 
+from cedana_sched.service.watches import watches
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError
 from cedana_sched_webhooks.configuration import CertificateFiles
 from cedana_sched_webhooks.metrics import Metrics
@@ -32,11 +33,12 @@ class CertificateFileKeeper:
         Raises:
             OSError: their folders are not there.
         """
-        with Inotify() as changes:
+        with watches().changes() as changes:
             for folder in {self._files.certificate.parent, self._files.key.parent}:
-                changes.add_watch(folder, _CHANGES)
+                changes.add(folder, _CHANGES)
             self._read()
-            async for _ in changes:
+            while True:
+                await changes.wait()
                 self._read()
 
     def _read(self) -> None:

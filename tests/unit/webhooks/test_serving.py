@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import errno
 import io
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +17,12 @@ from typing import Any, cast
 import aiohttp
 import pytest
 import structlog
+from asyncinotify import Inotify
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.errors import UsageError
+from cedana_sched.service import watches
 from cedana_sched.service.configuration import NEVER_TOUCHED, load
 from cedana_sched.service.listening import listening
 from cedana_sched_webhooks import server
@@ -205,7 +209,17 @@ async def test_near_its_end_a_replica_answers_and_sends_connections_elsewhere() 
         assert connections == [None, "close"]
 
 
-async def test_files_are_read_again_when_the_folder_changes(tmp_path: Path) -> None:
+def _spent(self: Inotify, **_: int) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["inotify", "no inotify left"])
+async def test_files_are_read_again_when_the_folder_changes(
+    tmp_path: Path, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_told:  # pods of the same user have all that the node has for it
+        monkeypatch.setattr(Inotify, "__init__", _spent)
+        monkeypatch.setattr(watches, "LOOK_SECONDS", 0.05)
     metrics, old, new = Metrics(), issue(), issue()
     serving = ServingCertificate(metrics)
 
