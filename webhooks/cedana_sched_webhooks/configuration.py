@@ -19,8 +19,9 @@ class RestoreContainer(Written):
 
     image: str
     image_pull_policy: str = "IfNotPresent"
-    user: Annotated[int, Field(gt=0)] = 65532
-    """Never root, so that Pod Security `restricted` admits it."""
+    user: Annotated[int, Field(gt=0, le=2**31 - 1)] = 1001380016
+    """Never root, so that Pod Security `restricted` admits it. And nobody else's: what the kernel counts per user of
+    the node, inotify instances for one, would be shared with all pods that run as the same."""
 
 
 class Asking(Written):

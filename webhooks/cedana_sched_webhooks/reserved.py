@@ -50,7 +50,7 @@ def put_ours(pod: Object, wanted: RestoreContainer) -> None:
     """Have the restore container and its volume in the pod, as ours are; what others may add to ours stays."""
     spec = pod["spec"]
     initial: list[dict[str, Any]] = spec.get("initContainers") or []
-    made = restore_container.container(wanted, spec["containers"][0])
+    made = restore_container.container(wanted, spec)
     if any(one.get("name") == names.RESTORE_CONTAINER for one in initial):
         spec["initContainers"] = [
             restore_container.made_ours(one, made) if one.get("name") == names.RESTORE_CONTAINER else one

@@ -14,6 +14,10 @@ MOUNT_PATH: Final = "/run/cedana-restore"
 VOLUME_SIZE: Final = "1Mi"
 LEAST_MEMORY: Final = "64Mi"
 
+USERS_OF_OWN: Final = 65536
+"""A pod with `hostUsers: false` has the users below it only. Its inotify instances count for root of the node."""
+_USER_OF_OWN = 65532
+
 _KEPT = frozenset({"resources", "terminationMessagePath"})
 _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
 """Variables by which the dynamic loader or Python load something else, or start another program."""
@@ -21,8 +25,8 @@ _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
 
 
-def container(wanted: RestoreContainer, application: dict[str, Any]) -> dict[str, Any]:
-    """It satisfies Pod Security `restricted`, and asks for what the pod's first container asks for.
+def container(wanted: RestoreContainer, spec: dict[str, Any]) -> dict[str, Any]:
+    """For a pod of this `spec`: it satisfies Pod Security `restricted`, and asks for what the pod's first one asks for.
 
     So the pod counts for as much as before (an init container counts only where it asks for more than the others
     together), keeps its class of service, and satisfies the same quotas.
@@ -32,10 +36,10 @@ def container(wanted: RestoreContainer, application: dict[str, Any]) -> dict[str
         "image": wanted.image,
         "imagePullPolicy": wanted.image_pull_policy,
         "command": [names.RESTORE_COMMAND],
-        "resources": _resources(application),
+        "resources": _resources(spec["containers"][0]),
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": wanted.user,
+            "runAsUser": _user(wanted, spec),
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
@@ -45,6 +49,11 @@ def container(wanted: RestoreContainer, application: dict[str, Any]) -> dict[str
         "volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": MOUNT_PATH}],
     }
     return made
+
+
+def _user(wanted: RestoreContainer, spec: dict[str, Any]) -> int:
+    has_own_users = spec.get("hostUsers") is False
+    return _USER_OF_OWN if has_own_users and wanted.user >= USERS_OF_OWN else wanted.user
 
 
 def made_ours(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:

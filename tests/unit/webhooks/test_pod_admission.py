@@ -11,8 +11,9 @@ import pytest
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched_webhooks import admission, pods
+from cedana_sched_webhooks import admission, pods, restore_container
 from cedana_sched_webhooks.admission import Answer
+from cedana_sched_webhooks.configuration import RestoreContainer
 from cedana_sched_webhooks.knowledge import Knowledge
 from tests.unit.webhooks.admission_builders import (
     checkpoint,
@@ -242,12 +243,32 @@ def test_the_restore_container_is_admissible_under_pod_security_restricted() -> 
     assert made["volumeMounts"] == [{"name": names.RESTORE_VOLUME, "mountPath": "/run/cedana-restore"}]
     assert made["securityContext"] == {
         "runAsNonRoot": True,
-        "runAsUser": 65532,
+        "runAsUser": 1001380016,
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+@pytest.mark.parametrize(
+    ("host_users", "wanted", "user"),
+    [
+        (None, 1001380016, 1001380016),
+        (True, 1001380016, 1001380016),
+        (False, 1001380016, 65532),
+        (False, 65536, 65532),
+        (False, 65535, 65535),
+        (True, 1234, 1234),
+    ],
+)
+def test_the_restore_container_has_a_user_of_its_own_that_the_pod_has(
+    host_users: bool | None, wanted: int, user: int
+) -> None:
+    """What the kernel counts per user of the node is shared with all pods of that user."""
+    spec = pod()["spec"] | ({} if host_users is None else {"hostUsers": host_users})
+    made = restore_container.container(RestoreContainer(image="i", user=wanted), spec)
+    assert made["securityContext"]["runAsUser"] == user
 
 
 @pytest.mark.parametrize(
