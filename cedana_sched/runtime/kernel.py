@@ -47,11 +47,19 @@ def detach(target: str) -> None:
     _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount of {target}")
 
 
+def mount_lines() -> list[str]:
+    """Lines of this process's mountinfo.
+
+    The kernel ends a line with a newline alone: whatever else Python takes for an end of one may stand in a name, as of
+    a folder that a pod has mounted by subPath and renamed.
+    """
+    with open("/proc/self/mountinfo", "rb") as table:
+        return table.read().decode(errors="surrogateescape").removesuffix("\n").split("\n")
+
+
 def detach_below(folder: str) -> None:
     """Detach every mount below a folder, as a killed CRIU leaves them in its work directory."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        points = [line.split(" ")[4] for line in table]
-    for point in reversed(points):
+    for point in reversed([line.split(" ")[4] for line in mount_lines()]):
         if point.startswith(f"{folder}/"):
             detach(point)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from cedana_sched.runtime.beneath import hold, open_folder, remove_all_in
-from cedana_sched.runtime.kernel import mount, unmount
+from cedana_sched.runtime.kernel import mount, mount_lines, unmount
 from cedana_sched.runtime.layer import LayerError, lay
 
 _FLAGS = {
@@ -70,8 +71,7 @@ class Rootfs:
         """
         if not self._is_laid:
             return
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-            overlay = find_overlay(table.read(), os.path.realpath(self._path))
+        overlay = find_overlay(mount_lines(), os.path.realpath(self._path))
         upper, work = (overlay.folder("upperdir"), overlay.folder("workdir")) if overlay else (None, None)
         if overlay is None or upper is None or work is None or overlay.is_relative:
             raise LayerError("its root is no overlay whose directories are known")
@@ -82,10 +82,10 @@ class Rootfs:
         self._is_laid = False
 
 
-def find_overlay(mountinfo: str, path: str) -> Overlay | None:
+def find_overlay(mountinfo: Iterable[str], path: str) -> Overlay | None:
     """The topmost mount at `path`, if it is an overlay (proc_pid_mountinfo(5))."""
     found = None
-    for line in mountinfo.splitlines():
+    for line in mountinfo:
         own, _, rest = line.partition(" - ")
         fields, (fstype, _, options) = own.split(" "), rest.split(" ", 2)
         if _unescaped(fields[4]) == path:
