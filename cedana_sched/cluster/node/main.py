@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,12 +36,14 @@ from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.cluster.node.shelter import shelter
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import UnreadableError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.watching import awaited
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects.names import HOLD_TOKEN
 from cedana_sched.model.orders import Order, Outcome
+from cedana_sched.model.segments import is_object_name
 from cedana_sched.service.draining import Busy, until_drained
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.watches import watches
@@ -147,11 +149,12 @@ class _Agent:
             await stack.enter_async_context(self._agent)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             self._deletions = group
-            self._pods.mirror.subscribe(self._heard)
+            self._pods.subscribe(self._heard)
             group.create_task(self._pods.run(), name="pods")
             await self._pods.mirror.synced.wait()
             group.create_task(self._feed.run(), name="orders")
             await self._feed.wait_synced()
+            await until_answered("pods that return", self._look_for_returning)
             await self._forget()
             group.create_task(send_heartbeats(self._places), name="heartbeats")
             group.create_task(self._beginnings.run(), name="new beginnings")
@@ -197,6 +200,13 @@ class _Agent:
             await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
         except Exception:  # what one pod has left on the disk must not thaw the others; it is tried with the next one
             log.exception("rest of pods not removed")
+
+    async def _look_for_returning(self) -> None:
+        """What is kept of a pod whose label was removed before we began must not be taken for one's that is gone."""
+        for workload in (restore.workload for restore in self._feed.restores):
+            if is_object_name(workload.name):
+                with suppress(UnreadableError):  # nobody can make a return of it
+                    await self._pods.has(workload)
 
     async def _deleted(self, pod: Pod) -> None:
         try:

@@ -8,6 +8,7 @@ import msgspec
 
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.objects.base import LARGEST_NUMBER
+from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -73,6 +74,12 @@ class OrderedObject(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: Spec
     status: Status = Status()
+
+    @property
+    def workload(self) -> WorkloadRef:
+        """The pod that it is about."""
+        pod = self.spec.pod
+        return WorkloadRef(pod.uid, self.metadata.namespace, pod.name, pod.node_name)
 
     @property
     def settled(self) -> bool:

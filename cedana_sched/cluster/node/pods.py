@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.present import PresentPods, Sink
 from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ApiError, NotServedError
+from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
@@ -33,46 +34,49 @@ class NodePods:
 
     def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
         self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
+        self.present = PresentPods(api, node, self.mirror)
         self._api = api
         self._node = node
         self._feed = feed
 
     async def run(self) -> None:
         """Follow them, for ever."""
-        await self.mirror.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.mirror.run(), name="protected pods")
+            group.create_task(self.present.run(), name="pods without label")
+
+    def subscribe(self, sink: Sink) -> None:
+        """See `PresentPods.subscribe`: a pod is gone when the API server says so."""
+        self.present.subscribe(sink)
 
     def uids(self) -> list[str]:
         """All that are here."""
-        return [pod.metadata.uid for pod in self.mirror]
+        return [pod.metadata.uid for pod in self.present]
 
     def pod(self, uid: str) -> Pod | None:
         """The pod with this uid; None when it is not here."""
-        return next((pod for pod in self.mirror if pod.metadata.uid == uid), None)
+        return next((pod for pod in self.present if pod.metadata.uid == uid), None)
 
     async def has(self, workload: WorkloadRef) -> bool | None:
         """Whether it is a pod of this node; None where there is none of its name and uid (any more).
 
-        One that the watch does not show is asked for: it may lag behind, or the pod is not protected any more.
+        One that the watch does not show is asked for: it may lag behind, or our label was removed before we began. Once
+        it is found here it is known.
 
         Raises:
             ApiError: the API server does not say.
         """
         if (known := self.pod(workload.uid)) is not None:
             return (known.metadata.namespace, known.metadata.name) == (workload.namespace, workload.name)
-        try:
-            found = await self._api.get(PODS, workload.name, workload.namespace, into=Pod)
-        except NotServedError:
-            raise
-        except AbsentError:
-            return None
-        return found.spec.node_name == self._node if found.metadata.uid == workload.uid else None
+        found = await self.present.look_for(workload)
+        return found.spec.node_name == self._node if found is not None else None
 
     def with_token(self, token: str) -> Pod | None:
         """The pod whose preStop path ends in this token.
 
         Of several, because somebody has applied the manifest of a running pod anew, the one that is being deleted.
         """
-        known = ((pod.metadata.annotations.get(names.HOLD_TOKEN, ""), pod) for pod in self.mirror)
+        known = ((pod.metadata.annotations.get(names.HOLD_TOKEN, ""), pod) for pod in self.present)
         found = [pod for own, pod in known if own and same_token(own, token)]
         return max(found, key=lambda pod: pod.metadata.deletion_timestamp or "", default=None)
 
@@ -89,12 +93,12 @@ class NodePods:
     async def wait_ended(self, uid: str) -> None:
         """Return when the pod has finished or is no more."""
         await self.mirror.synced.wait()
-        await _wait_until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished)
+        await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished)
 
     async def wait_ended_or_backing_off(self, uid: str) -> None:
         """The same, or one of its containers has crashed so often that the kubelet takes its time to start it again."""
         await self.mirror.synced.wait()
-        await _wait_until(self.mirror, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
+        await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         """See `KnowsPeers`: a pod has the owner that controls it. Calls the API server for each address.
@@ -138,7 +142,7 @@ class NodePods:
     async def _wait_for_checkpoint_or_release(self, uid: str) -> None:
         """Return when somebody has said what becomes of the pod, or nothing of it runs."""
         by_checkpoint = asyncio.create_task(_wait_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
-        by_word = asyncio.create_task(_wait_until(self.mirror, lambda: _is_let_go(self.pod(uid))))
+        by_word = asyncio.create_task(_wait_until(self.present, lambda: _is_let_go(self.pod(uid))))
         waits = by_checkpoint, by_word
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +178,7 @@ def _is_let_go(pod: Pod | None) -> bool:
     return pod is None or pod.finished or pod.metadata.annotations.get(names.RELEASED) == names.LET_GO
 
 
-async def _wait_until(mirror: Mirror[Pod] | Mirror[OrderedObject], holds: Callable[[], bool]) -> None:
+async def _wait_until(shown: PresentPods | Mirror[OrderedObject], holds: Callable[[], bool]) -> None:
     """Return when `holds`, looked at after every change."""
     if holds():
         return
@@ -185,8 +189,8 @@ async def _wait_until(mirror: Mirror[Pod] | Mirror[OrderedObject], holds: Callab
         if holds():
             changed.set()
 
-    mirror.subscribe(heard)
+    shown.subscribe(heard)
     try:
         await changed.wait()
     finally:
-        mirror.unsubscribe(heard)
+        shown.unsubscribe(heard)

@@ -247,7 +247,7 @@ async def test_an_api_server_that_does_not_say_decides_nothing(host: Host) -> No
             raise NotServedError("who are you?", status=404)
 
     node = Node(host)
-    node.known._api = cast("Any", Away())
+    node.known.present._api = cast("Any", Away())
     with pytest.raises(ApiError):
         await node.obey(OF_PODS[0])
     assert node.performed == []

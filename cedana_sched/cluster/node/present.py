@@ -1,0 +1,121 @@
+"""The pods that are here, as far as anybody can know: calls the API server before one counts as gone.
+
+A pod leaves the watch of protected pods also when somebody takes our label from it. Then it runs on, and the
+coordinator labels it again (`coordinator/ends.py`). Whoever took it for gone would remove the plan of its return, and
+the runtime handler would let it begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, NotServedError
+from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.preemption import WorkloadRef
+
+log = structlog.get_logger(__name__)
+
+LOOK_AGAIN_SECONDS = 5.0
+"""No watch shows what becomes of a pod without our label."""
+
+Sink = Callable[[Pod | None, Pod | None], None]
+
+
+class PresentPods:
+    """Run `run` as a task.
+
+    Args:
+        api: may get pods.
+        node: whose pods they are.
+        mirror: of those that are protected; is followed.
+    """
+
+    def __init__(self, api: Api, node: str, mirror: Mirror[Pod]) -> None:
+        self._api = api
+        self._node = node
+        self._mirror = mirror
+        self._left: dict[str, Pod] = {}
+        """By uid, and as they were seen last: those that the mirror does not show."""
+        self._sinks: list[Sink] = []
+        self._queue = WorkQueue("look for a pod", self._look)
+        mirror.subscribe(self._heard)
+
+    async def run(self) -> None:
+        """Look, for ever, and again later where the API server refuses."""
+        await self._queue.run()
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter((*self._mirror, *self._left.values()))
+
+    def subscribe(self, sink: Sink) -> None:
+        """See `Mirror.subscribe`: None now is a pod that has finished without our label, or is no more."""
+        self._sinks.append(sink)
+
+    def unsubscribe(self, sink: Sink) -> None:
+        self._sinks.remove(sink)
+
+    async def look_for(self, workload: WorkloadRef) -> Pod | None:
+        """The pod with this name and uid, wherever it is; one of this node that has not finished is known from now on.
+
+        Raises:
+            ApiError: the API server does not say.
+        """
+        pod = await self._find(workload.name, workload.namespace)
+        if pod is None or pod.metadata.uid != workload.uid:
+            return None
+        if pod.spec.node_name == self._node and not pod.finished:
+            self._keep(pod)
+        return pod
+
+    async def _find(self, name: str, namespace: str) -> Pod | None:
+        try:
+            return await self._api.get(PODS, name, namespace, into=Pod)
+        except NotServedError:
+            raise
+        except AbsentError:
+            return None
+
+    def _is_known(self, uid: str) -> bool:
+        return any(pod.metadata.uid == uid for pod in self)
+
+    def _keep(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if not self._is_known(uid):  # the mirror may have shown it meanwhile
+            self._left[uid] = pod
+            self._queue.add(uid)
+            self._tell(None, pod)
+
+    def _heard(self, before: Pod | None, now: Pod | None) -> None:
+        if now is not None:
+            self._tell(before or self._left.pop(now.metadata.uid, None), now)
+        elif before is not None:
+            self._left[before.metadata.uid] = before
+            self._queue.add(before.metadata.uid)
+
+    async def _look(self, uid: str) -> None:
+        if (known := self._left.get(uid)) is None:
+            return
+        pod = await self._find(known.metadata.name, known.metadata.namespace)
+        if uid not in self._left:  # it has its label again
+            return
+        if pod is None or pod.metadata.uid != uid or pod.finished:
+            self._tell(self._left.pop(uid), None)
+            return
+        before, self._left[uid] = self._left[uid], pod
+        if pod.metadata.resource_version != before.metadata.resource_version:
+            self._tell(before, pod)
+        asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._queue.add, uid)
+
+    def _tell(self, before: Pod | None, now: Pod | None) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                sink(before, now)
+            except Exception:  # a defect that one pod shows must cost neither the others nor the agent
+                log.exception("subscriber failed", pods=[one.metadata.name for one in (before, now) if one is not None])
