@@ -91,7 +91,7 @@ async def test_program_that_ends_while_it_is_held_is_not_run_again(
         await _run(namespace, _job(toolbox, "default"), bio)
         async with unreachable(api):
             await reclaim(namespace, toolbox)
-        await completed(namespace, "md")
+            await completed(namespace, "md")  # the pods of train fit beside those that are left
         await asyncio.wait_for(bio.read(), patient(60))
         for index in range(_PODS):
             assert bio.lines(index) == ALL, f"index {index}"
