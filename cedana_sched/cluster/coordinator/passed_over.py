@@ -23,6 +23,7 @@ from cedana_sched.model.objects import names
 
 LATE_SECONDS = 600.0
 """A pod that was created earlier was published by an earlier leader."""
+_SAID_ELSEWHERE = frozenset({names.RESTORES, names.REFUSED, names.PREPARED_LATE})
 
 
 class PassedOver:
@@ -63,7 +64,7 @@ class PassedOver:
         if now is None or now.finished or not now.spec.node_name or (before is not None and before.spec.node_name):
             return
         annotations, identity = now.metadata.annotations, find_identity(now)
-        if identity is None or names.RESTORES in annotations or names.REFUSED in annotations:
+        if identity is None or not _SAID_ELSEWHERE.isdisjoint(annotations):
             return
         created = read_time(now.metadata.creation_timestamp)
         if created is None or self._now().timestamp() - created >= LATE_SECONDS:

@@ -127,7 +127,9 @@ class Unprepared:
         if replica is None and not problem:
             return
         metadata = pod.metadata
-        annotations = {names.ID: replica.id, names.INDEX: str(replica.index)} if replica else {names.REFUSED: problem}
+        annotations = {names.REFUSED: problem}
+        if replica is not None:
+            annotations = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
         is_there = await patch_same(self._api, PODS, metadata, patch)

@@ -90,6 +90,7 @@ async def test_who_was_bound_while_nobody_led_is_published_too() -> None:
     [
         pytest.param(saved(60), pod(RESTORES="md/3"), id="it continues"),
         pytest.param(saved(60), pod(REFUSED="why"), id="it is not protected"),
+        pytest.param(saved(60), pod(PREPARED_LATE="true"), id="no webhook has seen it, which is published too"),
         pytest.param(saved(2), pod(), id="saved since: its own"),
         pytest.param(saved(60, index=2), pod(), id="another replica's"),
         pytest.param(saved(60, step="Failed"), pod(), id="not saved"),

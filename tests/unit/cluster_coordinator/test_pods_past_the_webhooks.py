@@ -134,7 +134,7 @@ async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -
     assert written == {
         "uid": "pod-uid",
         "labels": {names.PROTECTED: "true"},
-        "annotations": {names.ID: "md", names.INDEX: "3"},
+        "annotations": {names.ID: "md", names.INDEX: "3", names.PREPARED_LATE: "true"},
     }
     (told,) = world.told
     assert told.kind == "NotPrepared"
@@ -159,7 +159,7 @@ async def test_pod_of_any_controller_is_given_its_identity(version: str, kind: s
 async def test_armada_pod_is_given_its_identity() -> None:
     written = await World(pod(labels={"armada_job_id": "01h"})).sees()
     assert written is not None
-    assert written["annotations"] == {names.ID: "md", names.INDEX: "0"}
+    assert written["annotations"] == {names.ID: "md", names.INDEX: "0", names.PREPARED_LATE: "true"}
 
 
 async def test_pod_that_should_have_continued_says_so_with_its_snapshot() -> None:
