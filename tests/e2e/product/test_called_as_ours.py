@@ -1,6 +1,7 @@
 """A container is called as ours only where it is ours, and what ours write on a pod nobody else does.
 
-The policies are the chart's own, for one namespace and under another name, so that nothing has to run.
+The policies are the chart's own, for one namespace and under another name, so that nothing has to run. It comes before
+tests that install the product, whose own policies know of no image but its own.
 """
 
 from __future__ import annotations
