@@ -8,8 +8,7 @@ itself; `create` comes here when any pod of this node has a plan. The status tel
     PASS   give this call to runc, untouched: nothing of it is ours, or the container starts from its beginning
 
 Any other status is a crash: the launcher calls again, and then does what the plan says about failures, unless something
-of the pod has come back, or may have. Nothing heavy is imported before a
-plan is found: most containers have none.
+of the pod has come back, or may have. Nothing heavy is imported before a plan is found: most containers have none.
 """
 
 from __future__ import annotations

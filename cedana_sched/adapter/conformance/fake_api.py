@@ -6,7 +6,7 @@ import asyncio
 import copy
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,29 @@ T = TypeVar("T")
 Key = tuple[str, str, str]
 
 
-class FakeApi(Api):
+class _Lists(Protocol):
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: Any
+    ) -> tuple[tuple[Any, ...], str]: ...
+
+
+class ListsInMemory:
+    """For a stand-in of `Api`: shows each of what its `list_all` returns."""
+
+    async def list_each(
+        self: _Lists,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str] | None,
+        see: Callable[[msgspec.Raw], None],
+    ) -> str:
+        found, version = await self.list_all(resource, namespace, query, into=dict)
+        for body in found:
+            see(msgspec.Raw(msgspec.json.encode(body)))
+        return version
+
+
+class FakeApi(ListsInMemory, Api):
     """Objects, versions, watches. `down`: nobody reaches it; watches that are open stay so."""
 
     def __init__(self) -> None:
@@ -142,18 +164,6 @@ class FakeApi(Api):
         self._reach()
         found = [body for body in self.all_of(resource) if _is_selected(body, namespace, query or {})]
         return tuple(msgspec.convert(body, into) for body in found), "0"
-
-    async def list_each(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        query: Mapping[str, str] | None,
-        see: Callable[[msgspec.Raw], None],
-    ) -> str:
-        found, version = await self.list_all(resource, namespace, query, into=dict)
-        for body in found:
-            see(msgspec.Raw(msgspec.json.encode(body)))
-        return version
 
     async def stream(
         self,

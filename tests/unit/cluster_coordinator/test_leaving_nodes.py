@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cedana_sched.adapter.conformance.fake_api import ListsInMemory
 from cedana_sched.cluster.uninstallation.leaving_nodes import leave_nodes
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import NODES, Resource
@@ -16,7 +17,7 @@ from cedana_sched.model.objects import names
 AGENTS = "app.kubernetes.io/component=agent"
 
 
-class Cluster(Api):
+class Cluster(ListsInMemory, Api):
     """Nodes and agents; `agent` hears of every node that is marked, and may answer."""
 
     def __init__(self, agent: Callable[[Cluster, str], None]) -> None:
@@ -86,18 +87,6 @@ class Cluster(Api):
     ) -> tuple[tuple[Any, ...], str]:
         bodies = list(self.nodes.values()) if resource == NODES else self.pods
         return tuple(msgspec.convert(body, into) for body in bodies), "0"
-
-    async def list_each(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        query: Mapping[str, str] | None,
-        see: Callable[[msgspec.Raw], None],
-    ) -> str:
-        found, version = await self.list_all(resource, namespace, query, into=dict)
-        for body in found:
-            see(msgspec.Raw(msgspec.json.encode(body)))
-        return version
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float

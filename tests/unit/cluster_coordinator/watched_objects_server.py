@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from cedana_sched.adapter.conformance.fake_api import ListsInMemory
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import (
     AbsentError,
@@ -30,7 +31,7 @@ CONFIG_MAP_BYTES = 1 << 20
 REFUSALS = (400, 401, 403, 404, 409, 422, 429, 500, 503, 504)
 
 
-class WatchedObjectsServer:
+class WatchedObjectsServer(ListsInMemory):
     """The requests of `kube.client.Api`; `api` is it, by its type.
 
     Args:
@@ -148,18 +149,6 @@ class WatchedObjectsServer:
             body for key, body in self.objects.items() if key[0] == resource.kind and _selected(body, namespace, query)
         ]
         return tuple(self._as(body, into) for body in found), str(self.version)
-
-    async def list_each(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        query: Mapping[str, str] | None,
-        see: Callable[[msgspec.Raw], None],
-    ) -> str:
-        found, version = await self.list_all(resource, namespace, query, into=dict)
-        for body in found:
-            see(msgspec.Raw(msgspec.json.encode(body)))
-        return version
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float

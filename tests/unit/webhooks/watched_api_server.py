@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import msgspec
 
+from cedana_sched.adapter.conformance.fake_api import ListsInMemory
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ConflictError, RefusedByServerError
 from cedana_sched.kube.resources import Resource
@@ -18,7 +19,7 @@ from tests.unit.webhooks.admission_builders import patched
 Key = tuple[str, str, str]
 
 
-class FakeApiServer(Api):
+class FakeApiServer(ListsInMemory, Api):
     """Objects in memory; `writes` counts what was created, updated and patched, by plural."""
 
     def __init__(self) -> None:
@@ -96,18 +97,6 @@ class FakeApiServer(Api):
     ) -> tuple[tuple[Any, ...], str]:
         bodies = [body for key, body in self._objects.items() if key[0] == resource.plural]
         return tuple(msgspec.convert(body, into) for body in bodies if _matches(body, namespace, query or {})), "0"
-
-    async def list_each(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        query: Mapping[str, str] | None,
-        see: Callable[[msgspec.Raw], None],
-    ) -> str:
-        found, version = await self.list_all(resource, namespace, query, into=dict)
-        for body in found:
-            see(msgspec.Raw(msgspec.json.encode(body)))
-        return version
 
     async def stream(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
