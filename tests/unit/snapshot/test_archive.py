@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -227,9 +228,15 @@ def test_a_root_that_is_a_link_is_refused(folder: Path) -> None:
         write_archive(folder.parent / "link", Bytes())
 
 
-def test_folders_lie_as_deep_as_they_like(folder: Path) -> None:
-    deep = folder
+@pytest.fixture
+def deep(folder: Path) -> Iterator[Path]:
+    path = folder
     for _ in range(1500):
-        deep = deep / "d"
-        deep.mkdir()
-    assert len(members(archive_of(folder))) == 1501
+        path = path / "d"
+        path.mkdir()
+    yield folder
+    subprocess.run(["rm", "--recursive", folder], check=True)  # pytest's own removal recurses, and ends the run
+
+
+def test_folders_lie_as_deep_as_they_like(deep: Path) -> None:
+    assert len(members(archive_of(deep))) == 1501
