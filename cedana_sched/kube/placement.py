@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,8 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.watching import HasMetadata
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.objects import names
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def facts_of(node: Metadata) -> Compatibility | None:
@@ -53,21 +55,25 @@ def require_label(spec: Object, label: str, value: str) -> None:
 
 
 def require_one_of(spec: Object, label: str, values: Collection[str]) -> None:
-    """Have a pod's spec name only nodes whose label has one of the values; the second time it changes nothing."""
+    """Have a pod's spec name only nodes whose label has one of the values; the second time it changes nothing.
+
+    What is within the spec is replaced where it changes, and never changed itself.
+    """
     requirement = {"key": label, "operator": "In", "values": sorted(values)}
-    affinity = _child(spec, "affinity")
-    required = _child(_child(affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
-    terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or []
-    if not terms:
-        required["nodeSelectorTerms"] = [{"matchExpressions": [requirement]}]
-    for term in terms:  # a node must match one of the terms: so each of them gets it
-        if term.get("matchExpressions") or term.get("matchFields"):  # an empty term matches nothing, and shall not
-            expressions = term.get("matchExpressions") or []
-            if requirement not in expressions:
-                term["matchExpressions"] = [*expressions, requirement]
+    affinity = dict(spec.get("affinity") or {})
+    of_nodes = dict(affinity.get("nodeAffinity") or {})
+    required = dict(of_nodes.get(_REQUIRED) or {})
+    # a node must match one of the terms: so each of them gets it
+    terms = [_with(term, requirement) for term in required.get("nodeSelectorTerms") or ()]
+    required["nodeSelectorTerms"] = terms or [{"matchExpressions": [requirement]}]
+    of_nodes[_REQUIRED] = required
+    affinity["nodeAffinity"] = of_nodes
+    spec["affinity"] = affinity
 
 
-def _child(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    child: dict[str, Any] = parent.get(key) or {}
-    parent[key] = child
-    return child
+def _with(term: dict[str, Any], requirement: dict[str, Any]) -> dict[str, Any]:
+    """An empty term matches nothing, and shall not."""
+    expressions = term.get("matchExpressions") or []
+    if not (expressions or term.get("matchFields")) or requirement in expressions:
+        return term
+    return {**term, "matchExpressions": [*expressions, requirement]}

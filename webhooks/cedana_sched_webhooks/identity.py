@@ -108,6 +108,17 @@ def is_unnamed(pod: Object) -> bool:
     return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
 
 
+def without_other_variables(pod: Object) -> Object:
+    """The same pod, whose containers have no variables but those that name a workload."""
+    containers = [
+        {**one, "env": [variable for variable in one["env"] if variable.get("name") == CHECKPOINT_VARIABLE]}
+        if one.get("env")
+        else one
+        for one in _containers(pod)
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}} if containers else pod
+
+
 def is_numbered(pod: Object) -> bool:
     """Whether its controller, or whoever asked for its protection, numbered it."""
     place = place_in(pod)

@@ -1,4 +1,7 @@
-"""What is written on a pod. Each function changes the pod that it is given, and changes nothing the second time."""
+"""What is written on a pod. Each function changes the pod that it is given, and changes nothing the second time.
+
+Of that pod they change what `opened` has copied, and put new values in place of others.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,17 @@ GRACE_MARGIN_SECONDS: Final = 30
 DEFAULT_GRACE_SECONDS: Final = 30
 """Kubernetes' own."""
 
+LONGEST_REASON: Final = 1_024
+"""Characters: as many as an Event has; it may quote what stands in the pod."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
+
+
+def opened(pod: Object) -> Object:
+    """The same pod, for the functions below to change. What they leave alone is not copied, however much it is."""
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    containers = [dict(one) for one in spec.get("containers") or ()]
+    return {**pod, "metadata": dict(metadata), "spec": {**spec, "containers": containers} if containers else dict(spec)}
 
 
 def identity(pod: Object, replica: Replica) -> None:
@@ -39,7 +52,7 @@ def refusal(pod: Object, why: str) -> None:
     """Say that it is not protected although somebody asked; the coordinator tells its owner of the label."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "false"}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), names.REFUSED: why}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), names.REFUSED: why[:LONGEST_REASON]}
 
 
 def unmark(pod: Object) -> None:

@@ -11,12 +11,16 @@ def difference(before: object, after: object, path: str = "") -> Iterator[Object
     """The operations that make `after` out of `before`, both as JSON says them.
 
     Lists of equal length are compared one by one, and an element put before or behind the others is added; a list
-    that has changed otherwise is replaced.
+    that has changed otherwise is replaced. What is the very same object on both sides costs nothing.
     """
+    if before is after:
+        return
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() - after.keys():
             yield {"op": "remove", "path": f"{path}/{escape(key)}"}
         for key, value in after.items():
+            if key in before and before[key] is value:
+                continue
             below = f"{path}/{escape(key)}"
             if key not in before:
                 yield {"op": "add", "path": below, "value": value}
@@ -31,7 +35,8 @@ def difference(before: object, after: object, path: str = "") -> Iterator[Object
 def _of_lists(before: list[object], after: list[object], path: str) -> Iterator[Object]:
     if len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from difference(old, new, f"{path}/{index}")
+            if old is not new:
+                yield from difference(old, new, f"{path}/{index}")
     elif before and len(after) == len(before) + 1 and after[1:] == before:
         yield {"op": "add", "path": f"{path}/0", "value": after[0]}
     elif before and after[: len(before)] == before:

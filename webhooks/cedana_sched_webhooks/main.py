@@ -20,7 +20,7 @@ from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
-from cedana_sched_webhooks import pods, validation
+from cedana_sched_webhooks import pods, shapes, validation
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
@@ -30,7 +30,7 @@ from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, Marker, PodHol
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
-from cedana_sched_webhooks.schedulers import Handler, keep_running, load
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, keep_running, load
 from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
@@ -57,9 +57,9 @@ def handlers(
     persistent = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
     statuses = PodHold(knowledge, configuration, marker, first_requests=persistent, now=SERVER_TIME.now)
     answers: dict[str, Handler] = {
-        PODS: pods.PodAdmission(knowledge, configuration, siblings).answer,
-        JOBS: _at_once(jobs.answer),
-        STATUSES: _at_once(statuses.answer),
+        PODS: Endpoint(pods.PodAdmission(knowledge, configuration, siblings).answer, shapes.POD),
+        JOBS: Endpoint(_at_once(jobs.answer), shapes.JOB),
+        STATUSES: Endpoint(_at_once(statuses.answer), shapes.STATUS),
     }
     for plural, check in validation.CHECKS.items():
         answers[f"{VALIDATE}{plural}"] = _at_once(functools.partial(validation.answer, check=check))

@@ -6,9 +6,10 @@ restore needs.
 
 from __future__ import annotations
 
-import copy
 from contextlib import suppress
 from typing import Any, Final
+
+import msgspec
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.kept import kept
@@ -16,19 +17,25 @@ from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks import injection
-from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.continuation import Continuation, continuation_among, continuation_of, wanted
-from cedana_sched_webhooks.identity import Replica, replica_of
+from cedana_sched_webhooks.identity import Replica, replica_of, without_other_variables
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.reserved import put_ours, refuse_foreign_use, remove_ours
+from cedana_sched_webhooks.shapes import MIRROR
 from cedana_sched_webhooks.siblings import Apart, Siblings
 
-MIRROR: Final = "kubernetes.io/config.mirror"
 ENFORCED: Final = kept("pod-security.kubernetes.io/enforce")
 FORBIDS_HOST: Final = frozenset({"baseline", "restricted"})
 """Levels of Pod Security that forbid a lifecycle handler with `host`."""
+MOST_CONTAINERS: Final = 256
+_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+TOO_LARGE: Final = (
+    f"the pod has more than {LARGEST_BYTES >> 10} KiB, or more than {MOST_CONTAINERS} containers "
+    "(mount what is long from a ConfigMap)"
+)
 
 
 class PodAdmission:
@@ -41,10 +48,16 @@ class PodAdmission:
 
     async def answer(self, request: Request) -> Answer:
         """What to change in the pod that is to be created."""
-        pod, apart = request.object, Apart()
-        if pod is not None and _concerns_us(pod, request.namespace, self._configuration) and _is_protected(pod):
-            apart = await self._siblings.told_apart(pod, request.namespace)
-        return answer(request, self._knowledge, self._configuration, apart)
+        pod, namespace = request.object, request.namespace
+        is_ours = pod is not None and _concerns_us(pod, namespace, self._configuration)
+        if pod is None or not is_ours or _is_large(request, pod) or not _is_protected(pod):
+            return answer(request, self._knowledge, self._configuration)
+        # as an object it is many times larger, and others may wait as well, for as long as the API server likes
+        parked = msgspec.json.encode(msgspec.structs.replace(request, object=without_other_variables(pod)))
+        asking = self._siblings.told_apart(pod, namespace)
+        del pod, request
+        apart = await asking
+        return answer(msgspec.json.decode(parked, type=Request), self._knowledge, self._configuration, apart)
 
 
 def answer(request: Request, knowledge: Knowledge, configuration: Configuration, apart: Apart | None = None) -> Answer:
@@ -52,6 +65,8 @@ def answer(request: Request, knowledge: Knowledge, configuration: Configuration,
     pod = request.object
     if pod is None or not _concerns_us(pod, request.namespace, configuration):
         return Answer("not-ours")
+    if _is_large(request, pod):
+        return _large(pod)
     try:
         told = apart or Apart()
         replica = replica_of(pod, told.by_chance, told.job)
@@ -64,10 +79,27 @@ def answer(request: Request, knowledge: Knowledge, configuration: Configuration,
         return _refused(pod, str(error))
 
 
+def _is_large(request: Request, pod: Object) -> bool:
+    spec = pod.get("spec") or {}
+    return request.is_large or any(len(spec.get(kind) or ()) > MOST_CONTAINERS for kind in _CONTAINERS)
+
+
+def _large(pod: Object) -> Answer:
+    """Unprotected, and marked so: of a gate, too, only the place is looked at."""
+    spec = pod.get("spec") or {}
+    gates = [one.get("name") for one in spec.get("schedulingGates") or ()]
+    answer = msgspec.structs.replace(_refused({**pod, "spec": {}}, TOO_LARGE), decision="large")
+    if (ours := gates.count(names.RESTORE_GATE)) == 0:
+        return answer
+    # no two gates have one name; where they do, the API server refuses the pod
+    path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}" if ours == 1 else "/spec/schedulingGates"
+    return msgspec.structs.replace(answer, patch=(*answer.patch, {"op": "remove", "path": path}))
+
+
 def _refused(before: Object, why: str) -> Answer:
     """Unprotected, and marked so, with the reason."""
     unmarked = _unmarked(before, Answer("unclear", warnings=(f"cedana: not protected: {why}",)))
-    pod = copy.deepcopy(before)
+    pod = injection.opened(before)
     injection.unmark(pod)
     injection.refusal(pod, why)
     return Answer("unclear", patch=tuple(difference(before, pod)), warnings=unmarked.warnings)
@@ -77,7 +109,7 @@ def _unmarked(before: Object, answer: Answer) -> Answer:
     """Without the marks that only we write: nobody would ever open that gate, nor find out who the pod is."""
     if not _is_marked(before):
         return answer
-    pod = copy.deepcopy(before)
+    pod = injection.opened(before)
     injection.unmark(pod)
     warning = "cedana: our label and our scheduling gate are taken away: the pod does not say clearly who it is"
     return Answer("unmarked", patch=tuple(difference(before, pod)), warnings=(*answer.warnings, warning))
@@ -113,7 +145,7 @@ def _prepare(
     annotations = before["metadata"].get("annotations") or {}
     policy = knowledge.policy(annotations.get(names.POLICY))
     continuation = _continuation(annotations, namespace, replica, knowledge, alone=alone)
-    pod = copy.deepcopy(before)
+    pod = injection.opened(before)
     injection.identity(pod, replica)
     if not _forbids_host(namespace, knowledge):
         injection.hold(pod, policy, configuration.agent_port)

@@ -12,7 +12,7 @@ import structlog
 from cedana_sched.adapter.registry import load_class
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
-from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.admission import Answer, Request, Shape
 from cedana_sched_webhooks.configuration import Configuration
 
 log = structlog.get_logger(__name__)
@@ -27,6 +27,17 @@ WELL_SECONDS = 60.0
 Handler = Callable[[Request], Awaitable[Answer]]
 
 
+class Endpoint:
+    """A handler that looks at a part of objects: they are decoded no further. Any other one gets them whole."""
+
+    def __init__(self, answer: Handler, shape: Shape) -> None:
+        self.answer = answer
+        self.shape = shape
+
+    async def __call__(self, request: Request) -> Answer:
+        return await self.answer(request)
+
+
 class SchedulerWebhooks(Protocol):
     """What is registered under an adapter's name."""
 
@@ -38,7 +49,7 @@ class SchedulerWebhooks(Protocol):
         ...
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Who answers, by path; each path begins with `/<name>/`."""
+        """Who answers, by path; each path begins with `/<name>/`. See `Endpoint`, also for objects of any size."""
         ...
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -14,12 +15,18 @@ from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.schedulers import Handler
+from cedana_sched_webhooks.schedulers import Endpoint, Handler
 
 log = structlog.get_logger(__name__)
 
 LONGEST_REQUEST_BYTES: Final = 8 << 20
 """An UPDATE carries the object twice, and etcd takes 1.5 MiB of each."""
+LARGE_BYTES: Final = 128 << 10
+"""A review that is larger takes one of the places of large ones."""
+LARGE_AT_ONCE: Final = 8
+"""So that they take a bounded part of our memory, however many tenants have the API server send at once."""
+READ_SECONDS: Final = 10.0
+"""For the body of a large one; the API server waits for 5 s."""
 REPEATED_SECONDS: Final = 60.0
 """A refusal that comes again within so long is told of at `debug`."""
 
@@ -27,33 +34,58 @@ REPEATED_SECONDS: Final = 60.0
 def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics) -> web.Application:
     """Answers reviews; `handlers` are by path. The API server waits while a handler does.
 
+    Of large reviews a few are answered at a time. What is above `Shape.largest_bytes`, and is not looked at, is let
+    through with a warning.
+
     Once `ending` is set, connections that are open are closed with their next answer.
     """
-    application = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
+    application = web.Application()
     asked = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
+    large_ones = asyncio.Semaphore(LARGE_AT_ONCE)
     for path, handler in handlers.items():
-        application.router.add_post(path, _endpoint(path, handler, ending, metrics, asked))
+        respond = _endpoint(path, handler, ending, metrics, asked)
+        application.router.add_post(path, _in_turn(respond, large_ones))
     return application
 
 
-def _endpoint(
-    path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics, asked: FirstRequests
-) -> Callable[[web.Request], Awaitable[web.Response]]:
+Respond = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _in_turn(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:
+    """The same, where a large review is not even read before it has a place."""
+
+    async def respond_in_turn(received: web.Request) -> web.Response:
+        size = received.content_length
+        if size is not None and size <= LARGE_BYTES:
+            return await respond(received)
+        async with large_ones:
+            return await respond(received)
+
+    return respond_in_turn
+
+
+def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics, asked: FirstRequests) -> Respond:
+    answer_to, shape = (handler.answer, handler.shape) if isinstance(handler, Endpoint) else (handler, admission.WHOLE)
+
     async def respond(received: web.Request) -> web.Response:
         try:
-            body = await received.read()
+            body = await _body(received)
         except web.HTTPRequestEntityTooLarge as error:
             metrics.requests.labels(path, "unreadable").inc()
             log.warning("admission", webhook=path, decision="unreadable", why=error.text)
             raise
         began = time.perf_counter()
         try:
-            request = admission.read(body)
+            request = admission.read(body, shape)
         except (ValueError, RecursionError) as error:
             metrics.requests.labels(path, "unreadable").inc()
             return web.Response(status=400, text=f"no AdmissionReview: {error}")
+        del body
+        is_looked_at = not request.is_large or shape.large is not None
+        answering = answer_to(request) if is_looked_at else _unseen()
+        request = _head(request)  # the handler alone keeps the objects
         try:
-            answer = await handler(request)
+            answer = await answering
         except Exception:  # the API server goes on without us (failurePolicy), and is told that it must
             metrics.requests.labels(path, "failed").inc()
             log.exception("admission", webhook=path, namespace=request.namespace, name=request.name)
@@ -66,6 +98,30 @@ def _endpoint(
         return response
 
     return respond
+
+
+async def _body(received: web.Request) -> bytearray:
+    """As aiohttp reads it, but that it does not keep it as long as the request."""
+    body = bytearray()
+    async with asyncio.timeout(READ_SECONDS):
+        async for chunk in received.content.iter_any():
+            body += chunk
+            if len(body) > LONGEST_REQUEST_BYTES:
+                raise web.HTTPRequestEntityTooLarge(LONGEST_REQUEST_BYTES, len(body))
+    return body
+
+
+def _head(request: Request) -> Request:
+    """The same without its objects, but for whose they are."""
+    if request.old_object is None:
+        return msgspec.structs.replace(request, object=None)
+    metadata = request.old_object.get("metadata")
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    return msgspec.structs.replace(request, object=None, old_object={"metadata": {"uid": uid}})
+
+
+async def _unseen() -> Answer:
+    return Answer("large", warnings=("cedana: not looked at: it is larger than any that is meant",))
 
 
 def _tell(path: str, request: Request, answer: Answer, metrics: Metrics, asked: FirstRequests) -> None:

@@ -69,6 +69,8 @@ class Siblings:
             return Apart()
         if numbered and (known := self._named.get(str(owner.get("uid")))) is not None:
             return Apart(job=known)
+        is_of_one_job = _is_of_one_job(pod)
+        del pod  # it may be large, and the answer long in coming
         try:
             job = await self._api.get(JOBS, str(owner.get("name")), namespace, into=Job)
         except ApiError as error:  # with siblings or without: a number by chance is wrong for nobody
@@ -77,7 +79,7 @@ class Siblings:
         several = (job.spec.parallelism or 0) > 1
         return Apart(
             by_chance=_by_chance() if several and not numbered else None,
-            job="" if _is_of_one_job(pod) else self._note(owner, job),
+            job="" if is_of_one_job else self._note(owner, job),
         )
 
     def _note(self, owner: dict[str, Any], job: Job) -> str:

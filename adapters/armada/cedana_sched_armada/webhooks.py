@@ -10,7 +10,8 @@ from cedana_sched.kube.client import Api
 from cedana_sched_armada.queues import QueueOptIn
 from cedana_sched_armada.settings import SECTION, QueueSettings
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.schedulers import Handler, SchedulerWebhooks
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, SchedulerWebhooks
+from cedana_sched_webhooks.shapes import UNMARKED_POD
 
 PODS: Final = "/armada/pods"
 
@@ -36,7 +37,7 @@ class ArmadaWebhooks:
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
-        return {PODS: self._opt_in.answer}
+        return {PODS: Endpoint(self._opt_in.answer, UNMARKED_POD)}
 
     async def run(self) -> None:
         """See `SchedulerWebhooks`: there is nothing to keep."""

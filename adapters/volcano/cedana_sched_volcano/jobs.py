@@ -6,7 +6,7 @@ On request (`HARMLESS` on the job) the policies are rewritten. Nobody is ever re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final, TypedDict
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PartialObject
@@ -16,12 +16,46 @@ from cedana_sched.model.objects import names
 from cedana_sched_volcano.objects import DEFAULT_QUEUE, SCHEDULER_NAME
 from cedana_sched_volcano.queues import protects
 from cedana_sched_volcano.vcjob_policies import harmless, losses
-from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.admission import Answer, Request, Shape
 from cedana_sched_webhooks.identity import is_unnamed, replica_of
 from cedana_sched_webhooks.json_patch import difference
+from cedana_sched_webhooks.shapes import Metadata, Template
 
 HARMLESS: Final = f"{names.GROUP}/rewrite-policies"
 """Annotation of a vcjob: `true` has its policies rewritten, so that preemptions cost nothing."""
+
+MOST_TASKS: Final = 256
+MOST_POLICIES: Final = 64
+"""Of one list; each is looked at together with the others. Volcano refuses two for one event, and there are ten."""
+MOST_CONTAINERS: Final = 1_024
+"""Of all tasks' templates."""
+TOO_MANY: Final = (
+    f"cedana: not looked at: more than {MOST_TASKS} tasks, {MOST_CONTAINERS} containers, or {MOST_POLICIES} policies"
+)
+
+
+class _Task(TypedDict, total=False):
+    name: str | None
+    replicas: int
+    policies: list[dict[str, Any]] | None
+    template: Template | None
+
+
+class _Spec(TypedDict, total=False):
+    queue: str | None
+    schedulerName: str | None
+    minAvailable: int | None
+    maxRetry: int | None
+    policies: list[dict[str, Any]] | None
+    tasks: list[_Task] | None
+
+
+class _Job(TypedDict, total=False):
+    metadata: Metadata
+    spec: _Spec
+
+
+VCJOB: Final = Shape(_Job)
 
 
 class JobAdmission:
@@ -39,6 +73,8 @@ class JobAdmission:
         job = request.object
         if job is None:
             return Answer("not-ours")
+        if _is_large(job["spec"]):
+            return Answer("large", warnings=(TOO_MANY,))
         unclear = tuple(_unclear(job))
         if not self._is_protected(job):
             return Answer("unclear", warnings=unclear) if unclear else Answer("not-ours")
@@ -58,6 +94,16 @@ class JobAdmission:
         by_queue = queue is not None and protects(queue)
         by_queue = by_queue and (spec.get("schedulerName") or SCHEDULER_NAME) == SCHEDULER_NAME
         return any(by_queue if is_unnamed(pod) else _is_named(pod) for pod in _pods(job))
+
+
+def _is_large(spec: Object) -> bool:
+    tasks = spec.get("tasks") or ()
+    if len(tasks) > MOST_TASKS:
+        return True
+    lists = (spec.get("policies"), *(task.get("policies") for task in tasks))
+    specs = ((task.get("template") or {}).get("spec") or {} for task in tasks)
+    containers = sum(len(one.get("containers") or ()) for one in specs)
+    return containers > MOST_CONTAINERS or any(len(one or ()) > MOST_POLICIES for one in lists)
 
 
 def _pods(job: Object) -> Iterator[Object]:

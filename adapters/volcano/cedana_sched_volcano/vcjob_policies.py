@@ -15,7 +15,6 @@ What a preemption looks like to Volcano's job controller (1.14.1, pkg/controller
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -88,7 +87,7 @@ def harmless(spec: Mapping[str, Any]) -> Rewritten:
     taken for an eviction, and where the restarts of a gang count, there are many of them. `PodPending` and
     `TaskCompleted` stay, because a preemption and what they are meant for look the same there.
     """
-    rewritten = copy.deepcopy(dict(spec))
+    rewritten = _with_own_lists(spec)
     changes: list[str] = []
     for field, policies in _lists(rewritten):
         policies[:] = _harmless_list(field, policies, rewritten, changes)
@@ -96,6 +95,18 @@ def harmless(spec: Mapping[str, Any]) -> Rewritten:
         changes.append(f"spec.maxRetry: {_retries(rewritten)} became {MANY_RETRIES}, because preemptions count")
         rewritten["maxRetry"] = MANY_RETRIES
     return Rewritten(rewritten, tuple(changes))
+
+
+def _with_own_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with lists of policies that can be changed."""
+    changed = dict(spec)
+    if spec.get("policies"):
+        changed["policies"] = list(spec["policies"])
+    if spec.get("tasks"):
+        changed["tasks"] = [
+            {**task, "policies": list(task["policies"])} if task.get("policies") else task for task in spec["tasks"]
+        ]
+    return changed
 
 
 def _lists(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:

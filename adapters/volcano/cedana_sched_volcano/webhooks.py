@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.watching import Mirror, Watch
-from cedana_sched_volcano.jobs import JobAdmission
+from cedana_sched_volcano.jobs import VCJOB, JobAdmission
 from cedana_sched_volcano.objects import QUEUES
 from cedana_sched_volcano.queues import QueueOptIn
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.schedulers import Handler, SchedulerWebhooks
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, SchedulerWebhooks
+from cedana_sched_webhooks.shapes import UNMARKED_POD
 
 PODS: Final = "/volcano/pods"
 JOBS: Final = "/volcano/jobs"
@@ -35,7 +36,7 @@ class VolcanoWebhooks:
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
-        return {PODS: self._opt_in.answer, JOBS: self._jobs.answer}
+        return {PODS: Endpoint(self._opt_in.answer, UNMARKED_POD), JOBS: Endpoint(self._jobs.answer, VCJOB)}
 
     async def run(self) -> None:
         """See `SchedulerWebhooks`."""

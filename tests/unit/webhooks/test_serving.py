@@ -94,10 +94,11 @@ async def test_a_review_over_tls_and_what_is_counted() -> None:
             assert answer.status == 200
     value = metrics.registry.get_sample_value
     count = "cedana_sched_webhook_requests_total"
-    assert value(count, {"webhook": "/mutate/pods", "decision": "identified"}) == 2
+    assert value(count, {"webhook": "/mutate/pods", "decision": "identified"}) == 1
+    assert value(count, {"webhook": "/mutate/pods", "decision": "large"}) == 1
     assert value(count, {"webhook": "/mutate/pods", "decision": "unclear"}) == 1
     assert value(count, {"webhook": "/mutate/pods", "decision": "unreadable"}) == 1
-    assert value("cedana_sched_webhook_warnings_total", {"webhook": "/mutate/pods"}) == 1
+    assert value("cedana_sched_webhook_warnings_total", {"webhook": "/mutate/pods"}) == 2
     assert value("cedana_sched_webhook_duration_seconds_count", {"webhook": "/mutate/pods"}) == 3
     expires = value("cedana_sched_webhook_certificate_expiry_timestamp_seconds")
     assert expires == expiry(issued.certificate).timestamp()

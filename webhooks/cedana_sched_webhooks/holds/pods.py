@@ -183,7 +183,7 @@ class PodHold:
             pod.uid, mark, self._knowledge.holds_of_pod(pod.namespace, pod.uid), self._now(), told_seconds=told
         )
         if decision.refused is None:
-            return Answer(decision.word, patch=renewal(before, request.object))
+            return Answer(decision.word, patch=() if request.is_large else renewal(before, request.object))
         is_a_whim = self._is_a_whim(pod.uid, mark)
         # of who is kept the wish is not marked: it would be as old as the refusals once these end, and let through
         if not request.dry_run and decision.word != KEPT and not is_a_whim:

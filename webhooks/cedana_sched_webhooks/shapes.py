@@ -1,0 +1,196 @@
+"""What admission calls look at: types that msgspec decodes into dictionaries, skipping everything else.
+
+Any tenant may have the API server ask us about an object of some MiB, and with `dryRun` as often as he likes: what is
+decoded of it is what somebody looks at. A JSON patch that is made from so much of an object fits the whole object, as
+long as values that it replaces are decoded whole.
+
+Every field may be null, and may be missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypedDict
+
+from cedana_sched.model.objects import names
+from cedana_sched_webhooks.admission import Shape
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a pod that a kubelet has made, and that the API server only shows."""
+
+
+class Owner(TypedDict, total=False):
+    apiVersion: str | None
+    kind: str | None
+    name: str | None
+    uid: str | None
+    controller: bool | None
+
+
+class Metadata(TypedDict, total=False):
+    uid: str | None
+    labels: dict[str, str] | None
+    annotations: dict[str, str] | None
+    ownerReferences: list[Owner] | None
+
+
+class Variable(TypedDict, total=False):
+    name: str | None
+    value: str | None
+    valueFrom: dict[str, Any] | None
+
+
+class Lifecycle(TypedDict, total=False):
+    preStop: dict[str, Any] | None
+
+
+class Resources(TypedDict, total=False):
+    limits: dict[str, Any] | None
+    requests: dict[str, Any] | None
+
+
+class Named(TypedDict, total=False):
+    name: str | None
+
+
+class Container(TypedDict, total=False):
+    name: str | None
+    env: list[Variable] | None
+    lifecycle: Lifecycle | None
+    resources: Resources | None
+    volumeMounts: list[Named] | None
+
+
+class EphemeralContainer(TypedDict, total=False):
+    name: str | None
+    volumeMounts: list[Named] | None
+
+
+class NodeAffinity(TypedDict, total=False):
+    requiredDuringSchedulingIgnoredDuringExecution: dict[str, Any] | None
+
+
+class Affinity(TypedDict, total=False):
+    nodeAffinity: NodeAffinity | None
+
+
+class PodSpec(TypedDict, total=False):
+    containers: list[Container] | None
+    initContainers: list[dict[str, Any]] | None
+    ephemeralContainers: list[EphemeralContainer] | None
+    volumes: list[dict[str, Any]] | None
+    schedulingGates: list[dict[str, Any]] | None
+    hostUsers: bool | None
+    affinity: Affinity | None
+    nodeSelector: dict[str, str] | None
+    nodeName: str | None
+    schedulerName: str | None
+    runtimeClassName: str | None
+    terminationGracePeriodSeconds: int | None
+
+
+class Pod(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: PodSpec | None
+
+
+# labels have names that are no words, so that a class cannot have them
+MarkedLabels = TypedDict("MarkedLabels", {names.PROTECTED: str}, total=False)  # type: ignore[misc]
+MarkedAnnotations = TypedDict("MarkedAnnotations", {names.RESTORES: str, MIRROR: str}, total=False)  # type: ignore[misc]
+
+
+class MarkedMetadata(TypedDict, total=False):
+    labels: MarkedLabels | None
+    annotations: MarkedAnnotations | None
+
+
+class MarkedSpec(TypedDict, total=False):
+    schedulingGates: list[Named] | None
+
+
+class MarkedPod(TypedDict, total=False):
+    """As much as tells whether somebody else has written what only we write."""
+
+    metadata: MarkedMetadata | None
+    spec: MarkedSpec | None
+
+
+class NamedContainer(TypedDict, total=False):
+    env: list[Variable] | None
+
+
+class TemplateSpec(TypedDict, total=False):
+    containers: list[NamedContainer] | None
+
+
+class Template(TypedDict, total=False):
+    """Of pods, as far as it says who they are."""
+
+    metadata: Metadata | None
+    spec: TemplateSpec | None
+
+
+class JobSpec(TypedDict, total=False):
+    suspend: bool | None
+    template: Template | None
+
+
+class Job(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: JobSpec | None
+
+
+class JobSpecBefore(TypedDict, total=False):
+    suspend: bool | None
+
+
+class JobStatus(TypedDict, total=False):
+    active: int | None
+    startTime: str | None
+
+
+class JobBefore(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: JobSpecBefore | None
+    status: JobStatus | None
+
+
+class PodWithStatus(TypedDict, total=False):
+    metadata: dict[str, Any]
+    status: dict[str, Any] | None
+
+
+class MetadataOfRunning(TypedDict, total=False):
+    name: str | None
+    namespace: str | None
+    uid: str | None
+    resourceVersion: str | None
+    deletionTimestamp: str | None
+    labels: MarkedLabels | None
+    annotations: dict[str, str] | None
+
+
+class Condition(TypedDict, total=False):
+    type: str | None
+    status: str | None
+
+
+class StatusOfRunning(TypedDict, total=False):
+    phase: str | None
+    conditions: list[Condition] | None
+
+
+class RunningPod(TypedDict, total=False):
+    """As much as tells whether somebody evicts it, and whether that is held."""
+
+    metadata: MetadataOfRunning
+    status: StatusOfRunning | None
+
+
+POD = Shape(Pod, large=(MarkedPod, MarkedPod))
+"""A pod that is created."""
+UNMARKED_POD = Shape(Pod)
+"""The same; of a large one nothing is looked at."""
+JOB = Shape(Job, JobBefore, large=(Job, JobBefore))
+"""A Job that is changed: by its own controller, so that no tenant has it asked for."""
+STATUS = Shape(PodWithStatus, PodWithStatus, large=(RunningPod, RunningPod), largest_bytes=1 << 20)
+"""A pod whose status is written: by its scheduler. The coordinator reads no larger ones either (see `kube.bounds`)."""
