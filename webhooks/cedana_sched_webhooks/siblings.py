@@ -8,8 +8,9 @@ A Job that another object has made may have sister Jobs of the same id; where no
 
 from __future__ import annotations
 
+import re
 import secrets
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 LARGEST_NUMBER: Final = 2**31
 """Of 1,000 siblings, two have the same number once in 4,000 times."""
 MOST_JOBS: Final = 10_000
+_JOB_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _ONE_AFTER_ANOTHER: Final = frozenset({"CronJob"})
 """Kinds whose Jobs are meant to go on with each other's work."""
 
@@ -71,21 +73,27 @@ class Siblings:
             return Apart(job=known)
         is_of_one_job = _is_of_one_job(pod)
         del pod  # it may be large, and the answer long in coming
+        name = str(owner.get("name"))
+        if not _JOB_NAME.fullmatch(name):  # whoever writes the pod writes it, and it becomes a path
+            return Apart() if numbered else Apart(_by_chance())
         try:
-            job = await self._api.get(JOBS, str(owner.get("name")), namespace, into=Job)
+            job = await self._api.get(JOBS, name, namespace, into=Job)
         except ApiError as error:  # with siblings or without: a number by chance is wrong for nobody
-            log.warning("controller not read", kind=JOBS.kind, name=owner.get("name"), problem=error.message)
+            log.warning("controller not read", kind=JOBS.kind, name=name, problem=error.message)
             return Apart() if numbered else Apart(_by_chance())
         several = (job.spec.parallelism or 0) > 1
         return Apart(
             by_chance=_by_chance() if several and not numbered else None,
-            job="" if is_of_one_job else self._note(owner, job),
+            job="" if is_of_one_job else self._note(job),
         )
 
-    def _note(self, owner: dict[str, Any], job: Job) -> str:
-        """Who made a Job does not change: the rest of its numbered pods need not ask."""
+    def _note(self, job: Job) -> str:
+        """Who made a Job does not change: the rest of its numbered pods need not ask.
+
+        It is noted under the uid that the API server says: a pod may name any.
+        """
         name = job.metadata.name if _has_sisters(job) else ""
-        self._named[str(owner.get("uid"))] = name
+        self._named[job.metadata.uid] = name
         if len(self._named) > MOST_JOBS:
             del self._named[next(iter(self._named))]
         return name

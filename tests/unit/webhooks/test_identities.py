@@ -16,7 +16,7 @@ from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks import pods
-from cedana_sched_webhooks.siblings import Siblings
+from cedana_sched_webhooks.siblings import Apart, Siblings
 from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, patched, pod
 
 SCALES: dict[str, str] = {
@@ -154,6 +154,27 @@ async def test_jobs_that_another_object_made_are_told_apart_by_their_names() -> 
     for scale in ({}, {"completion": "0"}):
         found = [identity(await created(of(*JOBSET_JOB, name, **scale), Server(**jobs))) for name in sorted(jobs)]
         assert found == ["train-sweep-a/0", "train-sweep-b/0"]
+
+
+@pytest.mark.parametrize("uid", ["uid-of-sweep-a", "x" * 100_000])
+async def test_a_pod_that_names_another_s_job_changes_nothing_for_its_pods(uid: str) -> None:
+    made_by = {"apiVersion": "example.com/v1", "kind": "Sweep", "name": "s", "uid": "9", "controller": True}
+    jobs: dict[str, Object] = {
+        "sweep-a": {"metadata": {"name": "sweep-a", "uid": "uid-of-sweep-a", "ownerReferences": [made_by]}},
+        "mine": {"metadata": {"name": "mine", "uid": "uid-of-mine"}},
+    }
+    siblings = Siblings(cast("Api", Server(**jobs)))
+    strange = of(*JOBSET_JOB, "mine", completion="0")
+    strange["metadata"]["ownerReferences"][0]["uid"] = uid
+    assert await siblings.told_apart(strange, "lab") == Apart()
+    assert await siblings.told_apart(of(*JOBSET_JOB, "sweep-a", completion="0"), "lab") == Apart(job="sweep-a")
+    assert max(map(len, siblings._named)) < 100
+
+
+@pytest.mark.parametrize("name", ["../../secrets/mine", "a?watch=true", "A", "x" * 254, ""])
+async def test_a_name_that_no_job_has_is_not_asked_for(name: str) -> None:
+    siblings = Siblings(cast("Api", None))
+    assert (await siblings.told_apart(of(*JOBSET_JOB, name), "lab")).by_chance is not None
 
 
 async def test_jobs_of_a_cronjob_go_on_with_each_others_work() -> None:
