@@ -17,7 +17,7 @@ import structlog
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Metadata, PartialObject, Pod
+from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Key, Mirror, Watch, name_of
 from cedana_sched.kube.work_queue import WorkQueue
@@ -37,6 +37,16 @@ class NominatedStatus(msgspec.Struct, frozen=True, rename="camel"):
 class NominatedPod(msgspec.Struct, frozen=True):
     metadata: Metadata
     status: NominatedStatus = NominatedStatus()
+
+
+class _Deletion(msgspec.Struct, frozen=True, rename="camel"):
+    deletion_timestamp: str | None = None
+
+
+class _Going(msgspec.Struct, frozen=True):
+    """As much of any pod as says whether it goes; whose it is does not matter."""
+
+    metadata: _Deletion
 
 
 class Nominations:
@@ -115,7 +125,7 @@ class Nominations:
             return True
         # version 0: from the API server's memory, where a list of one node's pods does not read those of all nodes
         query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"}
-        here, _ = await self._api.list_all(PODS, query=query, into=PartialObject)
+        here, _ = await self._api.list_all(PODS, query=query, into=_Going)
         return any(one.metadata.deletion_timestamp is not None for one in here)
 
 
