@@ -19,7 +19,7 @@ from cedana_sched.model.objects import names
 
 LARGEST_BYTES: Final = 1 << 20
 """Of an object that is read, as JSON."""
-LARGEST_KEPT_BYTES: Final = 64 << 10
+LARGEST_KEPT_BYTES: Final = 32 << 10
 """Of what is kept of it, as JSON."""
 
 _DEPTH: Final = 2

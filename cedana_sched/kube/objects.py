@@ -68,12 +68,23 @@ class Metadata(_Kube, frozen=True):
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
+LONGEST_MESSAGE = 2_048
+"""Characters of what people are told; controllers write up to 32 KiB."""
+
+
 class Condition(_Kube, frozen=True):
+    """Of `message` there is the beginning."""
+
     type: str
     status: str
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        if len(self.message) > LONGEST_MESSAGE:
+            msgspec.structs.force_setattr(self, "message", self.message[:LONGEST_MESSAGE])
 
 
 class EnvVar(_Kube, frozen=True):

@@ -152,6 +152,15 @@ def test_of_a_container_s_variables_the_one_that_counts_is_kept(env: list[tuple[
     assert [one.value for one in pod.spec.containers[0].env] == kept
 
 
+def test_a_controller_may_say_a_lot_in_its_conditions_and_is_read() -> None:
+    conditions = [{"type": kind, "status": "True", "message": "x" * 32_768} for kind in "ABCDEF"]
+    checks = [{"name": "c", "message": "x" * 32_768}]
+    filler = {"status": {"conditions": conditions, "admissionChecks": checks}}
+    found = read(WORKLOADS, msgspec.json.encode(_object(filler)), Workload)
+    assert not isinstance(found, Unreadable)
+    assert found.condition("A") is not None
+
+
 class _Pages:
     """An API server with many large pods, which makes each only when it is written. It keeps to `limit`."""
 
