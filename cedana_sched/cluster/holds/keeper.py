@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,14 +24,66 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
+from cedana_sched.cluster.holds.listener import Listener
+
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.25
 """Before an agent that is away is called again: no event shows that another listens."""
 TAKEN_PAUSE_SECONDS = 1.0
 """Before a port is tried again that the agent of an older release still has."""
-_LISTENING = "0A"
-"""As the kernel's table of sockets shows it."""
+SILENT_SECONDS = 60.0
+"""A connection over which nothing is called for so long is closed; the kubelet calls at once."""
+END_SECONDS = 1.0
+"""For calls that are held when we must end all the same."""
+
+
+class _Calls(web.Server):
+    """The connections that are open: each is one call, from before it is read until its answer is out."""
+
+    def __init__(
+        self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]], changed: Callable[[], None]
+    ) -> None:
+        super().__init__(answer, handler_cancellation=True, access_log=None, keepalive_timeout=SILENT_SECONDS)
+        self._changed = changed
+        self._open: set[web.RequestHandler] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._beginning)
+
+    def take(self, connection: socket.socket) -> None:
+        """Read what is called over a connection that was accepted."""
+        task = asyncio.create_task(self._begin(connection), name="preStop call")
+        self._beginning.add(task)
+        task.add_done_callback(self._has_begun)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(self, connection)
+
+    def _has_begun(self, task: asyncio.Task[None]) -> None:
+        self._beginning.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.warning("a call could not be read", why=repr(error))
+        self._changed()
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._open.add(handler)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._open.discard(handler)
+        self._changed()
+
+    async def end(self) -> None:
+        """Break what is open; who is held has a moment left."""
+        for task in self._beginning:
+            task.cancel()
+        await asyncio.gather(*self._beginning, return_exceptions=True)
+        self.pre_shutdown()
+        await self.shutdown(END_SECONDS)
 
 
 class Keeper:
@@ -44,11 +97,13 @@ class Keeper:
     def __init__(self, socket: Path, away_seconds: float) -> None:
         self._socket = socket
         self._away_seconds = away_seconds
-        self._held = 0
         self._changed: list[Callable[[], None]] = []
         self._session: aiohttp.ClientSession | None = None
-        self._site: web.TCPSite | None = None
+        self._listener: Listener | None = None
+        self._calls: _Calls | None = None
         self._is_leaving = False
+        self._turn = asyncio.Lock()
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.UnixConnector(str(self._socket), limit=0, force_close=True)
@@ -62,8 +117,9 @@ class Keeper:
             await self._session.close()
 
     def busy_with(self) -> list[str]:
-        """See `draining.Busy`."""
-        return [f"{self._held} preStop call{'s' if self._held > 1 else ''}"] if self._held else []
+        """See `draining.Busy`: connections count, for what is called over one may not have been read yet."""
+        number = len(self._calls) if self._calls is not None else 0
+        return [f"{number} preStop call{'s' if number > 1 else ''}"] if number else []
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """See `draining.Busy`."""
@@ -72,40 +128,64 @@ class Keeper:
     @asynccontextmanager
     async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
         """Answer as long as the block lasts; the port is given. Another process of ours may have it as well."""
-        application = web.Application()
-        application.router.add_get("/healthz", _healthy)
-        application.router.add_get("/v1/hold/{rest:.+}", self._hold)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
+        listener = self._listener = await _bind(port, address)
+        calls = self._calls = _Calls(self._respond, self._tell_changed)
+        listener.serve(calls.take)
         try:
-            self._site = await _bind(runner, port, address)
-            yield runner.addresses[0][1]
+            yield listener.port
         finally:
-            await runner.cleanup()
+            listener.close()
+            for look in self._looks:
+                look.cancel()
+            await asyncio.gather(*self._looks, return_exceptions=True)
+            await calls.end()
 
     async def leave(self) -> None:
-        """Leave new calls to another process that has the port; where there is none, look again at each call."""
+        """Leave new calls to another process that listens there; where there is none, look again at each call."""
         self._is_leaving = True
-        if self._site is not None and _is_shared(self._site.port):
-            site, self._site = self._site, None
-            await site.stop()
+        async with self._turn:
+            if self._listener is not None and self._listener.is_open and await self._listener.is_shared():
+                await self._listener.leave()
 
-    async def _hold(self, request: web.Request) -> web.Response:
-        self._held += 1
+    async def close(self) -> None:
+        """Take no more calls, whether anybody else does or not. Those that have come are held on."""
+        async with self._turn:
+            if self._listener is not None:
+                await self._listener.leave()
+
+    def _look_again(self) -> None:
+        """Leave, if somebody else is there now; no call waits for that, or breaks because it fails."""
+        if self._is_leaving and not self._looks and self._listener is not None and self._listener.is_open:
+            look = asyncio.create_task(self.leave(), name="look for a successor")
+            self._looks.add(look)
+            look.add_done_callback(self._has_looked)
+
+    def _has_looked(self, look: asyncio.Task[None]) -> None:
+        self._looks.discard(look)
+        if not look.cancelled() and (error := look.exception()) is not None:
+            log.warning("calls could not be left to a successor", why=repr(error))
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        if request.path.startswith("/v1/hold/"):
+            response = await self._hold(request)
+        elif request.path == "/healthz":
+            response = web.Response(text="ok\n")
+        else:
+            response = web.Response(status=404)
+        response.force_close()  # a connection is one call
+        return response
+
+    async def _hold(self, request: web.BaseRequest) -> web.Response:
+        self._look_again()
         try:
-            if self._is_leaving:
-                await self.leave()
             return await self._answer(request)
         except TimeoutError:
             log.warning("no agent came: the kubelet goes on", seconds=self._away_seconds)
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=503)
-        finally:
-            self._held -= 1
-            asyncio.get_running_loop().call_soon(self._tell_changed)  # the answer goes out first
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
         """Call each agent that comes until one answers.
 
         Raises:
@@ -133,25 +213,12 @@ class Keeper:
             changed()
 
 
-async def _healthy(_: web.Request) -> web.Response:
-    return web.Response(text="ok\n")
-
-
-async def _bind(runner: web.AppRunner, port: int, address: str) -> web.TCPSite:
+async def _bind(port: int, address: str) -> Listener:
     while True:
-        site = web.TCPSite(runner, address, port, reuse_port=True)
         try:
-            await site.start()
+            return Listener(address, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
             log.warning("port is taken, trying again", port=port)
             await asyncio.sleep(TAKEN_PAUSE_SECONDS)
-        else:
-            return site
-
-
-def _is_shared(port: int) -> bool:
-    """Whether another process in this network listens on it as well (`proc_net_tcp.txt` in Linux' documentation)."""
-    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == _LISTENING for row in rows) > 1

@@ -23,3 +23,5 @@ async def serve(configuration: HoldsConfiguration, stopping: asyncio.Event) -> N
         await stopping.wait()
         await keeper.leave()
         await wait_idle([keeper])
+        await keeper.close()
+        await wait_idle([keeper])  # what came meanwhile, where there is no next one

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,10 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from cedana_sched.cluster.holds import keeper as module
+from cedana_sched.cluster.holds import listener as listening
 from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.cluster.holds.keeper import Keeper
 from cedana_sched.cluster.holds.main import serve
 from cedana_sched.cluster.node.prestop import PreStopServer
+from cedana_sched.service.draining import wait_idle
 from tests.unit.cluster_node.test_prestop_calls import POD_TOKEN, Held
 
 PATH = f"/v1/hold/{POD_TOKEN}/main"
@@ -190,3 +195,121 @@ async def test_one_that_is_to_end_leaves_all_new_calls_to_the_next(tmp_path: Pat
                 held.release.set()
                 assert await asyncio.gather(*asking) == [(200, "let go\n")] * 2
                 assert keeper.busy_with() == []
+
+
+def _connected(port: int) -> socket.socket:
+    """By the kernel: nothing is accepted before the caller awaits something."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.setblocking(False)
+    return connection
+
+
+async def _asked(connection: socket.socket) -> str:
+    """The status line, or how the call breaks."""
+    try:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        writer.write(f"GET {PATH} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await writer.wait_closed()
+    except OSError as error:
+        return repr(error)
+    return answer.decode().partition("\r\n")[0]
+
+
+@pytest.fixture(params=["all", "steering", "nothing"])
+def attached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the kernel lets a process without capabilities attach to a socket: Linux 6.18 takes no filter of it."""
+    may = str(request.param)
+    refused = {"all": (), "steering": (26,), "nothing": (26, 51)}[may]
+    attach = socket.socket.setsockopt
+
+    def attach_some(one: socket.socket, level: int, option: int, value: int | bytes) -> None:
+        if level == socket.SOL_SOCKET and option in refused:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        attach(one, level, option, value)
+
+    monkeypatch.setattr(socket.socket, "setsockopt", attach_some)
+    return may
+
+
+async def test_calls_that_the_kernel_has_queued_for_one_that_leaves_are_answered(
+    tmp_path: Path, unused_tcp_port: int, attached: str
+) -> None:
+    agents, held = Agents(tmp_path), Held()
+    held.release.set()
+    keepers = [Keeper(agents.socket, 30.0) for _ in range(2)]
+    async with agents.one(held), keepers[0], keepers[1], AsyncExitStack() as stack:
+        for keeper in keepers:
+            await stack.enter_async_context(keeper.serve(unused_tcp_port))
+        called = [_connected(unused_tcp_port) for _ in range(40)]
+        await keepers[0].leave()
+        assert await asyncio.gather(*map(_asked, called)) == ["HTTP/1.1 200 OK"] * 40
+        called = [_connected(unused_tcp_port) for _ in range(10)]
+        if attached != "nothing":
+            assert keepers[0].busy_with() == [], "the next one has all new calls"
+        assert await asyncio.gather(*map(_asked, called)) == ["HTTP/1.1 200 OK"] * 10
+
+
+@pytest.mark.usefixtures("attached")
+async def test_one_that_is_to_end_reads_the_call_of_each_connection_that_it_has(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    agents, held = Agents(tmp_path), Held()
+    held.release.set()
+    stopping, serving = asyncio.Event(), tmp_path / "serving"
+    configuration = HoldsConfiguration(namespace="n", port=unused_tcp_port, socket=agents.socket, serving=serving)
+    async with agents.one(held):
+        keeper = asyncio.create_task(serve(configuration, stopping))
+        await _exists(serving)
+        called = [_connected(unused_tcp_port) for _ in range(5)]
+        stopping.set()
+        ended, _ = await asyncio.wait({keeper}, timeout=0.5)
+        assert not ended
+        assert await asyncio.gather(*map(_asked, called)) == ["HTTP/1.1 200 OK"] * 5
+        await asyncio.wait_for(keeper, 10)
+        with pytest.raises(ConnectionRefusedError):
+            _connected(unused_tcp_port)
+
+
+async def test_who_listens_at_another_address_takes_no_calls_of_ours(tmp_path: Path, unused_tcp_port: int) -> None:
+    agents, held = Agents(tmp_path), Held()
+    held.release.set()
+    with socket.create_server(("127.0.0.2", unused_tcp_port), reuse_port=True):
+        async with agents.one(held), Keeper(agents.socket, 30.0) as keeper, keeper.serve(unused_tcp_port):
+            await keeper.leave()
+            assert await _asked(_connected(unused_tcp_port)) == "HTTP/1.1 200 OK"
+
+
+async def test_who_connects_and_says_nothing_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
+    async with Keeper(tmp_path / "agent.sock", 30.0) as keeper, keeper.serve(0) as port:
+        with _connected(port):
+            await asyncio.wait_for(wait_idle([keeper]), 10)
+            await keeper.close()
+            await asyncio.wait_for(wait_idle([keeper]), 10)
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_calls_wait_for_a_process_that_has_too_many_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_leaving: bool
+) -> None:
+    agents, held, failures = Agents(tmp_path), Held(), [OSError(errno.EMFILE, "Too many open files")]
+    held.release.set()
+    accept = socket.socket.accept
+
+    def accept_later(one: socket.socket) -> tuple[socket.socket, object]:
+        if failures and one.family == socket.AF_INET:
+            raise failures.pop()
+        return accept(one)
+
+    monkeypatch.setattr(listening, "NO_ROOM_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    async with agents.one(held), Keeper(agents.socket, 30.0) as keeper, keeper.serve(0) as port:
+        called = _connected(port)
+        if is_leaving:
+            await keeper.close()
+        assert await _asked(called) == "HTTP/1.1 200 OK"
+    assert not failures
