@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from uuid import UUID
 
 import yaml
 
@@ -61,7 +62,7 @@ async def creation_seconds(cluster: Cluster, namespace: str, count: int) -> list
 
 def _checkpoint(namespace: str, number: int) -> Object:
     """As the coordinator writes one, with its first order."""
-    pod = WorkloadRef(f"uid-{number}", namespace, f"md-{number}", f"node-{number}")
+    pod = WorkloadRef(str(UUID(int=number)), namespace, f"md-{number}", f"node-{number}")
     body = checkpoint(f"bare-{number}", "kueue", pod)
     body["apiVersion"] = TWIN.group_version
     body["spec"]["firstOrder"] = {"number": 1, "order": codec.to_builtins(Freeze(body["spec"]["uid"], pod))}

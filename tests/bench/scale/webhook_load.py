@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import msgspec
@@ -51,7 +52,7 @@ def job_review(namespace: str, number: int) -> dict[str, object]:
     job: dict[str, Any] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": f"other-{number}", "namespace": namespace, "uid": f"uid-{number}"},
+        "metadata": {"name": f"other-{number}", "namespace": namespace, "uid": str(UUID(int=number))},
         "spec": {"suspend": True, "template": {"spec": {"containers": [_CONTAINER]}}},
         "status": {"active": 10, "startTime": "2026-01-01T00:00:00Z"},
     }
