@@ -88,6 +88,8 @@ async def test_a_pod_that_is_deleted_between_two_agents_waits_for_the_next(tmp_p
     async with _kept(agents) as kubelet:
         asking = asyncio.create_task(kubelet.asks())
         held.release.set()
+        await asyncio.sleep(0.6)  # no agent listens at its first try
+        assert not asking.done()
         async with agents.one(held):
             assert await asyncio.wait_for(asking, 10) == (200, "let go\n")
 
