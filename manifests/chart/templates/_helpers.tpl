@@ -237,3 +237,32 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 {{- end -}}
 {{- end }}
+
+{{/* What a policy compares of the metadata of an object, given as an expression, and of the one before. */}}
+{{- define "cedana.metadataVariables" -}}
+- name: changed
+  expression: {{ . | toJson }}
+- name: labelsBefore
+  expression: "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}"
+- name: labelsAfter
+  expression: "has(variables.changed.metadata.labels) ? variables.changed.metadata.labels : {}"
+- name: annotationsBefore
+  expression: "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
+- name: annotationsAfter
+  expression: "has(variables.changed.metadata.annotations) ? variables.changed.metadata.annotations : {}"
+- name: ownersBefore
+  expression: "has(oldObject.metadata.ownerReferences) ? oldObject.metadata.ownerReferences : []"
+- name: ownersAfter
+  expression: "has(variables.changed.metadata.ownerReferences) ? variables.changed.metadata.ownerReferences : []"
+- name: finalizersBefore
+  expression: "has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []"
+- name: finalizersAfter
+  expression: "has(variables.changed.metadata.finalizers) ? variables.changed.metadata.finalizers : []"
+{{- end -}}
+
+{{/* Whether all metadata but our own labels and annotations is as before. */}}
+{{- define "cedana.othersAreUnchanged" -}}
+{{- range $kind := list "labels" "annotations" -}}
+variables.{{ $kind }}After.all(key, key.startsWith('sched.cedana.ai/') || (key in variables.{{ $kind }}Before && variables.{{ $kind }}Before[key] == variables.{{ $kind }}After[key])) && variables.{{ $kind }}Before.all(key, key.startsWith('sched.cedana.ai/') || key in variables.{{ $kind }}After) && {{ end -}}
+variables.ownersAfter == variables.ownersBefore && variables.finalizersAfter == variables.finalizersBefore
+{{- end -}}

@@ -1,0 +1,224 @@
+"""What our parts' roles let them write on objects of others, policies narrow to what they are meant to write.
+
+Roles and policies are the chart's own, under another name, so that nothing has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from cedana_sched.model.objects.names import EVICTING, NODE_READY, RELEASED
+from tests.cluster.api.admission import wait_until_refused
+from tests.cluster.api.client import Api, Object
+from tests.cluster.binaries.build import Binaries
+from tests.cluster.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.fixtures.namespace import Namespace, container, job, pod
+from tests.e2e.product.rendering import of_kind, render
+
+pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
+
+ROLES = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+CONFIGURATION = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration")
+IMAGE = "registry.invalid/tenants:1"
+DRY = "--dry-run=server"
+UNSEEN = {"matchLabels": {"kubernetes.io/metadata.name": "nobody"}}
+PLAIN, GANGS = "pod/plain", "pod/gangs"
+
+CONTAINERS = "writes no containers, tolerations or deadlines"
+METADATA = "writes annotations and labels of its own only"
+STATUS = "writes nothing there"
+SPEC = "writes no spec of a Job or a node"
+CALLS = "never what they are called for"
+
+
+class Part:
+    """Whoever has the token of one of our parts."""
+
+    def __init__(self, namespace: Namespace, fullname: str, name: str) -> None:
+        self._namespace = namespace
+        self._who = (
+            f"--as=system:serviceaccount:{namespace.name}:{fullname}-{name}",
+            "--as-group=system:serviceaccounts",
+            "--as-group=system:authenticated",
+        )
+
+    async def does(self, *words: str) -> None:
+        await self._namespace.kubectl(*words, DRY, *self._who)
+
+    async def refusal(self, *words: str) -> str:
+        with pytest.raises(ClusterError) as caught:
+            await self.does(*words)
+        return str(caught.value)
+
+
+def _patch(what: str, patch: str, *options: str) -> tuple[str, ...]:
+    return ("patch", what, "--type=merge", f"--patch={patch}", *options)
+
+
+def _forbidden(node: str, configuration: str) -> dict[str, tuple[str, tuple[str, ...], str]]:
+    """By name: who tries what, and how it is refused."""
+    image = '[{"op":"replace","path":"/spec/containers/0/image","value":"registry.invalid/mine:1"}]'
+    rules = '[{"op":"replace","path":"/webhooks/0/rules/0/resources","value":["secrets"]}]'
+    elsewhere = '[{"op":"replace","path":"/webhooks/0/clientConfig/service/name","value":"mine"}]'
+    everybody = '[{"op":"replace","path":"/webhooks/0/namespaceSelector","value":{}}]'
+    toleration = '[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]'
+    owners = '[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]'
+    of_status = "--subresource=status"
+    return {
+        "image": ("coordinator", ("patch", PLAIN, "--type=json", f"--patch={image}"), CONTAINERS),
+        "image, webhooks": ("webhooks", ("patch", PLAIN, "--type=json", f"--patch={image}"), CONTAINERS),
+        "image, extender": ("volcano-extender", ("patch", PLAIN, "--type=json", f"--patch={image}"), CONTAINERS),
+        "toleration": ("coordinator", ("patch", PLAIN, "--type=json", f"--patch={toleration}"), CONTAINERS),
+        "deadline": ("coordinator", _patch(PLAIN, '{"spec":{"activeDeadlineSeconds":1}}'), CONTAINERS),
+        "label": ("coordinator", _patch(PLAIN, '{"metadata":{"labels":{"app":"mine"}}}'), METADATA),
+        "label removed": ("coordinator", _patch(PLAIN, '{"metadata":{"labels":{"app":null}}}'), METADATA),
+        "annotation": ("webhooks", _patch(PLAIN, '{"metadata":{"annotations":{"a":"b"}}}'), METADATA),
+        "finalizer": ("coordinator", _patch(PLAIN, '{"metadata":{"finalizers":["a/b"]}}'), METADATA),
+        "owner": ("coordinator", _patch(PLAIN, f'{{"metadata":{{"ownerReferences":{owners}}}}}'), METADATA),
+        "phase": ("coordinator", _patch(PLAIN, '{"status":{"phase":"Succeeded"}}', of_status), STATUS),
+        "nomination": ("coordinator", _patch(PLAIN, '{"status":{"nominatedNodeName":"a"}}', of_status), STATUS),
+        "deletion": ("coordinator", ("delete", PLAIN), "deletes pods of Volcano's gangs only"),
+        "suspension": ("coordinator", _patch("job/theirs", '{"spec":{"suspend":false}}'), SPEC),
+        "label of a Job": ("coordinator", _patch("job/theirs", '{"metadata":{"labels":{"a":"b"}}}'), METADATA),
+        "node": ("coordinator", _patch(f"node/{node}", '{"spec":{"unschedulable":true}}'), SPEC),
+        "label of a node": ("coordinator", _patch(f"node/{node}", '{"metadata":{"labels":{"a":"b"}}}'), METADATA),
+        "rules": ("webhooks", ("patch", configuration, "--type=json", f"--patch={rules}"), CALLS),
+        "service": ("webhooks", ("patch", configuration, "--type=json", f"--patch={elsewhere}"), CALLS),
+        "namespaces": ("webhooks", ("patch", configuration, "--type=json", f"--patch={everybody}"), CALLS),
+    }
+
+
+def _meant(node: str, configuration: str) -> list[tuple[str, tuple[str, ...]]]:
+    bundle = '[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"LS0tCg=="}]'
+    path = '[{"op":"add","path":"/webhooks/0/clientConfig/service/path","value":"/elsewhere"}]'
+    cpus = '{"matchExpressions":[{"key":"sched.cedana.ai/cpu","operator":"In","values":["a"]}]}'
+    required = f'{{"requiredDuringSchedulingIgnoredDuringExecution":{{"nodeSelectorTerms":[{cpus}]}}}}'
+    affinity = f'{{"op":"add","path":"/spec/affinity","value":{{"nodeAffinity":{required}}}}}'
+    gate = f'[{affinity},{{"op":"remove","path":"/spec/schedulingGates/0"}}]'
+    return [
+        ("coordinator", ("patch", PLAIN, "--type=json", f"--patch={gate}")),
+        ("coordinator", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTING}":null}}}}}}')),
+        ("coordinator", _patch(PLAIN, '{"status":{"nominatedNodeName":null}}', "--subresource=status")),
+        ("coordinator", ("delete", GANGS)),
+        ("coordinator", _patch("job/theirs", f'{{"metadata":{{"annotations":{{"{RELEASED}":"x"}}}}}}')),
+        ("coordinator", _patch(f"node/{node}", f'{{"metadata":{{"labels":{{"{NODE_READY}":null}}}}}}')),
+        ("webhooks", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTING}":"x"}}}}}}')),
+        ("webhooks", ("patch", configuration, "--type=json", f"--patch={bundle}")),
+        ("webhooks", ("patch", configuration, "--type=json", f"--patch={path}")),
+    ]
+
+
+class Parts:
+    """Our parts' accounts, and objects of others."""
+
+    def __init__(self, namespace: Namespace, fullname: str, node: str) -> None:
+        self._namespace = namespace
+        self._fullname = fullname
+        configuration = f"{CONFIGURATION[1].lower()}/{fullname}"
+        self.forbidden = _forbidden(node, configuration)
+        self.meant = _meant(node, configuration)
+
+    def part(self, name: str) -> Part:
+        return Part(self._namespace, self._fullname, name)
+
+    def tries(self, what: str) -> Callable[[], Awaitable[object]]:
+        who, words, _ = self.forbidden[what]
+        return lambda: self.part(who).does(*words)
+
+
+def _configuration(name: str, namespace: str) -> Object:
+    """Nothing is sent to it."""
+    return {
+        "apiVersion": CONFIGURATION[0],
+        "kind": CONFIGURATION[1],
+        "metadata": {"name": name},
+        "webhooks": [
+            {
+                "name": "pods.example.org",
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": {"service": {"name": "ours", "namespace": namespace, "path": "/pods"}},
+                "failurePolicy": "Ignore",
+                "sideEffects": "None",
+                "namespaceSelector": UNSEEN,
+                "rules": [
+                    {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]},
+                ],
+            }
+        ],
+    }
+
+
+def _kubectls(fullname: str, namespace: str) -> list[Object]:
+    """It reads what it is to patch."""
+    group, name = "rbac.authorization.k8s.io", f"{fullname}-kubectl"
+    resources = ["pods", "pods/status", "jobs", "nodes", "mutatingwebhookconfigurations"]
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}}
+    return [
+        {**role, "rules": [{"apiGroups": ["*"], "resources": resources, "verbs": ["get"]}]},
+        {
+            **role,
+            "kind": "ClusterRoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [
+                {"kind": "ServiceAccount", "name": f"{fullname}-{part}", "namespace": namespace}
+                for part in ("coordinator", "webhooks", "volcano-extender")
+            ],
+        },
+    ]
+
+
+def _pod(name: str, **spec: Any) -> Object:
+    gate = [{"name": "example.org/never"}]
+    return pod(name, container(IMAGE, "true"), labels={"app": "theirs"}, schedulingGates=gate, **spec)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def parts(namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries) -> AsyncIterator[Parts]:
+    """Each attack succeeds without the policies, which are written then."""
+    fullname = f"rights-{namespace.name[-5:]}"
+    told = {
+        "storage": {"posix": {"path": "/x"}},
+        "fullnameOverride": fullname,
+        "volcano": {"enabled": True, "extender": {"enabled": True}},
+        "kueue": {"enabled": True},
+    }
+    rendered = await render(helm, told, namespace=namespace.name)
+    roles = [*of_kind(rendered, *ROLES), *_kubectls(fullname, namespace.name)]
+    policies = [one for one in of_kind(rendered, *POLICIES) if f"{fullname}-narrowed-" in one["metadata"]["name"]]
+    assert len(policies) == 6
+    configuration = _configuration(fullname, namespace.name)
+    found = Parts(namespace, fullname, next(iter(cluster.nodes)))
+    held = job("theirs", container(IMAGE, "true"))
+    held["spec"]["suspend"] = True
+    try:
+        for body in (*roles, configuration):
+            await api.apply(body, namespace.name)
+        await namespace.apply(_pod("plain"), _pod("gangs", schedulerName="volcano"), held)
+        for what in found.forbidden:
+            await found.tries(what)()
+        for body in policies:
+            await api.apply(body)
+        for what in ("image", "suspension", "rules"):  # one of each policy
+            await wait_until_refused(found.tries(what), found.forbidden[what][2])
+        yield found
+    finally:
+        for body in (*policies, configuration, *roles):
+            await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"], namespace.name)
+
+
+async def test_a_part_of_ours_writes_what_it_is_meant_to_write_and_nothing_else(parts: Parts) -> None:
+    for who, words in parts.meant:
+        await parts.part(who).does(*words)
+    for what, (who, words, why) in parts.forbidden.items():
+        assert why in await parts.part(who).refusal(*words), what
+
+
+async def test_nobody_else_is_narrowed(namespace: Namespace, parts: Parts) -> None:
+    for _, words, _ in parts.forbidden.values():
+        await namespace.kubectl(*words, DRY)
