@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from cedana_sched.model.objects.names import EVICTING
 from tests.cluster.fixtures.audit import Write
 from tests.e2e.product.chaos.account import time_of
 
 HELD = "Held for checkpoint by cedana"
+WEBHOOKS = 2
+"""Replicas; where no mark can be written, each counts from the first attempt that it sees."""
 TAKEN_UP_SECONDS = 30.0
 """So long an eviction is refused before there is a hold (`UNANNOUNCED_SECONDS` of the webhooks)."""
 
@@ -42,6 +45,16 @@ def spans(writes: Sequence[Write]) -> Mapping[Named, Sequence[tuple[float, float
         held = (spec.get("held") or {}).get("name")
         for name in victims[spec["uid"]] | ({held} if held else set()):
             found[write.namespace, name].append(span)
+    return found
+
+
+def unmarked(writes: Sequence[Write]) -> Mapping[Named, Sequence[float]]:
+    """When the mark of a pod's eviction could not be written, as where a webhook of somebody else's does not answer."""
+    found: defaultdict[Named, list[float]] = defaultdict(list)
+    for write in writes:
+        is_of_pod = write.resource == "pods" and write.verb == "patch"
+        if is_of_pod and write.code >= 500 and EVICTING in str(write.body):
+            found[write.namespace, write.name].append(write.received.timestamp())
     return found
 
 
