@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
+from cedana_sched.kube.errors import AbsentError
 from cedana_sched.model.objects.names import API_VERSION
 
 
@@ -18,25 +20,32 @@ class Resource:
     namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL's path of the collection, or of one object.
+        """The URL's path of the collection, or of one object; whatever its name is, it leads nowhere else.
 
         Raises:
             ValueError: a namespace is given for a kind without namespaces, or a name without the namespace it needs.
+            AbsentError: no object can be called so.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.kind} has no namespaces")
         if name and self.namespaced and not namespace:
             raise ValueError(f"{self.kind} {name} needs a namespace")
         base = "/apis/" if "/" in self.group_version else "/api/"
-        parts = [f"{base}{self.group_version}"]
-        parts += ["namespaces", namespace] if namespace else []
+        parts = ["namespaces", namespace] if namespace else []
         parts += [part for part in (self.plural, name, subresource) if part]
-        return "/".join(parts)
+        return "/".join((f"{base}{self.group_version}", *map(_segment, parts)))
 
     def reference(self, name: str, namespace: str | None = None, uid: str = "") -> dict[str, str]:
         """An ObjectReference, as Events carry it."""
         reference = {"apiVersion": self.group_version, "kind": self.kind, "name": name}
         return reference | {key: value for key, value in {"namespace": namespace, "uid": uid}.items() if value}
+
+
+def _segment(word: str) -> str:
+    """An owner's name, for one, is whatever whoever wrote the object liked."""
+    if word in {".", ".."}:  # clients resolve them, quoted or not
+        raise AbsentError(f"no object is called {word!r}", status=404, reason="NotFound")
+    return quote(word, safe=":")
 
 
 PODS = Resource("v1", "Pod", "pods")
