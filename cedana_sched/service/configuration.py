@@ -10,11 +10,16 @@ from pydantic import Field, ValidationError, model_validator
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
+from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, PositiveSeconds
 
 CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
 """Environment variable that names the component's file."""
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+LongestDeadline = PositiveSeconds
+"""What no deadline of a policy may exceed; see `model.deadline_cap`."""
 
 
 class LogConfiguration(Written):
@@ -42,6 +47,7 @@ class PodsConfiguration(ComponentConfiguration):
 
     excluded_namespaces: frozenset[str] = frozenset()
     """Whose pods are left alone; once read, with those that are never touched and our own."""
+    longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
 
     @model_validator(mode="after")
     def _exclude_those_that_are_never_touched(self) -> Self:

@@ -17,12 +17,13 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, NODES, PREEMPTION_HOLDS
 from cedana_sched.kube.watching import Mirror, Watch, awaited
+from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
-from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 from cedana_sched_webhooks.identity import Replica
-from cedana_sched_webhooks.objects import Checkpoint, Policy, PreemptionHold
+from cedana_sched_webhooks.objects import Checkpoint, HoldWithin, Policy, PreemptionHold
 from cedana_sched_webhooks.pods_being_saved import PodsBeingSaved
 
 T_co = TypeVar("T_co", covariant=True)
@@ -39,9 +40,14 @@ class Shelf(Protocol[T_co]):
 
 
 class Preemptions:
-    """Checkpoints and PreemptionHolds, by whom they are of. Whoever follows them notes their changes."""
+    """Checkpoints and PreemptionHolds, by whom they are of. Whoever follows them notes their changes.
 
-    def __init__(self) -> None:
+    Args:
+        longest_seconds: no hold counts for longer, whatever stands in it.
+    """
+
+    def __init__(self, longest_seconds: float = LONGEST_DEADLINE_SECONDS) -> None:
+        self.longest_seconds = longest_seconds
         self._of_replica: Index[tuple[str, str, int], Checkpoint] = Index(
             lambda one: (one.metadata.namespace, one.spec.identity.id, one.spec.identity.index)
         )
@@ -62,6 +68,8 @@ class Preemptions:
 
     def note_hold(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
         """A mirror's sink."""
+        if now is not None:
+            now = HoldWithin(now.metadata, now.spec, now.status, self.longest_seconds)
         for index in (self._holds, self._holds_of_object):
             index.note(before, now)
         self._pods_being_saved.note(before, now)
@@ -90,18 +98,27 @@ class Preemptions:
 class Knowledge(Preemptions):
     """All that an admission call may look at."""
 
-    def __init__(self, namespaces: Shelf[PartialObject], nodes: Shelf[PartialObject], policies: Shelf[Policy]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        namespaces: Shelf[PartialObject],
+        nodes: Shelf[PartialObject],
+        policies: Shelf[Policy],
+        longest_seconds: float = LONGEST_DEADLINE_SECONDS,
+    ) -> None:
+        super().__init__(longest_seconds)
         self.namespaces = namespaces
         self.nodes = nodes
         self.policies = policies
 
     def policy(self, name: str | None) -> CheckpointPolicy:
-        """The policy of that name; without one the policy called `default`, else what is built in.
+        """The policy of that name, as far as the installation allows it; without one `default`, else what is built in.
 
         Raises:
             UsageError: there is none of that name, or it cannot be read.
         """
+        return capped(self._policy(name), self.longest_seconds)
+
+    def _policy(self, name: str | None) -> CheckpointPolicy:
         field = f"metadata.annotations[{names.POLICY}]"
         found = self.policies.get(name or DEFAULT_POLICY)
         if found is None and not name:
@@ -119,13 +136,13 @@ class Knowledge(Preemptions):
 class Mirrors:
     """Keeps the knowledge up to date: run `run` as a task."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, longest_seconds: float = LONGEST_DEADLINE_SECONDS) -> None:
         namespaces = Mirror(Watch(api, NAMESPACES, PartialObject))
         nodes = Mirror(Watch(api, NODES, PartialObject))
         policies = Mirror(Watch(api, CHECKPOINT_POLICIES, Policy))
         checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
         holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
-        self.knowledge = Knowledge(namespaces, nodes, policies)
+        self.knowledge = Knowledge(namespaces, nodes, policies, longest_seconds)
         checkpoints.subscribe(self.knowledge.note_checkpoint)
         holds.subscribe(self.knowledge.note_hold)
         self._mirrors: tuple[Mirror[Any], ...] = (namespaces, nodes, policies, checkpoints, holds)

@@ -61,7 +61,7 @@ def handlers(
         JOBS: Endpoint(_at_once(jobs.answer), shapes.JOB),
         STATUSES: Endpoint(_at_once(statuses.answer), shapes.STATUS),
     }
-    for plural, check in validation.CHECKS.items():
+    for plural, check in validation.checks(configuration.longest_deadline_seconds).items():
         answers[f"{VALIDATE}{plural}"] = _at_once(functools.partial(validation.answer, check=check))
     return answers
 
@@ -77,7 +77,7 @@ def _at_once(look: Callable[[Request], Answer]) -> Handler:
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
-    metrics, mirrors = Metrics(), Mirrors(api)
+    metrics, mirrors = Metrics(), Mirrors(api, configuration.longest_deadline_seconds)
     certificate = ServingCertificate(metrics)
     keeper = _keeper(configuration, api, certificate, metrics)
     marker = EvictionMarker(api, SERVER_TIME.now)

@@ -12,8 +12,8 @@ from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
 
-LONGEST_HOLD = timedelta(seconds=LONGEST_DEADLINE_SECONDS + 60)
-"""From its creation; a little more than a policy allows, for clocks that differ."""
+CLOCKS_DIFFER = timedelta(seconds=60)
+"""So much longer than any policy allows may a hold be, from its creation."""
 
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
@@ -124,14 +124,20 @@ class PreemptionHold(_Read, frozen=True):
     status: HoldStatus = HoldStatus()
 
     @property
+    def longest_seconds(self) -> float:
+        """More than this no policy may say."""
+        return LONGEST_DEADLINE_SECONDS
+
+    @property
     def over_at(self) -> datetime | None:
         """When it counts for nothing any more, whatever stands in it; None where the API server has not dated it."""
         created = self.metadata.creation_timestamp
-        return datetime.fromisoformat(created) + LONGEST_HOLD if created else None
+        longest = timedelta(seconds=self.longest_seconds) + CLOCKS_DIFFER
+        return datetime.fromisoformat(created) + longest if created else None
 
     @property
     def ends_at(self) -> datetime | None:
-        """Its deadline, but no later than any policy allows; None until the coordinator has written the status.
+        """Its deadline, but no later than is allowed here; None until the coordinator has written the status.
 
         Whoever writes a hold, a forged one too, chooses what stands in it, and not when it was created.
         """
@@ -142,6 +148,16 @@ class PreemptionHold(_Read, frozen=True):
 
     def __post_init__(self) -> None:
         _check_moments(self.metadata.creation_timestamp)
+
+
+class HoldWithin(PreemptionHold, frozen=True):
+    """A hold that counts for `allowed_seconds` at most: the installation says it, and not the object."""
+
+    allowed_seconds: float = LONGEST_DEADLINE_SECONDS
+
+    @property
+    def longest_seconds(self) -> float:
+        return self.allowed_seconds
 
 
 class Policy(_Read, frozen=True):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
+from cedana_sched.model.deadline_cap import check_deadlines
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec
@@ -17,9 +19,9 @@ from cedana_sched_webhooks.admission import Answer, Refusal, Request
 M = TypeVar("M", bound=BaseModel)
 
 
-def check_policy(spec: object) -> None:
-    """Raises UsageError: a field that is unknown, missing or out of range."""
-    _read(CheckpointPolicySpec, spec)
+def check_policy(spec: object, longest_seconds: float) -> None:
+    """Raises UsageError: a field that is unknown, missing or out of range, or a deadline above what is allowed here."""
+    check_deadlines(_read(CheckpointPolicySpec, spec), longest_seconds)
 
 
 def check_storage(spec: object) -> None:
@@ -40,11 +42,12 @@ def check_storage(spec: object) -> None:
         raise UsageError("spec.s3.endpoint", endpoint, "is not encrypted", remedy=remedy)
 
 
-CHECKS: Final[Mapping[str, Callable[[object], None]]] = {
-    CHECKPOINT_POLICIES.plural: check_policy,
-    CHECKPOINT_STORAGES.plural: check_storage,
-}
-"""By the last segment of the path: the kind's plural name."""
+def checks(longest_seconds: float) -> dict[str, Callable[[object], None]]:
+    """By the last segment of the path, the kind's plural name; policies may name deadlines up to that."""
+    return {
+        CHECKPOINT_POLICIES.plural: functools.partial(check_policy, longest_seconds=longest_seconds),
+        CHECKPOINT_STORAGES.plural: check_storage,
+    }
 
 
 def answer(request: Request, check: Callable[[object], None]) -> Answer:

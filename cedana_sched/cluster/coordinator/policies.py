@@ -10,7 +10,8 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
-from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.deadline_cap import capped
+from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
 log = structlog.get_logger(__name__)
 
@@ -23,9 +24,14 @@ class _PolicyObject(msgspec.Struct, frozen=True):
 
 
 class ClusterPolicies:
-    """Implements `adapter.cluster.Policies`. Run `run` as a task."""
+    """Implements `adapter.cluster.Policies`. Run `run` as a task.
 
-    def __init__(self, api: Api) -> None:
+    Args:
+        longest_deadline_seconds: what no deadline may exceed, whatever a policy says.
+    """
+
+    def __init__(self, api: Api, longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS) -> None:
+        self._longest_seconds = longest_deadline_seconds
         self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject))
         self.synced = self._mirror.synced
 
@@ -39,6 +45,9 @@ class ClusterPolicies:
 
     def named(self, name: str | None) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
+        return capped(self._found(name), self._longest_seconds)
+
+    def _found(self, name: str | None) -> CheckpointPolicy:
         for candidate in (name, DEFAULT):
             found = self._mirror.get(candidate) if candidate else None
             if found is None:

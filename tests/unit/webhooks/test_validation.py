@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched_webhooks import validation
 from cedana_sched_webhooks.admission import Answer
 from tests.unit.webhooks.admission_builders import creation
 
 
-def ask(plural: str, spec: Any) -> Answer:
-    return validation.answer(creation({"metadata": {"name": "x"}, "spec": spec}), validation.CHECKS[plural])
+def ask(plural: str, spec: Any, longest_seconds: float = LONGEST_DEADLINE_SECONDS) -> Answer:
+    check = validation.checks(longest_seconds)[plural]
+    return validation.answer(creation({"metadata": {"name": "x"}, "spec": spec}), check)
 
 
 @pytest.mark.parametrize(

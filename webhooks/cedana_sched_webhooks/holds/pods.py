@@ -110,9 +110,8 @@ def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: d
     """
     spared = (hold for hold in holds if hold.status.step is not HoldStep.HOLDING and _is_spared(pod_uid, hold))
     newest = max(spared, key=lambda hold: hold.spec.created_at, default=None)
-    if newest is None or newest.status.deadline is None or not newest.spec.created_at:
+    if newest is None or (deadline := newest.ends_at) is None or not newest.spec.created_at:
         return waited
-    deadline = datetime.fromisoformat(newest.status.deadline)
     if waited > (deadline - datetime.fromisoformat(newest.spec.created_at)).total_seconds():
         return waited
     released = newest.status.released_at  # while it is being released, it could still be held

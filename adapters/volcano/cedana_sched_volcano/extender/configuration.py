@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cedana_sched.service.configuration import ComponentConfiguration, Port
+from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
+from cedana_sched.service.configuration import ComponentConfiguration, LongestDeadline, Port
 
 
 class Configuration(ComponentConfiguration):
@@ -20,3 +21,5 @@ class Configuration(ComponentConfiguration):
     """Between SIGTERM and the end of listening: as long as the cluster needs to send requests elsewhere."""
     victim_steering: bool = False
     """Whether, among victims that Volcano considers equal, those are chosen that have least to lose."""
+    longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
+    """As the webhooks' own: what they refuse, the extender refuses."""

@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            await serve(configuration, Holding(api), stopping)
+            holding = Holding(api, longest_deadline_seconds=configuration.longest_deadline_seconds)
+            await serve(configuration, holding, stopping)
 
     def go(configuration: Configuration) -> int:
         return run_in_good_order(functools.partial(replica, configuration))

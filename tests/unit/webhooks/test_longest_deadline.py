@@ -1,0 +1,113 @@
+"""No word of a policy or of a hold has anything wait for longer than the installation allows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import HoldStep
+from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_webhooks import validation
+from cedana_sched_webhooks.holds import jobs, pods
+from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.objects import (
+    CLOCKS_DIFFER,
+    Checkpoint,
+    CheckpointSpec,
+    HeldObject,
+    HoldSpec,
+    HoldStatus,
+    IdentitySpec,
+    PodSpec,
+    PreemptionHold,
+    VictimStatus,
+)
+from tests.unit.webhooks.admission_builders import Shelf, creation, policy
+
+LONGEST = 600.0
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+WITHIN, AFTER = NOON + timedelta(seconds=LONGEST), NOON + timedelta(seconds=LONGEST + 1) + CLOCKS_DIFFER
+FOR_EVER = "2999-01-01T00:00:00Z"
+
+
+def known() -> Knowledge:
+    return Knowledge(Shelf(), Shelf(), Shelf([policy("long", deadlineSeconds=86_400)]), LONGEST)
+
+
+def forged(step: HoldStep = HoldStep.HOLDING, *victims: VictimStatus) -> PreemptionHold:
+    """A hold of a Job and of a pod, made at noon, that says it lasts until 2999."""
+    metadata = Metadata("hold-1", "lab", "hold-uid", creation_timestamp=NOON.isoformat())
+    spec = HoldSpec("Preempted", HeldObject("job-uid"), "signal-1", NOON.isoformat())
+    return PreemptionHold(metadata, spec, HoldStatus(step, FOR_EVER, None, victims))
+
+
+def of_pod(hold: PreemptionHold) -> Knowledge:
+    found = known()
+    found.note_checkpoint(
+        None,
+        Checkpoint(Metadata("c", "lab"), CheckpointSpec(IdentitySpec("md"), PodSpec("node1", "pod-uid"), "signal-1")),
+    )
+    found.note_hold(None, hold)
+    return found
+
+
+def test_a_policy_that_asks_for_more_is_refused() -> None:
+    check = validation.checks(LONGEST)["checkpointpolicies"]
+    spec = {"deadlineSeconds": 86_400, "onCheckpointFailure": "KeepRunning"}
+    answer = validation.answer(creation({"metadata": {"name": "x"}, "spec": spec}), check)
+    assert answer.refusal is not None
+    assert "spec.deadlineSeconds: 86400.0 is longer than this installation allows" in answer.refusal.message
+    assert (
+        validation.answer(creation({"metadata": {"name": "x"}, "spec": {"deadlineSeconds": 600}}), check).refusal
+        is None
+    )
+
+
+def test_a_policy_that_is_there_already_counts_for_so_much() -> None:
+    assert known().policy("long").deadline_seconds == LONGEST
+
+
+@pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])
+def test_no_hold_of_a_pod_lasts_longer(now: datetime, word: str) -> None:
+    holds = of_pod(forged()).holds_of_pod("lab", "pod-uid")
+    assert pods.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
+
+
+@pytest.mark.parametrize(("now", "word"), [(WITHIN, pods.KEPT), (AFTER, "nobody-holds")])
+def test_nobody_is_kept_running_for_longer_by_a_hold_that_is_never_released(now: datetime, word: str) -> None:
+    hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.KEEP_RUNNING))
+    holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
+    assert pods.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
+
+
+def test_a_wish_is_not_new_for_ever_because_a_hold_was_taken_back() -> None:
+    """Until its end nobody was to be held by it; after that what was asked meanwhile counts."""
+    hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.NOT_NEEDED))
+    holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
+    after = AFTER + timedelta(seconds=jobs.UNANNOUNCED_SECONDS)
+    assert pods.decide("pod-uid", None, holds, after, told_seconds=LONGEST).word == "nobody-holds"
+
+
+@pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])
+def test_no_hold_of_a_job_lasts_longer(now: datetime, word: str) -> None:
+    holds = of_pod(forged()).holds_of("lab", "job-uid")
+    eviction = jobs.Eviction("job-uid", None, None)
+    assert jobs.decide(eviction, holds, waited_seconds=1e6, now=now).decision == word
+
+
+def test_pods_are_not_being_saved_for_longer() -> None:
+    hold = forged()
+    found = known()
+    found.note_hold(None, msgspec.structs.replace(hold, spec=HoldSpec("Preempted", None, "s", NOON.isoformat())))
+    assert found.saves_pods(WITHIN, timedelta(seconds=1))
+    assert not found.saves_pods(AFTER, timedelta(seconds=1))
+
+
+def test_volcanos_extender_is_bound_by_the_same() -> None:
+    holding = Holding(cast("Any", None), longest_deadline_seconds=LONGEST)
+    assert holding._preemptions.longest_seconds == LONGEST
