@@ -8,6 +8,14 @@ from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import Resource
 
 
+def unchanged(seen: Metadata) -> list[Object]:
+    """What a JSON patch begins with that is meant for this object as it was seen: else the API server answers 422."""
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": seen.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": seen.resource_version},
+    ]
+
+
 async def patch_same(api: Api, resource: Resource, seen: Metadata, patch: Object) -> bool:
     """Apply a merge patch to the object of this uid; False: that one is gone.
 

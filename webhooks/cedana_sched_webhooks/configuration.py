@@ -34,10 +34,22 @@ class Asking(Written):
 
 
 class CertificateFiles(Written):
-    """Certificates that somebody else makes and renews, as cert-manager does. Nothing is patched then."""
+    """Certificates that somebody else makes and renews, as cert-manager does.
+
+    Nothing is patched then, so that no secret stands in the paths: ask for client certificates.
+    """
 
     certificate: Path
     key: Path
+
+
+class ClientCertificates(Written):
+    """What the API server must prove itself with, where it is given one (its `--admission-control-config-file`)."""
+
+    authorities: Path
+    """PEM file of those who sign it; read at the start."""
+    names: frozenset[str] = frozenset()
+    """Common names that are an API server's; empty: whatever they have signed."""
 
 
 class OwnCertificates(Written):
@@ -46,7 +58,7 @@ class OwnCertificates(Written):
     secret: str = "cedana-sched-webhooks"  # noqa: S105  # a Secret's name
     mutating_configuration: str = "cedana-sched"
     validating_configuration: str = "cedana-sched"
-    """The webhook configurations whose `caBundle` is kept; an empty name means there is none."""
+    """The webhook configurations whose `caBundle` and paths are kept; an empty name means there is none."""
 
 
 class Configuration(PodsConfiguration):
@@ -74,3 +86,5 @@ class Configuration(PodsConfiguration):
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""
+    client_certificates: ClientCertificates | None = None
+    """Where it is given, nobody without one is answered."""

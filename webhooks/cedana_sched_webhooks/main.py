@@ -7,9 +7,9 @@ import asyncio
 import datetime as dt
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -22,6 +22,7 @@ from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_webhooks import pods, shapes, validation
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.callers import Callers
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
@@ -30,17 +31,13 @@ from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, Marker, PodHol
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
+from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES, VALIDATE, hooks
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, keep_running, load
 from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
-
-PODS: Final = "/mutate/pods"
-JOBS: Final = "/mutate/jobs"
-STATUSES: Final = "/mutate/pods/status"
-VALIDATE: Final = "/validate/"
 
 
 class Keeper(Protocol):
@@ -78,17 +75,21 @@ def _at_once(look: Callable[[Request], Answer]) -> Handler:
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
     metrics, mirrors = Metrics(), Mirrors(api, configuration.longest_deadline_seconds)
-    certificate = ServingCertificate(metrics)
-    keeper = _keeper(configuration, api, certificate, metrics)
+    clients = configuration.client_certificates
+    certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
+    callers = Callers(certificate_names=clients.names if clients is not None else frozenset())
     marker = EvictionMarker(api, SERVER_TIME.now)
     answers = handlers(mirrors.knowledge, configuration, Siblings(api), marker)
     schedulers = [load(name).connect(api, configuration) for name in configuration.adapters]
     for scheduler in schedulers:
         answers |= scheduler.handlers()
-    admissions = admission_application(answers, stop, metrics)
+    keeper = _keeper(configuration, api, certificate, callers, hooks(answers), metrics)
+    is_named_by_us = configuration.certificate_files is None  # else nobody writes configurations, nor a segment in them
+    admissions = admission_application(answers, stop, metrics, callers if is_named_by_us else None)
     ready: dict[str, Ready] = {
         "objects": lambda: mirrors.awaited,
         "certificate": lambda: None if certificate.loaded else "there is none yet",
+        "callers": lambda: None if callers.is_told or not is_named_by_us else "nobody can be known yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
@@ -109,7 +110,14 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             task.cancel()
 
 
-def _keeper(configuration: Configuration, api: Api, serving: ServingCertificate, metrics: Metrics) -> Keeper:
+def _keeper(
+    configuration: Configuration,
+    api: Api,
+    serving: ServingCertificate,
+    callers: Callers,
+    answered: Mapping[str, str],
+    metrics: Metrics,
+) -> Keeper:
     if configuration.certificate_files is not None:
         return CertificateFileKeeper(configuration.certificate_files, serving, metrics)
     service = f"{configuration.service}.{configuration.namespace}.svc"
@@ -119,6 +127,8 @@ def _keeper(configuration: Configuration, api: Api, serving: ServingCertificate,
         namespace=configuration.namespace,
         service_names=(service, f"{service}.cluster.local"),
         serving=serving,
+        callers=callers,
+        hooks=answered,
         metrics=metrics,
         now=_now,
     )

@@ -24,6 +24,11 @@ class Metrics:
             ("webhook",),
             registry=self.registry,
         )
+        self.strangers = Counter(
+            "cedana_sched_webhook_strangers_total",
+            "Calls by somebody who did not prove to be the API server; they were told that there is nothing.",
+            registry=self.registry,
+        )
         self.duration = Histogram(
             "cedana_sched_webhook_duration_seconds",
             "Time from the request's last byte to the answer.",

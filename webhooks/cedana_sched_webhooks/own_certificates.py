@@ -1,8 +1,8 @@
-"""Keeps certificates of our own authority: in one Secret that all replicas share, and in the webhooks' `caBundle`.
+"""Keeps certificates of our own authority: in one Secret that all replicas share, and in the webhook configurations.
 
-Whichever replica comes first makes them; the others find the Secret taken and read it. Every replica watches the
-Secret and the configurations, so that a change of either is seen at once, and a Secret or `caBundle` that somebody
-has emptied is filled again.
+So it keeps the segment by which the API server is known (see `callers`). Whichever replica comes first makes them; the
+others find the Secret taken and read it. Every replica watches the Secret and the configurations, so that a change of
+either is seen at once, and what somebody has emptied is filled again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 import binascii
 import contextlib
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -23,9 +23,12 @@ from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.model.segments import is_segment
+from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SEGMENT, Callers, new_segment
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.registrations import Registration, WebhookConfiguration
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
@@ -35,26 +38,15 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_WAIT: Final = dt.timedelta(days=1)
 """Between two looks, so that a clock that was set does not matter for long."""
 
+LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
+
+_SEGMENT: Final = "path"
 _KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate": "tls.crt", "key": "tls.key"}
 
 
 class Secret(msgspec.Struct, frozen=True):
     metadata: Metadata
     data: dict[str, str] = {}
-
-
-class ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
-    ca_bundle: str = ""
-
-
-class Webhook(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    client_config: ClientConfig = ClientConfig()
-
-
-class WebhookConfiguration(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    webhooks: tuple[Webhook, ...] = ()
 
 
 class _Trusting(msgspec.Struct, frozen=True):
@@ -73,6 +65,8 @@ class OwnCertificateKeeper:
         namespace: of the Secret.
         service_names: by which the API server calls us.
         serving: is given each new certificate.
+        callers: are told each new segment.
+        hooks: where each webhook is answered, behind the segment, by its name.
         now: the time of day.
     """
 
@@ -84,6 +78,8 @@ class OwnCertificateKeeper:
         namespace: str,
         service_names: tuple[str, ...],
         serving: ServingCertificate,
+        callers: Callers,
+        hooks: Mapping[str, str],
         metrics: Metrics,
         now: Callable[[], dt.datetime],
     ) -> None:
@@ -92,6 +88,8 @@ class OwnCertificateKeeper:
         self._namespace = namespace
         self._service_names = service_names
         self._serving = serving
+        self._callers = callers
+        self._hooks = hooks
         self._metrics = metrics
         self._now = now
         self._changed = asyncio.Event()
@@ -139,18 +137,21 @@ class OwnCertificateKeeper:
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""
         secret = self._secrets.get(self._name, self._namespace)
+        if (segment := _segment(secret)) is not None:
+            self._callers.learn(segment)
         issued = _issued(secret) if secret is not None else None
         if issued is not None and self._serving.load(issued.certificate, issued.key):
             log.info("certificate", secret=self._name, version=secret.metadata.resource_version if secret else "")
-        trusted = issued is not None and await self._spread(issued.authorities)
+        trusted = issued is not None and segment is not None and await self._spread(issued.authorities, segment)
         step = plan(issued, self._service_names, trusted=trusted, now=self._now())
-        if step.issued is not None:
-            await self._write(secret, step.issued)
-        return step.due
+        if (made := step.issued or issued) is not None and (step.issued is not None or segment is None):
+            await self._write(secret, made, segment or new_segment())
+        return step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
 
-    async def _write(self, secret: Secret | None, issued: Issued) -> None:
+    async def _write(self, secret: Secret | None, issued: Issued, segment: str) -> None:
         """The watch brings back what was written: by us, or by another replica that was faster."""
         data = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
+        data[_SEGMENT] = base64.b64encode(segment.encode()).decode()
         try:
             if secret is None:
                 metadata: Object = {"name": self._name, "namespace": self._namespace}
@@ -163,19 +164,29 @@ class OwnCertificateKeeper:
         except (AlreadyExistsError, ConflictError):
             log.info("certificates made by another replica", secret=self._name)
 
-    async def _spread(self, authorities: bytes) -> bool:
-        """Write `caBundle` where it is not so yet. Whether it was so everywhere already."""
-        bundle = base64.b64encode(authorities).decode()
+    async def _spread(self, authorities: bytes, segment: str) -> bool:
+        """Write what is not so yet in the configurations. Whether it was so everywhere already."""
+        paths = {name: f"/{segment}{path}" for name, path in self._hooks.items()} if self._callers.is_settled else {}
+        registration = Registration(base64.b64encode(authorities).decode(), paths)
         trusted = True
         for one in self._trusting:
             configuration = one.mirror.get(one.name)
             if configuration is None:  # not installed, or being taken away
                 continue
-            if patch := _trust(configuration, bundle):
+            if patch := registration.patch(configuration):
                 await self._api.patch(one.resource, one.name, None, patch)
-                log.info("caBundle written", kind=one.resource.kind, name=one.name)
+                log.info("webhook configuration written", kind=one.resource.kind, name=one.name)
                 trusted = False
         return trusted
+
+
+def _segment(secret: Secret | None) -> str | None:
+    """None when there is none yet, or what stands there can be no part of a path."""
+    try:
+        found = base64.b64decode(secret.data.get(_SEGMENT, "") if secret is not None else "", validate=True).decode()
+    except ValueError:
+        return None
+    return found if is_segment(found) and len(found) >= SHORTEST_SEGMENT else None
 
 
 def _issued(secret: Secret) -> Issued | None:
@@ -191,13 +202,3 @@ def _issued(secret: Secret) -> Issued | None:
     except binascii.Error as error:
         remedy = f"delete the Secret {secret.metadata.name}: it is made anew"
         raise UnreadableCertificatesError(f"the Secret cannot be read: {error}", remedy=remedy) from error
-
-
-def _trust(configuration: WebhookConfiguration, bundle: str) -> list[Object]:
-    """A patch that fails when the webhooks have been put in another order meanwhile."""
-    patch: list[Object] = []
-    for index, webhook in enumerate(configuration.webhooks):
-        if webhook.client_config.ca_bundle != bundle:
-            patch.append({"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name})
-            patch.append({"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle})
-    return patch

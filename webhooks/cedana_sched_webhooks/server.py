@@ -13,6 +13,7 @@ from aiohttp import web
 
 from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.callers import Callers
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
@@ -31,8 +32,13 @@ REPEATED_SECONDS: Final = 60.0
 """A refusal that comes again within so long is told of at `debug`."""
 
 
-def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics) -> web.Application:
+def admission_application(
+    handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics, callers: Callers | None = None
+) -> web.Application:
     """Answers reviews; `handlers` are by path. The API server waits while a handler does.
+
+    With `callers` each path stands behind a segment that only the API server knows, and nobody else is answered: what
+    he sends is not even read. Without, whoever asks is believed.
 
     Of large reviews a few are answered at a time. What is above `Shape.largest_bytes`, and is not looked at, is let
     through with a warning.
@@ -43,12 +49,41 @@ def admission_application(handlers: Mapping[str, Handler], ending: asyncio.Event
     asked = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
     large_ones = asyncio.Semaphore(LARGE_AT_ONCE)
     for path, handler in handlers.items():
-        respond = _endpoint(path, handler, ending, metrics, asked)
-        application.router.add_post(path, _in_turn(respond, large_ones))
+        respond = _in_turn(_endpoint(path, handler, ending, metrics, asked), large_ones)
+        if callers is None:
+            application.router.add_post(path, respond)
+        else:
+            application.router.add_post(f"/{{caller}}{path}", _of_known(respond, callers, metrics))
+    if callers is not None:
+        application.router.add_route("*", "/{path:.*}", _of_nobody(metrics))
     return application
 
 
 Respond = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _of_known(respond: Respond, callers: Callers, metrics: Metrics) -> Respond:
+    """The same, for the API server alone."""
+    nothing = _of_nobody(metrics)
+
+    async def respond_to_known(received: web.Request) -> web.Response:
+        certificate = received.transport.get_extra_info("peercert") if received.transport is not None else None
+        is_known = callers.is_known(received.match_info["caller"])
+        return await (respond if is_known and callers.has_name(certificate) else nothing)(received)
+
+    return respond_to_known
+
+
+def _of_nobody(metrics: Metrics) -> Respond:
+    """What strangers are told, whatever they ask."""
+
+    async def respond_to_strangers(_: web.Request) -> web.Response:
+        metrics.strangers.inc()
+        response = web.Response(status=404)
+        response.force_close()
+        return response
+
+    return respond_to_strangers
 
 
 def _in_turn(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:

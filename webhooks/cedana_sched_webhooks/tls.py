@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import os
 import ssl
+from pathlib import Path
 
+from cedana_sched.model.errors import UsageError
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry
 from cedana_sched_webhooks.metrics import Metrics
 
 
 class ServingCertificate:
-    """What new connections are served with, from `load` on; those that are open keep what they began with."""
+    """What new connections are served with, from `load` on; those that are open keep what they began with.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Args:
+        client_authorities: a PEM file: only whom they have signed is served.
+
+    Raises:
+        UsageError: that file cannot be read.
+    """
+
+    def __init__(self, metrics: Metrics, client_authorities: Path | None = None) -> None:
         self.context = _empty()
+        if client_authorities is not None:
+            _ask_for_certificates(self.context, client_authorities)
         self._metrics = metrics
         self._loaded: tuple[bytes, bytes] | None = None
 
@@ -42,6 +53,15 @@ def _empty() -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _ask_for_certificates(context: ssl.SSLContext, authorities: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=authorities)
+    except (ssl.SSLError, OSError) as error:
+        remedy = f"give a file of certificates in PEM: {error}"
+        raise UsageError("clientCertificates.authorities", str(authorities), "cannot be read", remedy=remedy) from error
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

@@ -180,6 +180,11 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- toJson $users -}}
 {{- end }}
 
+{{/* Where the authorities are mounted that sign the API server's certificate. */}}
+{{- define "cedana.clientAuthorities" -}}
+/etc/cedana-sched-clients
+{{- end -}}
+
 {{/* Where the secrets are mounted that the coordinator shows to Armada. */}}
 {{- define "cedana.armadaFolder" -}}
 /etc/cedana-sched-armada

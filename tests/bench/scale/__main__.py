@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -142,7 +143,7 @@ async def _preempted(cluster: Cluster, api: Api, namespace: Namespace, size: Siz
 
 async def _load(cluster: Cluster, api: Api, namespace: Namespace, pods: int) -> Load:
     before = usage.webhooks(cluster)
-    found = await answers(cluster.place.namespace, *await _webhook(api), namespace.name)
+    found = await answers(cluster.place.namespace, *await _webhook(api), namespace.name, await _segment(api))
     return Load(found, usage.webhooks(cluster).since(before), pods)
 
 
@@ -152,6 +153,12 @@ async def _webhook(api: Api) -> tuple[str, int, int]:
     pod = next(one for one in pods if one["status"].get("podIP"))
     ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     return pod["status"]["podIP"], ports["https"], ports["operations"]
+
+
+async def _segment(api: Api) -> str:
+    """By which the webhooks know the API server."""
+    secret = await api.get("v1", "Secret", "cedana-sched-webhooks", NAMESPACE)
+    return base64.b64decode(secret["data"]["path"]).decode()
 
 
 def _size(text: str) -> Size:

@@ -117,12 +117,14 @@ async def _measure(address: str, port: str, operations_port: str, reviews: Seque
     return Answers(times, (within - within_before) / (total - all_before))
 
 
-async def answers(namespace_of_switch: str, address: str, port: int, operations_port: int, namespace: str) -> Answers:
-    """Of one replica of the webhooks, by its pod's address."""
+async def answers(
+    namespace_of_switch: str, address: str, port: int, operations_port: int, namespace: str, segment: str
+) -> Answers:
+    """Of one replica of the webhooks, by its pod's address, and the segment by which it knows the API server."""
     lines = []
     for number in range(100):
         path, review = ("/mutate/pods", pod_review) if number % 2 else ("/mutate/jobs", job_review)
-        lines.append(json.dumps([path, review(namespace, number)]))
+        lines.append(json.dumps([f"/{segment}{path}", review(namespace, number)]))
     process = await asyncio.create_subprocess_exec(
         *("ip", "netns", "exec", namespace_of_switch, sys.executable, str(Path(__file__))),
         *(address, str(port), str(operations_port)),

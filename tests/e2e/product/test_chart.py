@@ -19,7 +19,9 @@ from cedana_sched.model.objects import names
 from cedana_sched.service.configuration import NEVER_TOUCHED
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
-from cedana_sched_webhooks.main import JOBS, PODS, STATUSES, VALIDATE
+from cedana_sched_volcano.webhooks import JOBS as VCJOBS
+from cedana_sched_volcano.webhooks import PODS as VOLCANO_PODS
+from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES, VALIDATE, hooks
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for
 from tests.cluster.binaries.build import Binaries
@@ -64,6 +66,7 @@ ARMADA: dict[str, Any] = {
     "armada": {"enabled": True, "url": "armada.example:50051", "queues": ["bio"]},
     "excludedNamespaces": ["monitoring"],
 }
+VALIDATED = ("checkpointpolicies", "checkpointstorages")
 EXTENDER = "cedana-sched-volcano-extender"
 
 
@@ -171,19 +174,24 @@ async def test_the_policy_of_records_knows_our_accounts(helm: Binaries) -> None:
 
 
 async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
-    hooks = hooks_of(await render(helm, EVERYTHING))
-    paths = {hook["clientConfig"]["service"]["path"] for hook in hooks}
-    assert paths == {PODS, JOBS, f"{VALIDATE}checkpointpolicies", f"{VALIDATE}checkpointstorages"}
-    hooks += [*hooks_of(await render(helm, VOLCANO)), *hooks_of(await render(helm, ARMADA))]
-    assert {STATUSES, ARMADA_PODS} <= {hook["clientConfig"]["service"]["path"] for hook in hooks}
-    for hook in hooks:
+    found = hooks_of(await render(helm, EVERYTHING))
+    found += [*hooks_of(await render(helm, VOLCANO)), *hooks_of(await render(helm, ARMADA))]
+    for hook in found:
         assert hook["failurePolicy"] == "Ignore"
         assert hook["timeoutSeconds"] <= 5
         assert "caBundle" not in hook["clientConfig"], "an upgrade would take it away"
-        if hook["clientConfig"]["service"]["path"] in {PODS, JOBS}:
+        assert "path" not in hook["clientConfig"]["service"], "an upgrade would take the secret part away"
+        if hook["name"] in {f"pods.{names.GROUP}", f"jobs.{names.GROUP}"}:
             (excluded,) = hook["namespaceSelector"]["matchExpressions"]
             assert set(excluded["values"]) == {NAMESPACE, *NEVER_TOUCHED, "monitoring"}
             assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
+
+
+@pytest.mark.parametrize("told", [EVERYTHING, VOLCANO, ARMADA], ids=["everything", "volcano", "armada"])
+async def test_every_webhook_of_the_chart_has_a_path_that_is_answered(helm: Binaries, told: dict[str, Any]) -> None:
+    objects = await render(helm, told)
+    answered = (PODS, JOBS, STATUSES, *(f"{VALIDATE}{kind}" for kind in VALIDATED), VOLCANO_PODS, VCJOBS, ARMADA_PODS)
+    assert {hook["name"] for hook in hooks_of(objects)} <= hooks(answered).keys()
 
 
 async def test_only_pods_that_ask_for_protection_wait_for_a_webhook_where_that_is_told(helm: Binaries) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cedana_sched.cluster.coordinator.notes import PREFIX as NOTES
+from cedana_sched.model.objects.names import GROUP
 from cedana_sched_armada.marks import JOB_LABEL, QUEUE_LABEL
 from cedana_sched_armada.settings import ArmadaSettings, QueueSettings
-from cedana_sched_armada.webhooks import PODS
 from tests.cluster.binaries.build import Binaries
 from tests.e2e.product.rendering import (
     ChartError,
@@ -44,7 +44,7 @@ async def test_armada_is_what_its_values_say(helm: Binaries) -> None:
     assert told == ArmadaSettings(url="armada.example:50051"), "the chart's defaults are ours, and no queue is left out"
     assert QueueSettings.read(webhooks.adapter_settings["armada"]).queues == {"bio", "R&D 1"}
     assert webhooks.asking.labels == {JOB_LABEL}
-    (hook,) = (hook for hook in hooks_of(objects) if hook["clientConfig"]["service"]["path"] == PODS)
+    (hook,) = (hook for hook in hooks_of(objects) if hook["name"] == f"armada-pods.{GROUP}")
     assert hook["objectSelector"]["matchExpressions"] == [{"key": JOB_LABEL, "operator": "Exists"}]
     (condition,) = hook["matchConditions"]
     assert f"object.metadata.labels['{QUEUE_LABEL}'] in [\"bio\"," in condition["expression"]
@@ -60,14 +60,14 @@ async def test_where_jobs_of_armada_name_themselves_no_webhook_looks_at_its_queu
     webhooks = webhooks_of(objects)
     assert webhooks.adapters == ()
     assert webhooks.asking.labels == {JOB_LABEL}
-    assert PODS not in json.dumps(hooks_of(objects))
+    assert f"armada-pods.{GROUP}" not in json.dumps(hooks_of(objects))
 
 
 async def test_queues_that_are_looked_at_are_not_therefore_protected(helm: Binaries) -> None:
     objects = await render(helm, values(queues=[], onlyQueues=["bio"]))
     told = ArmadaSettings.read(coordinator_of(objects).adapter_settings["armada"])
     assert (told.opts_in("bio"), told.opts_in("ml")) == (True, False)
-    assert PODS not in json.dumps(hooks_of(objects))
+    assert f"armada-pods.{GROUP}" not in json.dumps(hooks_of(objects))
 
 
 OIDC = {"providerUrl": "https://login.example", "clientId": "cedana", "scopes": ["armada"]}

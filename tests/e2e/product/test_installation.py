@@ -46,6 +46,11 @@ async def test_the_api_server_trusts_the_webhooks(installed: Product, api: Api) 
         *_WEBHOOKS,
         lambda body: all(webhook["clientConfig"].get("caBundle") for webhook in body["webhooks"]),
     )
+    secret = await api.get("v1", "Secret", f"{RELEASE}-webhooks", installed.namespace)
+    segment = base64.b64decode(secret["data"]["path"]).decode()
+    told = {webhook["clientConfig"]["service"]["path"] for webhook in configuration["webhooks"]}
+    assert f"/{segment}/mutate/pods" in told
+    assert {path.split("/")[1] for path in told} == {segment}, "of each webhook"
     bundle = base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"])
     assert bundle.startswith(b"-----BEGIN CERTIFICATE-----")
 
@@ -80,8 +85,9 @@ async def test_runtime_handlers_that_others_add_later_can_be_used(
         await api.delete("node.k8s.io/v1", "RuntimeClass", name)
 
 
-def _bundles(configuration: Object) -> set[tuple[str, str]]:
-    return {(webhook["name"], webhook["clientConfig"]["caBundle"]) for webhook in configuration["webhooks"]}
+def _bundles(configuration: Object) -> set[tuple[str, str, str]]:
+    clients = [(webhook["name"], webhook["clientConfig"]) for webhook in configuration["webhooks"]]
+    return {(name, told["caBundle"], told["service"]["path"]) for name, told in clients}
 
 
 @pytest.mark.any_shape

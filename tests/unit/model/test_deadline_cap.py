@@ -26,6 +26,7 @@ def test_what_is_below_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("field", ["deadline_seconds", "restore_deadline_seconds"])
 def test_a_refusal_names_field_value_and_remedy(field: str) -> None:
-    check_deadlines(CheckpointPolicy(**{field: 3_600}), 3_600)
+    allowed, above = (CheckpointPolicy.model_validate({field: seconds}) for seconds in (3_600, 3_601))
+    check_deadlines(allowed, 3_600)
     with pytest.raises(UsageError, match=r"spec\.\w*eadlineSeconds: 3601.0 is longer .*longestDeadlineSeconds"):
-        check_deadlines(CheckpointPolicy(**{field: 3_601}), 3_600)
+        check_deadlines(above, 3_600)

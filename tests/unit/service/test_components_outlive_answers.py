@@ -38,6 +38,7 @@ from cedana_sched_volcano.extender import holding
 from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.webhooks import VolcanoWebhooks
 from cedana_sched_webhooks import own_certificates, schedulers
+from cedana_sched_webhooks.callers import Callers
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.knowledge import Mirrors
 from cedana_sched_webhooks.metrics import Metrics
@@ -136,6 +137,8 @@ def certificates(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[Non
         namespace=SYSTEM,
         service_names=("localhost",),
         serving=ServingCertificate(metrics),
+        callers=Callers(),
+        hooks={},
         metrics=metrics,
         now=_now,
     )

@@ -25,8 +25,9 @@ from cedana_sched_volcano.objects import SCHEDULER_NAME
 from cedana_sched_webhooks import admission, pods, server, shapes
 from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request, Shape
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.main import JOBS, PODS, STATUSES, handlers
+from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
 from cedana_sched_webhooks.server import LARGE_AT_ONCE, admission_application
 from cedana_sched_webhooks.siblings import Job, Siblings

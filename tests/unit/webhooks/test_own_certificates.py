@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from cedana_sched_webhooks import own_certificates
+from cedana_sched_webhooks import callers, own_certificates
+from cedana_sched_webhooks.callers import FORMER_SECONDS, Callers
 from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
@@ -31,12 +32,15 @@ class Replica:
         self.metrics = Metrics()
         self.serving = ServingCertificate(self.metrics)
         self.served: list[bytes] = []
+        self.callers = Callers()
         self.keeper = OwnCertificateKeeper(
             api,
             NAMES,
             namespace="ours",
             service_names=("webhooks.ours.svc",),
             serving=self.serving,
+            callers=self.callers,
+            hooks={"pods": "/mutate/pods", "jobs": "/mutate/jobs"},
             metrics=self.metrics,
             now=lambda: time[0],
         )
@@ -86,8 +90,15 @@ class Installation:
         found = [self.api.stored(resource, "cedana-sched")["webhooks"] for resource in CONFIGURATIONS]
         return {base64.b64decode(one["clientConfig"].get("caBundle", "")) for webhooks in found for one in webhooks}
 
+    def paths(self) -> set[str]:
+        """Of the webhooks that are called by a Service."""
+        found = [self.api.stored(resource, "cedana-sched")["webhooks"] for resource in CONFIGURATIONS]
+        services = [one["clientConfig"].get("service") for webhooks in found for one in webhooks]
+        return {service.get("path", "") for service in services if service is not None}
+
     def trusts(self) -> bool:
-        return self.bundles() == {self.secret().get("ca.crt", b"-")}
+        segment = self.secret().get("path", b"-").decode()
+        return self.bundles() == {self.secret().get("ca.crt", b"-")} and self.paths() <= {f"/{segment}/mutate/pods"}
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):
@@ -203,3 +214,69 @@ async def test_a_damaged_secret_is_said_and_what_is_served_stays() -> None:
         assert replica.serving.loaded
         there.api.put(SECRETS, {**good, "data": {**good["data"], "tls.key": "%"}})
         await there.until(lambda: replica.problems >= 2)
+
+
+async def test_all_replicas_know_the_segment_by_which_they_are_called() -> None:
+    there = Installation()
+    async with there.replica() as first, there.replica() as second:
+        await there.until(there.trusts)
+        segment = there.secret()["path"].decode()
+        await there.until(lambda: first.callers.is_known(segment) and second.callers.is_known(segment))
+        assert len(segment) >= 43
+        assert there.paths() == {f"/{segment}/mutate/pods"}
+        assert "service" not in there.api.stored(MUTATING_WEBHOOKS, "cedana-sched")["webhooks"][1]["clientConfig"]
+
+
+async def test_a_segment_stays_through_an_upgrade_and_comes_to_an_older_installation() -> None:
+    there = Installation()
+    async with there.replica():
+        await there.until(there.trusts)
+        before = there.secret()
+        for resource in CONFIGURATIONS:  # a chart that names paths, as an older one did
+            stored = there.api.stored(resource, "cedana-sched")
+            named = [{**one, "clientConfig": {"service": {"path": "/mutate/pods"}}} for one in stored["webhooks"][:1]]
+            there.api.put(resource, {**stored, "webhooks": named})
+        await there.until(there.trusts)
+        assert there.secret() == before
+        stored = there.api.stored(SECRETS, "certificates", "ours")
+        data = {name: value for name, value in stored["data"].items() if name != "path"}
+    there.api.put(SECRETS, {**stored, "data": data})
+    async with there.replica():
+        await there.until(lambda: "path" in there.secret() and there.trusts())
+        assert there.secret() == {**before, "path": there.secret()["path"]}
+
+
+@pytest.mark.parametrize("written", [b"", b"short", b"with/a/slash" * 4, b"\xff" * 40])
+async def test_what_cannot_be_a_segment_is_replaced(written: bytes) -> None:
+    there = Installation()
+    async with there.replica() as replica:
+        await there.until(there.trusts)
+        stored = there.api.stored(SECRETS, "certificates", "ours")
+        there.api.put(SECRETS, {**stored, "data": {**stored["data"], "path": base64.b64encode(written).decode()}})
+        await there.until(lambda: there.secret()["path"] != written)
+        await there.until(lambda: replica.callers.is_known(there.secret()["path"].decode()))
+
+
+async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_certificates, "LONGEST_SETTLING", dt.timedelta(0))
+    monkeypatch.setattr(own_certificates, "FIRST_PAUSE_SECONDS", 0.001)
+    there, seconds = Installation(), [1000.0]
+    async with there.replica() as replica:
+        replica.callers._clock = lambda: seconds[0]
+        await there.until(there.trusts)
+        former, stored = there.secret()["path"].decode(), there.api.stored(SECRETS, "certificates", "ours")
+        there.api.put(SECRETS, {**stored, "data": {**stored["data"], "path": ""}})
+        await there.until(lambda: there.secret()["path"] not in {b"", former.encode()})
+        segment = there.secret()["path"].decode()
+        await there.until(lambda: replica.callers.is_known(segment))
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert there.paths() == {f"/{former}/mutate/pods"}
+        seconds[0] += callers.SETTLE_SECONDS
+        await there.until(there.trusts)
+        assert replica.callers.is_known(former)
+        seconds[0] += FORMER_SECONDS
+        assert not replica.callers.is_known(former)
+        assert replica.callers.is_known(segment)

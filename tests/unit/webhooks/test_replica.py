@@ -56,9 +56,16 @@ def put(api: FakeApiServer, resource: Resource, name: str, namespace: str = "", 
     api.put(resource, {"metadata": {"name": name, "namespace": namespace, **fields.pop("metadata", {})}, **fields})
 
 
+def called_at(api: FakeApiServer) -> str:
+    """The path of the webhook for pods, as the API server is told; empty before it is."""
+    hook = api.stored(MUTATING_WEBHOOKS, "cedana-sched")["webhooks"][0]
+    return str(hook["clientConfig"]["service"].get("path", ""))
+
+
 async def test_from_the_start_to_the_end() -> None:
     api, settings, stop = FakeApiServer(), here(), asyncio.Event()
-    put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[{"name": "pods", "clientConfig": {}}])
+    hook = {"name": f"pods.{names.GROUP}", "clientConfig": {"service": {"name": "webhooks"}}}
+    put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[hook])
     spec = {
         "identity": {"id": "sim", "index": 0, "container": "main"},
         "pod": {"name": "p", "uid": "u", "nodeName": "n"},
@@ -73,11 +80,15 @@ async def test_from_the_start_to_the_end() -> None:
         trusting = ssl.create_default_context(cadata=base64.b64decode(data["ca.crt"]).decode())
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
 
-            async def ask(path: str, request: Any) -> Any:
-                url = f"https://127.0.0.1:{settings.port}{path}"
+            async def ask(path: str, request: Any, segment: str = base64.b64decode(data["path"]).decode()) -> Any:
+                url = f"https://127.0.0.1:{settings.port}/{segment}{path}"
                 async with client.post(url, json={"request": request}, server_hostname=HOST) as answer:
                     return (await answer.json())["response"]
 
+            async with asyncio.timeout(20):
+                while not (path := called_at(api)):  # noqa: ASYNC110  # all is in memory: each turn is progress
+                    await asyncio.sleep(0)
+            assert path == f"/{base64.b64decode(data['path']).decode()}/mutate/pods"
             created = await ask("/mutate/pods", {"uid": "1", "namespace": "lab", "object": pod()})
             made = patched(pod(), json.loads(base64.b64decode(created["patch"])))
             assert made["metadata"]["annotations"][names.RESTORES] == "sim/0@3"

@@ -14,8 +14,9 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.objects import names
 from cedana_sched.service.listening import listening
-from cedana_sched_webhooks.main import PODS, handlers
+from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.registrations import PODS
 from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod

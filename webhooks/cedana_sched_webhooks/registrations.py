@@ -1,0 +1,75 @@
+"""The webhook configurations as we keep them: who signs our certificate, and at which path each webhook is answered.
+
+The chart leaves both out, so that an upgrade leaves both as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
+from cedana_sched.kube.same_object import unchanged
+from cedana_sched.model.objects.names import GROUP
+
+PODS: Final = "/mutate/pods"
+JOBS: Final = "/mutate/jobs"
+STATUSES: Final = "/mutate/pods/status"
+VALIDATE: Final = "/validate/"
+
+_OWN: Final = {PODS: "pods", JOBS: "jobs", STATUSES: "statuses"} | {
+    f"{VALIDATE}{kind.plural}": kind.plural for kind in (CHECKPOINT_POLICIES, CHECKPOINT_STORAGES)
+}
+
+
+def hooks(paths: Iterable[str]) -> dict[str, str]:
+    """Where each webhook is answered, by its name: `/volcano/pods` of an adapter is `volcano-pods.sched.cedana.ai`."""
+    return {f"{_OWN.get(path) or path.strip('/').replace('/', '-')}.{GROUP}": path for path in paths}
+
+
+class ServiceReference(msgspec.Struct, frozen=True):
+    path: str = ""
+
+
+class ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """`service` is None where a URL is called, whose path is its writer's."""
+
+    ca_bundle: str = ""
+    service: ServiceReference | None = None
+
+
+class Webhook(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    client_config: ClientConfig = ClientConfig()
+
+
+class WebhookConfiguration(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What is to stand in each configuration: the bundle in base64, paths by the webhook's name."""
+
+    bundle: str
+    paths: Mapping[str, str]
+
+    def patch(self, configuration: WebhookConfiguration) -> list[Object]:
+        """One that fails when it is another configuration, or has changed meanwhile; empty when all is so already."""
+        changes: list[Object] = []
+        for index, webhook in enumerate(configuration.webhooks):
+            told, path = webhook.client_config, self.paths.get(webhook.name)
+            place = f"/webhooks/{index}/clientConfig"
+            operations: list[Object] = []
+            if told.ca_bundle != self.bundle:
+                operations.append({"op": "add", "path": f"{place}/caBundle", "value": self.bundle})
+            if path is not None and told.service is not None and told.service.path != path:
+                operations.append({"op": "add", "path": f"{place}/service/path", "value": path})
+            if operations:
+                changes.append({"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name})
+                changes += operations
+        return [*unchanged(configuration.metadata), *changes] if changes else []
