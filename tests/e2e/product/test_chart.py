@@ -28,6 +28,7 @@ from tests.cluster.binaries.build import Binaries
 from tests.cluster.images.catalog import REPOSITORY, find_images
 from tests.e2e.product.rendering import (
     NAMESPACE,
+    WORKLOADS,
     ChartError,
     coordinator_of,
     hooks_of,
@@ -48,7 +49,6 @@ CLAIM: dict[str, Any] = {"storage": {"posix": {"path": "/data/snapshots", "exist
 EVERYTHING: dict[str, Any] = {
     **S3,
     "kueue": {"enabled": True},
-    "networkPolicy": {"enabled": True},
     "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     "excludedNamespaces": ["monitoring"],
     "log": {"level": "debug"},
@@ -239,18 +239,38 @@ async def test_the_port_of_holds_is_nobody_elses_and_two_of_them_share_it(helm: 
     assert changed["metadata"]["annotations"] != holds["metadata"]["annotations"]
 
 
-async def test_a_policy_around_coordinator_and_webhooks_lets_in_what_they_serve(helm: Binaries) -> None:
-    objects = await render(helm, EVERYTHING)
-    let_in = {}
-    for body in of_kind(objects, "NetworkPolicy"):
-        part = body["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
-        let_in[part] = [port["port"] for rule in body["spec"]["ingress"] for port in rule["ports"]]
-        pod = named(objects, "Deployment", body["metadata"]["name"])["spec"]["template"]
-        assert body["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-        assert set(let_in[part]) == {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-        assert body["spec"]["policyTypes"] == ["Ingress"]
-    assert let_in == {"coordinator": ["operations"], "webhooks": ["operations", "https"]}
-    assert of_kind(await render(helm, S3), "NetworkPolicy") == []
+LOOPBACK = {("agent", "holds")}
+"""Ports that are declared, and that nobody reaches over a network."""
+
+
+@pytest.mark.parametrize("told", [S3, EVERYTHING, VOLCANO, ARMADA], ids=["s3", "everything", "volcano", "armada"])
+async def test_every_pod_is_behind_a_policy_that_names_its_ports(helm: Binaries, told: dict[str, Any]) -> None:
+    objects = await render(helm, told)
+    policies = [body["spec"] for body in of_kind(objects, "NetworkPolicy")]
+    selected = set()
+    for body in of_kind(objects, *WORKLOADS):
+        template = body["spec"]["template"]
+        labels, part = template["metadata"]["labels"], template["metadata"]["labels"]["app.kubernetes.io/component"]
+        around = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels.items()]
+        assert len(around) == 1, part
+        assert around[0]["policyTypes"] == ["Ingress"]
+        open_ = {port["port"] for rule in around[0]["ingress"] for port in rule["ports"]}
+        declared = {port["name"] for one in template["spec"]["containers"] for port in one.get("ports", ())}
+        assert declared - {port for part_, port in LOOPBACK if part_ == part} == open_, part
+        selected.add(json.dumps(around[0], sort_keys=True))
+    assert len(selected) == len(policies), "one selects nobody"
+
+
+async def test_who_reaches_a_port_is_what_the_values_say(helm: Binaries) -> None:
+    api_servers: list[Object] = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    prometheus: list[Object] = [{"namespaceSelector": {}}]
+    policy = {"apiServerFrom": api_servers, "metricsFrom": prometheus}
+    for body in of_kind(await render(helm, {**VOLCANO, "networkPolicy": policy}), "NetworkPolicy"):
+        for rule in body["spec"]["ingress"]:
+            [port] = rule["ports"]
+            if port["port"] != "extender":
+                assert rule["from"] == {"https": api_servers, "operations": prometheus}[port["port"]]
+    assert of_kind(await render(helm, {**S3, "networkPolicy": {"enabled": False}}), "NetworkPolicy") == []
 
 
 async def test_every_container_says_why_it_ended(helm: Binaries) -> None:
