@@ -22,6 +22,7 @@ from cedana_sched.kube.credentials import load_credentials
 from cedana_sched.kube.errors import (
     AbsentError,
     ApiUnavailableError,
+    ConflictError,
     NotServedError,
     UnreadableError,
     decoded,
@@ -126,8 +127,10 @@ class Api:
 
         A `metadata.uid` or `metadata.resourceVersion` in a merge patch is a precondition: ConflictError.
         """
-        kind = _JSON if isinstance(patch, list) else _MERGE
-        await self._call("PATCH", resource.path(namespace, name, subresource), patch, content_type=kind)
+        path, kind = resource.path(namespace, name, subresource), _JSON if isinstance(patch, list) else _MERGE
+        if not isinstance(patch, list):
+            _check_preconditions(f"PATCH {path}", patch)
+        await self._call("PATCH", path, patch, content_type=kind)
 
     async def apply(
         self, resource: Resource, body: Object, *, manager: str = FIELD_MANAGER, subresource: str | None = None
@@ -135,6 +138,7 @@ class Api:
         """Server-side apply: create it, or make what `body` names ours, and drop what we named before."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        _check_preconditions(f"PATCH {path}", body)
         query = {"fieldManager": manager, "force": "true"}
         await self._call("PATCH", path, self._typed(resource, body), content_type=_APPLY, query=query)
 
@@ -143,10 +147,12 @@ class Api:
     ) -> None:
         """Delete it, if it is (still) there; with `uid` only that very object."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
         try:
-            await self._call("DELETE", resource.path(namespace, name), options)
+            path = resource.path(namespace, name)
+            if uid is not None:
+                _check_preconditions(f"DELETE {path}", {"metadata": {"uid": uid}})
+                options["preconditions"] = {"uid": uid}
+            await self._call("DELETE", path, options)
         except AbsentError:
             return
 
@@ -292,6 +298,18 @@ class Api:
                 await self._renew()
             except (aiohttp.ClientError, OSError, ConfigException) as error:  # a token that cannot be read, too
                 raise ApiUnavailableError(f"{call}: {error!r}", remedy="it is tried again") from error
+
+
+def _check_preconditions(call: str, body: Object) -> None:
+    """Refuse one that is empty, for the API server takes it for none: of which object it was said is not known.
+
+    Raises:
+        ConflictError: naming the field.
+    """
+    metadata = body.get("metadata") or {}
+    for field in ("uid", "resourceVersion"):
+        if metadata.get(field) == "":
+            raise ConflictError(f"{call}: metadata.{field} is empty, and holds of no object", status=409)
 
 
 def _session(client: ApiClient) -> aiohttp.ClientSession:

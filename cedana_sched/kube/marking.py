@@ -36,8 +36,11 @@ class EvictionMarker:
         self._under_way: set[str] = set()
 
     def asked(self, pod: Metadata, by: str) -> None:
-        """A scheduler, that user, wants to evict this pod, which is as it stands in the API server."""
-        if pod.uid in self._under_way:
+        """A scheduler, that user, wants to evict this pod, which is as it stands in the API server.
+
+        One of which uid or version is not said is not marked: it may be any of that name.
+        """
+        if not pod.uid or not pod.resource_version or pod.uid in self._under_way:
             return
         if (mark := asked_now(read_mark(pod.annotations), by, self._now())) is not None:
             self._under_way.add(pod.uid)

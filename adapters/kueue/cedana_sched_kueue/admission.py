@@ -138,7 +138,8 @@ def active(check: AdmissionCheck, policies: Iterable[str], now: datetime) -> Obj
         "observedGeneration": check.metadata.generation,
         "lastTransitionTime": since or _seconds(now),
     }
-    return {"metadata": {"name": check.metadata.name}, "status": {"conditions": [condition]}}
+    versioned = {"name": check.metadata.name, "resourceVersion": check.metadata.resource_version}
+    return {"metadata": versioned, "status": {"conditions": [condition]}}
 
 
 def policy_of(check: AdmissionCheck, policies: Iterable[str]) -> str | None:

@@ -88,8 +88,8 @@ class AdmissionChecks:
             return
         try:
             await self._api.apply(ADMISSION_CHECKS, body, manager=MANAGER, subresource="status")
-        except AbsentError:
-            return  # deleted meanwhile
+        except (AbsentError, ConflictError):
+            return  # it has changed or is gone: the watch tells, and it is looked at again
         condition = body["status"]["conditions"][0]
         log.info("admission check declared", check=name, active=condition["status"], why=condition["message"])
 

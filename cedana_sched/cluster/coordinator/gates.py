@@ -24,6 +24,7 @@ from cedana_sched.kube.objects import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, Resource
+from cedana_sched.kube.same_object import unchanged
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity
@@ -144,7 +145,7 @@ class Gates:
                 async with self._opened_at_once:
                     pod = await self._api.get(PODS, name, namespace, into=_GatedPod)
                     if patch := self._patch(pod):
-                        await self._api.patch(PODS, name, namespace, patch)
+                        await self._api.patch(PODS, name, namespace, [*unchanged(pod.metadata), *patch])
             except AbsentError:
                 return
             except UnreadableError as error:  # what its watch showed could be read

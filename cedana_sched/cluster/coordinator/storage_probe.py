@@ -85,8 +85,8 @@ class StorageProbe:
             if measured:
                 probe = self._later
             try:
-                name, said = storage.metadata.name, status.to_json()
-                await self._api.patch(CHECKPOINT_STORAGES, name, None, {"status": said}, subresource="status")
+                body = {"metadata": {"uid": storage.metadata.uid}, "status": status.to_json()}
+                await self._api.patch(CHECKPOINT_STORAGES, storage.metadata.name, None, body, subresource="status")
             except ApiError as error:
                 log.warning("storage's state not written", storage=storage.metadata.name, problem=error.message)
             await asyncio.sleep(PROBE_SECONDS)

@@ -115,4 +115,4 @@ async def _delete_settings(api: Api, release: str) -> None:
     for resource in (CHECKPOINT_POLICIES, CHECKPOINT_STORAGES):
         found, _ = await api.list_all(resource, None, ours, into=PartialObject)
         for one in found:
-            await api.delete(resource, one.metadata.name)
+            await api.delete(resource, one.metadata.name, uid=one.metadata.uid)

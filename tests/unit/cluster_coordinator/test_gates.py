@@ -55,7 +55,10 @@ class _Server:
         return decoded(f"GET {name}", msgspec.json.encode(self.pods[name]), into)
 
     async def patch(self, resource: Any, name: str, namespace: str, patch: list[Object]) -> None:
-        self.patches[name] = patch
+        seen, change = patch[:2], patch[2:]
+        tested = [(one["op"], one["path"]) for one in seen]
+        assert tested == [("test", "/metadata/uid"), ("test", "/metadata/resourceVersion")], "another pod of that name"
+        self.patches[name] = change
 
     def unreadable(self, _: Resource, one: Unreadable) -> None:
         self.left.append(one)
