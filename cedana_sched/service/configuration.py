@@ -35,6 +35,8 @@ class ComponentConfiguration(Written):
     namespace: str
     """Of our own components."""
     log: LogConfiguration = LogConfiguration()
+    metrics_authentication: bool = False
+    """Whether `/metrics` is read only by whom the API server lets, by his bearer token."""
 
 
 NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", "kueue-system"})

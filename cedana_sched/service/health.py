@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -12,6 +13,8 @@ from cedana_sched.service.listening import listening
 
 Ready = Callable[[], str | None]
 """What is awaited, in words; None when nothing is."""
+Readable = Callable[[str], Awaitable[HTTPStatus]]
+"""What whoever shows this bearer token is answered: OK if he may read the metrics. It is empty where he shows none."""
 
 
 @asynccontextmanager
@@ -20,6 +23,7 @@ async def serving(
     ready: Mapping[str, Ready],
     registry: CollectorRegistry = REGISTRY,
     host: str | None = None,
+    readable: Readable | None = None,
 ) -> AsyncIterator[int]:
     """Serve `/healthz`, `/readyz` and `/metrics` inside the block, which is given the port.
 
@@ -28,6 +32,7 @@ async def serving(
         ready: `/readyz` is 503 while any of them awaits something, and says what.
         registry: what `/metrics` shows.
         host: the address to listen at, None for all.
+        readable: who may read `/metrics`; None: everybody. Probes are answered to everybody.
     """
 
     async def healthy(_: web.Request) -> web.Response:
@@ -38,10 +43,18 @@ async def serving(
         text = "".join(f"{name}: {what}\n" for name, what in awaited.items()) or "ok\n"
         return web.Response(text=text, status=503 if awaited else 200)
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def metrics(request: web.Request) -> web.Response:
+        if readable is not None and (status := await readable(_bearer(request))) is not HTTPStatus.OK:
+            headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
+            return web.Response(status=status, headers=headers)
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthy), web.get("/readyz", is_ready), web.get("/metrics", metrics)])
     async with listening(app, port, host=host) as taken:
         yield taken
+
+
+def _bearer(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

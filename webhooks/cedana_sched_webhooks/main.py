@@ -16,6 +16,7 @@ import structlog
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.listening import listening
@@ -101,7 +102,12 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
         ]
         async with (
             listening(admissions, configuration.port, certificate.context) as port,  # before anybody calls it ready
-            serving(configuration.operations_port, ready, metrics.registry) as operations_port,
+            serving(
+                configuration.operations_port,
+                ready,
+                metrics.registry,
+                readable=TokenAccess(api) if configuration.metrics_authentication else None,
+            ) as operations_port,
         ):
             log.info("listening", port=port, operations_port=operations_port)
             await stop.wait()

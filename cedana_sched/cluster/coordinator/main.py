@@ -14,6 +14,7 @@ from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.lease import LeaderElection
+from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.service.health import Ready, serving
 
 log = structlog.get_logger(__name__)
@@ -37,7 +38,14 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
     metrics, adapters = CoordinatorMetrics(), AdapterMetrics()
     leading: list[Leader] = []
     ready: dict[str, Ready] = {"objects": lambda: leading[0].awaited if leading else None}
-    async with Api.open() as api, serving(configuration.operations_port, ready):
+    async with (
+        Api.open() as api,
+        serving(
+            configuration.operations_port,
+            ready,
+            readable=TokenAccess(api) if configuration.metrics_authentication else None,
+        ),
+    ):
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 

@@ -39,6 +39,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.retrying import until_answered
+from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import awaited
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects.names import HOLD_TOKEN
@@ -79,7 +80,11 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
     ready: dict[str, Ready] = {"node": lambda: waiting[0] if waiting else None}
     async with (
         Api.open() as api,
-        serving(configuration.operations_port, ready),
+        serving(
+            configuration.operations_port,
+            ready,
+            readable=TokenAccess(api) if configuration.metrics_authentication else None,
+        ),
     ):
         facts = NodeFacts(api, node)
         installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.wait_ready)

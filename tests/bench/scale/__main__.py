@@ -108,6 +108,7 @@ async def _installed(cluster: Cluster, api: Api, nodes: int, steps: Steps) -> As
     """The product, fake nodes, and an agent on each."""
     await install(cluster, ["kwok", "kueue"], steps)
     changes = {"kueue": {"enabled": True}, "log": {"level": "info"}, "agent": {"nodeSelector": field.REAL}}
+    changes["metrics"] = {"authentication": {"enabled": False}}  # the load on the webhooks reads them
     async with (
         s3_server.running(cluster, api, steps) as s3,
         installation.installed(cluster, api, s3, steps, **changes),

@@ -213,6 +213,11 @@ async def test_metrics_of_every_component_are_asked_for(helm: Binaries) -> None:
     ports = {name: selected[name].get(endpoint["port"]) for name in selected}
     names_of = {f"cedana-sched-{part}": 8081 for part in ("coordinator", "webhooks", "volcano-extender")}
     assert (ports, endpoint["path"]) == ({**names_of, "cedana-sched-agent": 10351}, "/metrics")
+    assert endpoint["bearerTokenFile"]
+    told = json.dumps(named(objects, "ConfigMap", "cedana-sched")["data"])
+    assert told.count(r"\"metricsAuthentication\": true") == len(ports), "each asks who reads them"
+    asks = named(objects, "ClusterRoleBinding", "cedana-sched-metrics-access")["subjects"]
+    assert {account["name"] for account in asks} == set(ports)
 
 
 async def test_an_agent_finishes_and_the_next_holds_begin_first(helm: Binaries) -> None:
@@ -317,7 +322,7 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
     objects = await render(helm, {**EVERYTHING, **VOLCANO, **ARMADA})
     for body in of_kind(objects, "ClusterRole", "Role"):
         for rule in body["rules"]:
-            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert "*" not in {*rule.get("apiGroups", ()), *rule.get("resources", ()), *rule["verbs"]}
     agent = {(resource, verb) for rule in rules_of(objects, "cedana-sched-agent")
              for resource in rule["resources"] for verb in rule["verbs"]}  # fmt: skip
     writes = {(resource, verb) for resource, verb in agent if verb not in {"get", "list", "watch"}}

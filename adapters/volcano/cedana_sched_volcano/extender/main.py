@@ -13,8 +13,9 @@ from typing import Protocol
 import structlog
 
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
-from cedana_sched.service.health import Ready, serving
+from cedana_sched.service.health import Readable, Ready, serving
 from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_volcano.extender.claims import Claims
@@ -40,8 +41,13 @@ class RunningHolder(Holder, Protocol):
         ...
 
 
-async def serve(configuration: Configuration, holding: RunningHolder, stop: asyncio.Event) -> None:
-    """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
+async def serve(
+    configuration: Configuration, holding: RunningHolder, stop: asyncio.Event, readable: Readable | None = None
+) -> None:
+    """One replica, until `stop` is set: then it is not ready, and a while later listens no more.
+
+    Who may read its metrics says `readable`; see `health.serving`.
+    """
     metrics, claims = Metrics(), Claims(time.monotonic, steering=configuration.victim_steering)
     metrics.preemptors.set_function(claims.count)
     application = extender_application(holding, claims, stop, metrics)
@@ -53,7 +59,7 @@ async def serve(configuration: Configuration, holding: RunningHolder, stop: asyn
         background = tasks.create_task(holding.run(), name="holder")
         async with (
             listening(application, configuration.port) as port,  # before anybody calls it ready
-            serving(configuration.operations_port, ready, metrics.registry) as operations_port,
+            serving(configuration.operations_port, ready, metrics.registry, readable=readable) as operations_port,
         ):
             log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
             await stop.wait()
@@ -73,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
             holding = Holding(api, longest_deadline_seconds=configuration.longest_deadline_seconds)
-            await serve(configuration, holding, stopping)
+            readable = TokenAccess(api) if configuration.metrics_authentication else None
+            await serve(configuration, holding, stopping, readable)
 
     def go(configuration: Configuration) -> int:
         return run_in_good_order(functools.partial(replica, configuration))

@@ -1,0 +1,132 @@
+"""Whether the API server lets whoever has a token read a path: for what our components serve to others.
+
+The API server says whose a token is (TokenReview), and what he may (SubjectAccessReview on a path of no resource), as
+for its own `/metrics`. What it has said is kept for a while, and few are asked about at a time: any number of tokens
+can be shown to us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.resources import Resource
+
+log = structlog.get_logger(__name__)
+
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
+ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False
+)
+KEPT_SECONDS: Final = 60.0
+MOST_KEPT: Final = 256
+LONGEST_TOKEN: Final = 16 << 10
+"""Characters."""
+ASKED_AT_ONCE: Final = 2
+MOST_WAITING: Final = 16
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = {}
+
+
+class _TokenStatus(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    user: _User = _User()
+
+
+class _TokenReview(msgspec.Struct, frozen=True):
+    status: _TokenStatus = _TokenStatus()
+
+
+class _AccessStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(msgspec.Struct, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+class TokenAccess:
+    """Asks for one path.
+
+    Args:
+        api: with the rights to create TokenReviews and SubjectAccessReviews.
+        path: as in `nonResourceURLs` of a ClusterRole; the verb is `get`.
+        clock: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, api: Api, path: str = "/metrics", clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._path = path
+        self._clock = clock
+        self._kept: OrderedDict[bytes, tuple[float, HTTPStatus]] = OrderedDict()
+        """By the token's digest: until when it counts, and what was said."""
+        self._turn = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._waiting = 0
+
+    async def __call__(self, token: str) -> HTTPStatus:
+        """What whoever shows this token is answered: OK if he may read it."""
+        if not token or len(token) > LONGEST_TOKEN:
+            return HTTPStatus.UNAUTHORIZED
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()
+        if (known := self._known(digest)) is not None:
+            return known
+        if self._waiting >= MOST_WAITING:
+            return HTTPStatus.TOO_MANY_REQUESTS
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if (known := self._known(digest)) is None:  # else it was asked about meanwhile
+                    known = await self._ask(token)
+                    self._keep(digest, known)
+                return known
+        except ApiError as error:
+            log.warning("nobody says who reads metrics", problem=error.message, remedy=error.remedy)
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        finally:
+            self._waiting -= 1
+
+    async def _ask(self, token: str) -> HTTPStatus:
+        told = await self._api.create(TOKEN_REVIEWS, _review({"token": token}), into=_TokenReview)
+        if not told.status.authenticated:
+            return HTTPStatus.UNAUTHORIZED
+        user = told.status.user
+        spec = {
+            "user": user.username,
+            "uid": user.uid,
+            "groups": list(user.groups),
+            "extra": {name: list(values) for name, values in user.extra.items()},
+            "nonResourceAttributes": {"path": self._path, "verb": "get"},
+        }
+        judged = await self._api.create(ACCESS_REVIEWS, _review(spec), into=_AccessReview)
+        return HTTPStatus.OK if judged.status.allowed else HTTPStatus.FORBIDDEN
+
+    def _known(self, digest: bytes) -> HTTPStatus | None:
+        until, said = self._kept.get(digest, (-math.inf, HTTPStatus.UNAUTHORIZED))
+        return said if self._clock() < until else None
+
+    def _keep(self, digest: bytes, said: HTTPStatus) -> None:
+        self._kept.pop(digest, None)
+        self._kept[digest] = self._clock() + KEPT_SECONDS, said
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+
+
+def _review(spec: Mapping[str, Any]) -> Object:
+    """It is answered, and not kept."""
+    return {"metadata": {}, "spec": dict(spec)}
