@@ -25,6 +25,7 @@ from aiohttp import web
 from yarl import URL
 
 from cedana_sched.cluster.holds.listener import Listener
+from cedana_sched.cluster.holds.share import UNKNOWN_SECONDS, Shares
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,7 @@ SILENT_SECONDS = 60.0
 """A connection over which nothing is called for so long is closed; the kubelet calls at once."""
 END_SECONDS = 1.0
 """For calls that are held when we must end all the same."""
+_HOLD = "/v1/hold/"
 
 
 class _Calls(web.Server):
@@ -102,6 +104,7 @@ class Keeper:
         self._listener: Listener | None = None
         self._calls: _Calls | None = None
         self._is_leaving = False
+        self._shares = Shares()
         self._turn = asyncio.Lock()
         self._looks: set[asyncio.Task[None]] = set()
 
@@ -166,7 +169,7 @@ class Keeper:
             log.warning("calls could not be left to a successor", why=repr(error))
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:
-        if request.path.startswith("/v1/hold/"):
+        if request.path.startswith(_HOLD):
             response = await self._hold(request)
         elif request.path == "/healthz":
             response = web.Response(text="ok\n")
@@ -178,7 +181,13 @@ class Keeper:
     async def _hold(self, request: web.BaseRequest) -> web.Response:
         self._look_again()
         try:
-            return await self._answer(request)
+            with self._shares.one_more(_token_of(request.path)) as may:
+                if not may:
+                    return web.Response(status=429, text="more calls of this pod are open than it has containers\n")
+                response = await self._answer(request)
+                if response.status == 404:
+                    await asyncio.sleep(UNKNOWN_SECONDS)
+                return response
         except TimeoutError:
             log.warning("no agent came: the kubelet goes on", seconds=self._away_seconds)
             if request.transport is not None:
@@ -211,6 +220,11 @@ class Keeper:
     def _tell_changed(self) -> None:
         for changed in self._changed:
             changed()
+
+
+def _token_of(path: str) -> str:
+    """Of `/v1/hold/TOKEN/CONTAINER`."""
+    return path.removeprefix(_HOLD).partition("/")[0]
 
 
 async def _bind(port: int, address: str) -> Listener:
