@@ -244,6 +244,8 @@ async def test_the_port_of_holds_is_nobody_elses_and_two_of_them_share_it(helm: 
     assert changed["metadata"]["annotations"] != holds["metadata"]["annotations"]
 
 
+ASKS = {("tokenreviews", "create"), ("subjectaccessreviews", "create")}
+"""Who reads its metrics asks each component; nothing is kept of it."""
 LOOPBACK = {("agent", "holds")}
 """Ports that are declared, and that nobody reaches over a network."""
 
@@ -328,11 +330,12 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
     writes = {(resource, verb) for resource, verb in agent if verb not in {"get", "list", "watch"}}
     assert writes == {
         ("checkpoints/status", "patch"), ("restores/status", "patch"), ("nodes", "patch"),
-        ("events", "create"), ("events", "patch"),
+        ("events", "create"), ("events", "patch"), *ASKS,
     }  # fmt: skip
     extender = {triple for rule in rules_of(objects, EXTENDER) for triple in triples(rule)}
     assert {(resource, verb) for _, resource, verb in extender if verb not in {"get", "list", "watch"}} == {
-        ("pods", "patch")
+        ("pods", "patch"),
+        *ASKS,
     }
     secrets = [rule for rule in rules_of(objects, "cedana-sched-coordinator") if "secrets" in rule["resources"]]
     assert secrets == []

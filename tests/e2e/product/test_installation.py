@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 
 import pytest
+from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_READY, RUNTIME_CLASS
+from cedana_sched_webhooks.registrations import PODS, STATUSES
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
@@ -53,6 +55,27 @@ async def test_the_api_server_trusts_the_webhooks(installed: Product, api: Api) 
     assert {path.split("/")[1] for path in told} == {segment}, "of each webhook"
     bundle = base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"])
     assert bundle.startswith(b"-----BEGIN CERTIFICATE-----")
+
+
+async def test_nobody_but_the_api_server_is_answered_by_the_webhooks(installed: Product, api: Api) -> None:
+    """The API server's proxy brings us there as any pod would come."""
+    service = f"/api/v1/namespaces/{installed.namespace}/services/https:{WEBHOOKS}:443/proxy"
+    secret = await api.get("v1", "Secret", WEBHOOKS, installed.namespace)
+    segment = base64.b64decode(secret["data"]["path"]).decode()
+    review = {"request": {"uid": "1", "namespace": "lab", "object": pod("x", container("x"))}}
+    for stranger in ("", f"/{segment[:-1]}", f"/{'0' * len(segment)}"):
+        for path in (PODS, STATUSES):
+            with pytest.raises(ApiException) as caught:
+                await api.call("POST", f"{service}{stranger}{path}", body=review)
+            assert caught.value.status == 404
+    assert (await api.call("POST", f"{service}/{segment}{PODS}", body=review))["response"]["allowed"]
+
+
+async def test_nobody_reads_metrics_without_a_token(installed: Product, api: Api) -> None:
+    service = f"/api/v1/namespaces/{installed.namespace}/services/{WEBHOOKS}:operations/proxy"
+    with pytest.raises(ApiException) as caught:
+        await api.call("GET", f"{service}/metrics")  # the proxy keeps our own credentials to itself
+    assert caught.value.status == 401
 
 
 async def test_an_upgrade_changes_what_it_says_and_nothing_else(installed: Product, api: Api) -> None:
