@@ -84,7 +84,7 @@ def rules_of(objects: list[Object], account: str) -> list[Object]:
     roles = [
         named(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
         for binding in bindings
-        if binding["subjects"][0]["name"] == account
+        if account in {subject["name"] for subject in binding["subjects"]}
     ]
     return list(itertools.chain.from_iterable(role["rules"] for role in roles))
 
