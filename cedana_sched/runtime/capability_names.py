@@ -1,0 +1,25 @@
+"""The kernel's capabilities by number, as linux/capability.h has them; an OCI specification names them like this."""
+
+from __future__ import annotations
+
+KNOWN_CAPABILITIES = tuple(
+    f"CAP_{name}"
+    for name in (
+        "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+        "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+        "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+        "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+        "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+        "CHECKPOINT_RESTORE",
+    )
+)  # fmt: skip
+
+
+def capabilities_in(mask: int) -> frozenset[str]:
+    """The names of the bits of a set as /proc shows it; one that is newer than this list goes by its number."""
+    numbers = (number for number in range(mask.bit_length()) if mask >> number & 1)
+    return frozenset(_name(number) for number in numbers)
+
+
+def _name(number: int) -> str:
+    return KNOWN_CAPABILITIES[number] if number < len(KNOWN_CAPABILITIES) else f"CAP_{number}"

@@ -1,0 +1,93 @@
+"""Reads out of a container's `config.json` what it allows its processes (OCI runtime specification, 1.0).
+
+Containerd has written it. Read by the handler, of a container that it is to create, and by the agent, of one that runs.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from cedana_sched.runtime.privileges import Capabilities, Confinement, Device, Map
+
+_ONE_FOR_EACH_PROCESSOR = re.compile(r"/cpu\d+(?=/)")
+_UNCONFINED = "unconfined"
+
+
+def confinement_of(spec: dict[str, Any]) -> Confinement:
+    """What a specification allows.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _confinement(spec)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"the container's config.json cannot be understood: {error!r}") from error
+
+
+def _confinement(spec: dict[str, Any]) -> Confinement:
+    process: dict[str, Any] = spec.get("process") or {}
+    linux: dict[str, Any] = spec.get("linux") or {}
+    user: dict[str, Any] = process.get("user") or {}
+    sets: dict[str, Any] = process.get("capabilities") or {}
+    profile = str(process.get("apparmorProfile") or "")
+    namespaces = [(str(one["type"]), bool(one.get("path"))) for one in linux.get("namespaces") or ()]
+    return Confinement(
+        user=int(user.get("uid") or 0),
+        group=int(user.get("gid") or 0),
+        groups=frozenset(map(int, user.get("additionalGids") or ())),
+        capabilities=Capabilities(*(frozenset(map(str, sets.get(name) or ())) for name in Capabilities._fields)),
+        no_new_privileges=bool(process.get("noNewPrivileges")),
+        seccomp=_digest(linux["seccomp"]) if linux.get("seccomp") else "",
+        apparmor="" if profile == _UNCONFINED else profile,
+        selinux=str(process.get("selinuxLabel") or ""),
+        masked_paths=_paths(linux.get("maskedPaths")),
+        read_only_paths=_paths(linux.get("readonlyPaths")),
+        read_only_root=bool((spec.get("root") or {}).get("readonly")),
+        devices=_devices((linux.get("resources") or {}).get("devices") or ()),
+        own_namespaces=frozenset(kind for kind, is_joined in namespaces if not is_joined),
+        joined_namespaces=frozenset(kind for kind, is_joined in namespaces if is_joined),
+        user_map=_map(linux.get("uidMappings")),
+        group_map=_map(linux.get("gidMappings")),
+    )
+
+
+def _digest(seccomp: Any) -> str:
+    """Of a filter as it is specified; the order of its keys does not count."""
+    canonical = json.dumps(seccomp, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _paths(paths: list[str] | None) -> frozenset[str]:
+    """Those that are there once for each processor count once: machines differ, and the kubelet masks what it finds."""
+    return frozenset(_ONE_FOR_EACH_PROCESSOR.sub("/cpu*", path) for path in paths or ())
+
+
+def _devices(rules: Any) -> frozenset[Device]:
+    """What the rules allow, one after the other; what none allows is denied, but for what runc adds for everybody."""
+    allowed: set[Device] = set()
+    for rule in rules:
+        kind, access = str(rule.get("type") or "a"), str(rule.get("access") or "")
+        one = Device(kind, _number(rule, "major"), _number(rule, "minor"), access)
+        is_all = one.kind == "a" and one.major is None and one.minor is None
+        if rule.get("allow"):
+            allowed.add(one)
+        elif is_all:
+            allowed.clear()
+        else:
+            allowed.discard(one)
+    return frozenset(allowed)
+
+
+def _number(rule: dict[str, Any], key: str) -> int | None:
+    """None and -1 stand for any."""
+    number = rule.get(key)
+    return None if number is None or number < 0 else int(number)
+
+
+def _map(entries: list[dict[str, int]] | None) -> Map:
+    return tuple((int(one["containerID"]), int(one["hostID"]), int(one["size"])) for one in entries or ())

@@ -1,0 +1,344 @@
+"""What a container allows its processes, what they have, and whether a restore would give them more than it allows.
+
+CRIU restores processes as they were: with the users, capabilities and filters that they had, whatever the container
+that they come back in allows. So before CRIU sees a byte, what was recorded at the dump is compared with the new
+container: by the handler, which refuses, and by the agent, which looks once more. Pure; standard library only. Read by
+`runtime.confinement` and `cluster.node.containers.credentials`, kept by `runtime.privilege_record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple
+
+from cedana_sched.runtime.capability_names import KNOWN_CAPABILITIES
+
+_SETUID, _SETGID = "CAP_SETUID", "CAP_SETGID"
+_SHOWN = 6
+_FIELDS_SHOWN = 3
+
+Map = tuple[tuple[int, int, int], ...]
+"""Of a user namespace: ids inside from, ids outside from, how many (user_namespaces(7))."""
+
+
+class Capabilities(NamedTuple):
+    """The five sets, by names like CAP_KILL (capabilities(7))."""
+
+    bounding: frozenset[str] = frozenset()
+    effective: frozenset[str] = frozenset()
+    inheritable: frozenset[str] = frozenset()
+    permitted: frozenset[str] = frozenset()
+    ambient: frozenset[str] = frozenset()
+
+
+class Device(NamedTuple):
+    """Devices that may be used. `kind` is c, b, or a for both; a number that is None stands for any."""
+
+    kind: str
+    major: int | None
+    minor: int | None
+    access: str
+    """Of r, w and m (mknod)."""
+
+
+class Confinement(NamedTuple):
+    """What a container's `config.json` allows. Ids are those inside of its user namespace."""
+
+    user: int = 0
+    group: int = 0
+    groups: frozenset[int] = frozenset()
+    """Supplementary ones."""
+    capabilities: Capabilities = Capabilities()
+    no_new_privileges: bool = False
+    seccomp: str = ""
+    """Digest of its filter; empty where there is none. So with the next two."""
+    apparmor: str = ""
+    selinux: str = ""
+    masked_paths: frozenset[str] = frozenset()
+    read_only_paths: frozenset[str] = frozenset()
+    read_only_root: bool = False
+    devices: frozenset[Device] = frozenset()
+    own_namespaces: frozenset[str] = frozenset()
+    """Kinds of namespaces that are made for it."""
+    joined_namespaces: frozenset[str] = frozenset()
+    """Those of its pod, which may be the node's."""
+    user_map: Map = ()
+    """Of its user namespace; empty where it has none of its own."""
+    group_map: Map = ()
+
+
+class Credentials(NamedTuple):
+    """What the processes of a container have, all of their threads together."""
+
+    users: frozenset[int] = frozenset()
+    """Real, effective, saved, and of file accesses."""
+    groups: frozenset[int] = frozenset()
+    """Likewise."""
+    supplementary_groups: frozenset[int] = frozenset()
+    capabilities: Capabilities = Capabilities()
+    no_new_privileges: bool = True
+    """Whether each of them has it."""
+    filtered: bool = True
+    """Whether a seccomp filter, or strict mode, is on each of them."""
+    labels: frozenset[str] = frozenset()
+    """Of AppArmor or SELinux; an empty one is none."""
+
+
+class Privileges(NamedTuple):
+    """Of a container as it was dumped."""
+
+    container: Confinement
+    processes: Credentials
+
+
+class Excess(NamedTuple):
+    """One thing that would be stronger than the new container allows."""
+
+    field: str
+    old: str
+    """In the snapshot."""
+    new: str
+    """In the new container."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.old} in the snapshot, {self.new} in the new container"
+
+
+Difference = tuple[str, str] | None
+"""The old and the new value, as a person reads them; None where the old one is not stronger."""
+
+
+def excesses(had: Privileges, may: Confinement) -> list[Excess]:
+    """What a snapshot has and a container does not allow; empty when it may continue there.
+
+    The old container must have been confined at least as the new one is: what CRIU restores besides the processes, its
+    mounts for one, is the old container's. And no process may have what no process of the new one could get: it may
+    have got more than its container allowed.
+    """
+    of_container = ((field, check(had.container, may)) for field, check in _OF_CONTAINER)
+    of_processes = ((field, check(had.processes, may)) for field, check in _OF_PROCESSES)
+    return [Excess(field, *found) for field, found in (*of_container, *of_processes) if found is not None]
+
+
+def objection_to(had: Privileges | None, may: Confinement) -> str | None:
+    """Why a snapshot must not continue in a container, and what helps; None where it may.
+
+    `had` is None of a snapshot of an earlier version, which says nothing: it may have had everything.
+    """
+    found = excesses(had or _everything(may), may)
+    if not found:
+        return None
+    if had is None:
+        return (
+            "the snapshot does not say with which privileges it was taken, as those of earlier versions do not, so it "
+            "continues in privileged containers only (start it from its beginning: its next snapshot will say it)"
+        )
+    more = f"; and {len(found) - _FIELDS_SHOWN} more" if len(found) > _FIELDS_SHOWN else ""
+    return (
+        f"it would have more privileges than its new container allows: {'; '.join(map(str, found[:_FIELDS_SHOWN]))}"
+        f"{more} (give the pod the securityContext that the snapshot was taken with, or start it without the snapshot)"
+    )
+
+
+def _everything(may: Confinement) -> Privileges:
+    """The most that a snapshot can have; its namespaces, as CRIU knows them, fit or fail."""
+    every = frozenset(KNOWN_CAPABILITIES)
+    capabilities = may.capabilities._replace(bounding=every, effective=every, permitted=every)
+    container = Confinement(
+        capabilities=capabilities,
+        devices=frozenset({Device("a", None, None, "rwm")}),
+        own_namespaces=may.own_namespaces,
+        joined_namespaces=may.joined_namespaces,
+    )
+    processes = Credentials(
+        users=frozenset({0}), capabilities=capabilities, no_new_privileges=False, filtered=False, labels=frozenset({""})
+    )
+    return Privileges(container, processes)
+
+
+# --- what a container allows its processes
+
+
+def _obtainable(may: Confinement) -> frozenset[str]:
+    """The capabilities that a process of it can come by (capabilities(7), "Transformation of capabilities").
+
+    Programs with capabilities or the set-user-ID bit give them where NoNewPrivileges does not forbid it.
+    """
+    sets = may.capabilities
+    if not may.no_new_privileges:
+        return sets.bounding | sets.permitted | sets.ambient
+    return sets.permitted | sets.ambient if may.user == 0 else sets.ambient
+
+
+def _begins_with(may: Confinement, capability: str) -> bool:
+    return may.user == 0 and capability in may.capabilities.permitted
+
+
+# --- the old container and the new one
+
+
+def _user(had: Confinement, may: Confinement) -> Difference:
+    is_within = had.user == may.user or _begins_with(may, _SETUID)
+    return None if is_within else (str(had.user), str(may.user))
+
+
+def _group(had: Confinement, may: Confinement) -> Difference:
+    is_within = had.group == may.group or _begins_with(may, _SETGID)
+    return None if is_within else (str(had.group), str(may.group))
+
+
+def _groups(had: Confinement, may: Confinement) -> Difference:
+    beyond = had.groups - may.groups - {may.group}
+    return None if not beyond or _begins_with(may, _SETGID) else (_listed(beyond), _listed(may.groups))
+
+
+def _capability_set(name: str, had: Confinement, may: Confinement) -> Difference:
+    allowed: frozenset[str] = getattr(may.capabilities, name)
+    beyond: frozenset[str] = getattr(had.capabilities, name) - allowed
+    return (_listed(beyond), _listed(allowed)) if beyond else None
+
+
+def _no_new_privileges(had: Confinement | Credentials, may: Confinement) -> Difference:
+    return ("no", "yes") if may.no_new_privileges and not had.no_new_privileges else None
+
+
+def _same_word(name: str, had: Confinement, may: Confinement) -> Difference:
+    """Of two filters or profiles nobody can say which is the stronger one: only the same one will do, or none."""
+    old, new = getattr(had, name), getattr(may, name)
+    return (old or "none", new) if new and new != old else None
+
+
+def _masked_paths(had: Confinement, may: Confinement) -> Difference:
+    open_ones = may.masked_paths - had.masked_paths
+    return (f"{_listed(open_ones)} open", "masked") if open_ones else None
+
+
+def _read_only_paths(had: Confinement, may: Confinement) -> Difference:
+    writable = may.read_only_paths - had.read_only_paths - had.masked_paths
+    return (f"{_listed(writable)} writable", "read-only") if writable else None
+
+
+def _read_only_root(had: Confinement, may: Confinement) -> Difference:
+    return ("no", "yes") if may.read_only_root and not had.read_only_root else None
+
+
+def _devices(had: Confinement, may: Confinement) -> Difference:
+    beyond = [one for one in had.devices if not any(_covers(allowed, one) for allowed in may.devices)]
+    return (_listed(map(_device, beyond)), _listed(map(_device, may.devices))) if beyond else None
+
+
+def _covers(allowed: Device, one: Device) -> bool:
+    return (
+        allowed.kind in ("a", one.kind)
+        and allowed.major in (None, one.major)
+        and allowed.minor in (None, one.minor)
+        and set(one.access) <= set(allowed.access)
+    )
+
+
+def _device(one: Device) -> str:
+    major, minor = ("*" if number is None else number for number in (one.major, one.minor))
+    return f"{one.kind} {major}:{minor} {one.access}"
+
+
+def _namespaces(had: Confinement, may: Confinement) -> Difference:
+    shared = may.own_namespaces - had.own_namespaces
+    without = may.joined_namespaces - had.own_namespaces - had.joined_namespaces
+    return (f"{_listed(shared | without)} of others", "its own, or its pod's") if shared | without else None
+
+
+def _user_namespace(had: Confinement, may: Confinement) -> Difference:
+    old, new = (had.user_map, had.group_map), (may.user_map, may.group_map)
+    return None if old == new else (_maps(*old), _maps(*new))
+
+
+def _maps(users: Map, groups: Map) -> str:
+    if not users and not groups:
+        return "the node's"
+    return ", ".join(f"{inside}-{inside + count - 1} as {outside}" for inside, outside, count in users + groups)
+
+
+# --- the processes and the new container
+
+
+def _process_users(had: Credentials, may: Confinement) -> Difference:
+    beyond = had.users - {may.user}
+    is_within = not may.no_new_privileges or _SETUID in _obtainable(may)
+    return None if not beyond or is_within else (_listed(beyond), str(may.user))
+
+
+def _process_groups(had: Credentials, may: Confinement) -> Difference:
+    beyond = had.groups - {may.group} - may.groups
+    is_within = not may.no_new_privileges or _SETGID in _obtainable(may)
+    return None if not beyond or is_within else (_listed(beyond), str(may.group))
+
+
+def _process_supplementary_groups(had: Credentials, may: Confinement) -> Difference:
+    allowed = may.groups | {may.group}
+    beyond = had.supplementary_groups - allowed
+    return None if not beyond or _SETGID in _obtainable(may) else (_listed(beyond), _listed(allowed))
+
+
+def _process_capability_set(name: str, had: Credentials, may: Confinement) -> Difference:
+    own: frozenset[str] = getattr(may.capabilities, name) if name in ("bounding", "inheritable") else frozenset()
+    allowed = own if name == "bounding" else own | _obtainable(may)
+    beyond: frozenset[str] = getattr(had.capabilities, name) - allowed
+    return (_listed(beyond), _listed(allowed)) if beyond else None
+
+
+def _process_filter(had: Credentials, may: Confinement) -> Difference:
+    return ("none", may.seccomp) if may.seccomp and not had.filtered else None
+
+
+def _process_apparmor(had: Credentials, may: Confinement) -> Difference:
+    """A profile may lead into profiles below it."""
+    profile = may.apparmor
+    beyond = {label for label in had.labels if label != profile and not label.startswith(f"{profile}//")}
+    return (_labels(beyond), profile) if profile and beyond else None
+
+
+def _process_selinux(had: Credentials, may: Confinement) -> Difference:
+    beyond = had.labels - {may.selinux}
+    return (_labels(beyond), may.selinux) if may.selinux and beyond else None
+
+
+def _labels(labels: Collection[str]) -> str:
+    return _listed([label or "none" for label in labels])
+
+
+def _listed(values: Collection[object] | map[str]) -> str:
+    shown = sorted(map(str, values))
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return (", ".join(shown[:_SHOWN]) or "none") + more
+
+
+_OF_CONTAINER: tuple[tuple[str, Callable[[Confinement, Confinement], Difference]], ...] = (
+    ("user", _user),
+    ("group", _group),
+    ("supplementary groups", _groups),
+    *((f"{name} capabilities", partial(_capability_set, name)) for name in Capabilities._fields),
+    ("no new privileges", _no_new_privileges),
+    ("seccomp filter", partial(_same_word, "seccomp")),
+    ("AppArmor profile", partial(_same_word, "apparmor")),
+    ("SELinux label", partial(_same_word, "selinux")),
+    ("masked paths", _masked_paths),
+    ("read-only paths", _read_only_paths),
+    ("read-only root", _read_only_root),
+    ("devices", _devices),
+    ("namespaces", _namespaces),
+    ("user namespace", _user_namespace),
+)
+_OF_PROCESSES: tuple[tuple[str, Callable[[Credentials, Confinement], Difference]], ...] = (
+    ("users of its processes", _process_users),
+    ("groups of its processes", _process_groups),
+    ("supplementary groups of its processes", _process_supplementary_groups),
+    *(
+        (f"{name} capabilities of its processes", partial(_process_capability_set, name))
+        for name in Capabilities._fields
+    ),
+    ("no new privileges of its processes", _no_new_privileges),
+    ("seccomp filter of its processes", _process_filter),
+    ("AppArmor profile of its processes", _process_apparmor),
+    ("SELinux label of its processes", _process_selinux),
+)
