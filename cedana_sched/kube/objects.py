@@ -108,6 +108,7 @@ class Container(_Kube, frozen=True):
     """`env` is the variable that names a workload, or empty."""
 
     name: str
+    image: str = ""
     env: tuple[EnvVar, ...] = ()
     restart_policy: str | None = None
     liveness_probe: Probe | None = None

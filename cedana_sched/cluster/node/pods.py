@@ -82,13 +82,23 @@ class NodePods:
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
         """What the policy of a pod's Restore says; ours where there is none."""
+        return self._policy(workload).on_restore_failure
+
+    def image(self, uid: str, container: str) -> str | None:
+        """By which a pod's container is made, as the pod names it; None where the pod is not known here."""
+        if (pod := self.pod(uid)) is None:
+            return None
+        entries = (*pod.spec.containers, *pod.spec.init_containers)
+        return next((entry.image for entry in entries if entry.name == container), None)
+
+    def _policy(self, workload: WorkloadRef) -> CheckpointPolicy:
         for restore in self._feed.restores:
             if restore.spec.pod.uid == workload.uid and restore.metadata.namespace == workload.namespace:
                 try:
-                    return CheckpointPolicy.model_validate(restore.spec.policy).on_restore_failure
+                    return CheckpointPolicy.model_validate(restore.spec.policy)
                 except ValidationError:  # a newer coordinator's
                     break
-        return CheckpointPolicy().on_restore_failure
+        return CheckpointPolicy()
 
     async def wait_ended(self, uid: str) -> None:
         """Return when the pod has finished or is no more."""

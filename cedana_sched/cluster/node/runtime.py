@@ -12,15 +12,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import structlog
+
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container
 from cedana_sched.cluster.node.containers.description import describe, freezer_of
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, privileges_of
 from cedana_sched.cluster.node.containers.volumes import volumes_of
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.returning.progress import StagingProgress
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime.privilege_record import encode
 from cedana_sched.snapshot import freezer
+
+log = structlog.get_logger(__name__)
 
 
 class PodReturns(Protocol):
@@ -35,7 +41,8 @@ class PodReturns(Protocol):
     ) -> None:
         """See `WorkloadRuntime.continue_from`; returns when every container of the snapshot runs.
 
-        `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`.
+        `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`; of a
+        frozen pod also `privileges` and `images`, as in `containers.privileges`.
         """
         ...
 
@@ -57,6 +64,10 @@ class KnownPods(Protocol):
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         """See `KnowsPeers`."""
+        ...
+
+    def image(self, uid: str, container: str) -> str | None:
+        """By which a pod's container is made, as the pod names it; None where the pod is not known."""
         ...
 
 
@@ -163,8 +174,21 @@ class PodRuntime:
             return None
         beside = tuple(self._places.here(freezer_of(one.state)) for one in everything if one.is_ours)
         volumes = volumes_of(pod_uid, found, self._places)
-        facts = {"containers": [container.name for container in containers], "volumes": sorted(volumes)}
+        facts: dict[str, Any] = {"containers": [tree.name for tree in containers], "volumes": sorted(volumes)}
+        if all(freezer.is_frozen(tree.freezer) for tree in containers):
+            facts |= self._privileges(pod_uid, found)
         return RunningWorkload(containers, volumes, facts, restored, beside)
+
+    def _privileges(self, pod_uid: str, containers: Iterable[Container]) -> dict[str, Any]:
+        """What a dump records of frozen containers; what it could not read does not come back."""
+        privileges, images = {}, {}
+        for container in containers:
+            images[container.name] = self._known.image(pod_uid, container.name)
+            try:
+                privileges[container.name] = encode(privileges_of(container, self._places))
+            except (OSError, ValueError) as error:
+                log.warning("privileges not recorded", pod=pod_uid, container=container.name, problem=str(error))
+        return {PRIVILEGES: privileges, IMAGES: images}
 
     def _describe(self, container: Container) -> RunningContainer | None:
         try:

@@ -37,6 +37,10 @@ _WHOLE_LINES = "import sys\nsys.stdout.reconfigure(line_buffering=True)\n"
 """`python3 -u` writes a line and its end by two calls; a freeze between them leaves the end to the next generation."""
 
 
+Change = Callable[[dict[str, Any]], None]
+"""Changes a specification."""
+
+
 class Container:
     """One container of a pod: its bundle, its process, what it has written."""
 
@@ -67,6 +71,12 @@ class Container:
         if name == RESTORE_CONTAINER:  # as the webhook makes it; no runc runs this one
             specification["process"]["args"] = [RESTORE_COMMAND]
             specification["mounts"].append(_bind(FOLDER, self.pod.volume.parent / RESTORE_VOLUME))
+        (self.bundle / "config.json").write_text(json.dumps(specification))
+
+    def change(self, change: Change) -> None:
+        """Have its specification say something else."""
+        specification = json.loads((self.bundle / "config.json").read_text())
+        change(specification)
         (self.bundle / "config.json").write_text(json.dumps(specification))
 
     def create(self) -> None:
@@ -169,10 +179,13 @@ class Pod:
         self.containers[name] = Container(self.node, self, name)
         return self.containers[name]
 
-    def run(self, name: str, program: str, *, user: int = 0, readonly: bool = False) -> Container:
+    def run(
+        self, name: str, program: str, *, user: int = 0, readonly: bool = False, change: Change = lambda _: None
+    ) -> Container:
         """Start a container with a Python program."""
         container = self.container(name)
         container.make(["/usr/bin/python3", "-c", _WHOLE_LINES + program], user=user, readonly=readonly)
+        container.change(change)
         container.start()
         return container
 

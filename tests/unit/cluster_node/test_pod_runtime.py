@@ -10,6 +10,7 @@ import pytest
 
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime.privilege_record import decode
 from tests.unit.cluster_node.bundle_tree import Host, state
 
 POD = WorkloadRef("p1", "team-a", "sim-0", "node-1")
@@ -28,6 +29,9 @@ class Returns:
     async def peer(self, *arguments: Any) -> str | None:
         self.asked.append(arguments)
         return "sim-1"
+
+    def image(self, uid: str, container: str) -> str | None:
+        return f"registry.example/{container}"
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
         return workload == POD
@@ -75,8 +79,21 @@ async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Ho
     assert running is not None
     assert [tree.name for tree in running.containers] == ["main", "side"]
     assert running.volumes["data"] == data
-    assert running.restore_facts == {"containers": ["main", "side"], "volumes": ["_shm", "data"]}
+    facts = running.restore_facts
+    assert (facts["containers"], facts["volumes"]) == (["main", "side"], ["_shm", "data"])
+    assert facts["images"] == {"main": "registry.example/main", "side": "registry.example/side"}
+    assert decode(facts["privileges"]["side"]).container.joined_namespaces == {"network", "ipc"}
     assert running.restored
+
+
+async def test_what_may_change_a_moment_later_is_told_of_frozen_pods_alone(runtime: PodRuntime, host: Host) -> None:
+    host.container("a", state=state(cgroup_paths={"": "/sys/fs/cgroup/a"}))
+    events = host.folder(Path("/sys/fs/cgroup/a")) / "cgroup.events"
+    for frozen in (0, 1):
+        events.write_text(f"populated 1\nfrozen {frozen}\n")
+        running = await runtime.running(POD)
+        assert running is not None
+        assert ("privileges" in running.restore_facts) == bool(frozen)
 
 
 async def test_the_restore_container_is_frozen_beside_the_others_and_is_no_part_of_the_snapshot(

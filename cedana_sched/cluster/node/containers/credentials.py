@@ -1,0 +1,118 @@
+"""What the processes of a container have, from /proc: it is what CRIU writes down, and gives back.
+
+Read while they are frozen: what runs may give itself more a moment later. Every thread is read, because each has
+credentials of its own. Ids are turned into those inside of the container's user namespace, as CRIU's images have them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from pathlib import Path
+
+from cedana_sched.runtime.capability_names import capabilities_in
+from cedana_sched.runtime.privileges import Capabilities, Confinement, Credentials, Map
+
+_SETS = {
+    "bounding": "CapBnd",
+    "effective": "CapEff",
+    "inheritable": "CapInh",
+    "permitted": "CapPrm",
+    "ambient": "CapAmb",
+}
+"""Lines of /proc/PID/status, by the names of `Capabilities` (proc_pid_status(5))."""
+
+
+def credentials_of(pids: Iterable[int], container: Confinement, proc: Path = Path("/proc")) -> Credentials:
+    """Of all threads of these processes together; those that have ended are passed over.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    found = (_of_thread(folder, container) for pid in pids for folder in _threads(proc / str(pid)))
+    return reduce(_together, (one for one in found if one is not None), Credentials())
+
+
+def _together(one: Credentials, other: Credentials) -> Credentials:
+    return Credentials(
+        one.users | other.users,
+        one.groups | other.groups,
+        one.supplementary_groups | other.supplementary_groups,
+        Capabilities(*(mine | yours for mine, yours in zip(one.capabilities, other.capabilities, strict=True))),
+        one.no_new_privileges and other.no_new_privileges,
+        one.filtered and other.filtered,
+        one.labels | other.labels,
+    )
+
+
+def _threads(process: Path) -> Iterator[Path]:
+    """The folders of its threads; none where it has ended.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    try:
+        yield from list((process / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return
+
+
+def _of_thread(folder: Path, container: Confinement) -> Credentials | None:
+    """None of one that has ended, or waits for its parent to hear of its end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        status = dict(_fields((folder / "status").read_bytes()))
+        if status["State"][0] in "ZX":
+            return None
+        label = _label(folder / "attr/current")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return Credentials(
+        users=_inside(status["Uid"], container.user_map),
+        groups=_inside(status["Gid"], container.group_map),
+        supplementary_groups=_inside(status["Groups"], container.group_map),
+        capabilities=Capabilities(**{name: capabilities_in(int(status[line], 16)) for name, line in _SETS.items()}),
+        no_new_privileges=status["NoNewPrivs"] == "1",
+        filtered=status.get("Seccomp", "0") != "0",  # a kernel may be made without
+        labels=frozenset({label}),
+    )
+
+
+def _fields(status: bytes) -> Iterator[tuple[str, str]]:
+    """The lines of a status; the name of a process need not be text."""
+    for line in status.decode(errors="replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            yield name, value.strip()
+
+
+def _label(file: Path) -> str:
+    """That of AppArmor, without its mode, or of SELinux; empty where there is none.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: the process has ended.
+    """
+    try:
+        label = file.read_bytes().decode(errors="replace").strip("\0\n")
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # no such module is active
+            raise
+        return ""
+    label = label.rsplit(" (", 1)[0]
+    return "" if label == "unconfined" else label
+
+
+def _inside(ids: str, mapped: Map) -> frozenset[int]:
+    return frozenset(_one_inside(int(number), mapped) for number in ids.split())
+
+
+def _one_inside(number: int, mapped: Map) -> int:
+    """An id that the namespace does not know stays as it is: nobody in the container is called so."""
+    for inside, outside, count in mapped:
+        if outside <= number < outside + count:
+            return inside + number - outside
+    return number
