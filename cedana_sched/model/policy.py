@@ -69,5 +69,7 @@ class CheckpointPolicy(BaseModel):
     there is none, `on_restore_failure` says what follows."""
     quick_death_seconds: Annotated[PositiveSeconds, Field(alias="quickDeathSeconds")] = 60.0
     """How soon that is."""
+    image_may_change: Annotated[bool, Field(alias="imageMayChange")] = False
+    """Whether a pod may continue in containers of other images than it was saved in; never with more privileges."""
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()

@@ -20,7 +20,9 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from cedana_sched.runtime import privilege_record
 from cedana_sched.runtime.locks import PosixLock
+from cedana_sched.runtime.privileges import Privileges
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.runtime.whole import write_whole
 
@@ -52,6 +54,8 @@ class ContainerPlan(NamedTuple):
     """It must be back within this time: less than what the kubelet gives a call of its runtime (120 s by default)."""
     stall_seconds: float = STALL_SECONDS
     """CRIU is ended, and tried once more, when it gives no sign of life for so long."""
+    privileges: Privileges | None = None
+    """What its processes had, and their container allowed; None where the snapshot does not say it."""
 
 
 class Plan(NamedTuple):
@@ -99,7 +103,7 @@ def results_folder(folder: str) -> str:
 def write_plan(folder: str, plan: Plan) -> None:
     """Lay a plan into a pod's folder, in place of the one that is there."""
     os.makedirs(results_folder(folder), mode=0o700, exist_ok=True)
-    containers = {name: container._asdict() for name, container in plan.containers.items()}
+    containers = {name: _written(container) for name, container in plan.containers.items()}
     _write(plan_path(folder), plan._asdict() | {"version": VERSION, "containers": containers})
 
 
@@ -194,7 +198,13 @@ def _read_result(path: str) -> Result | None:
     )
 
 
+def _written(container: ContainerPlan) -> dict[str, Any]:
+    privileges = container.privileges
+    return container._asdict() | {"privileges": privilege_record.encode(privileges) if privileges else None}
+
+
 def _container(entry: dict[str, Any]) -> ContainerPlan:
+    privileges = entry.get("privileges")
     return ContainerPlan(
         images=str(entry["images"]),
         work=str(entry["work"]),
@@ -203,6 +213,7 @@ def _container(entry: dict[str, Any]) -> ContainerPlan:
         locks=tuple(PosixLock(*map(int, lock)) for lock in entry.get("locks", ())),
         seconds=float(entry.get("seconds", 110.0)),
         stall_seconds=float(entry.get("stall_seconds", STALL_SECONDS)),
+        privileges=None if privileges is None else privilege_record.decode(privileges),
     )
 
 

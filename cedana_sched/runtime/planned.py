@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.confinement import confinement_of
 from cedana_sched.runtime.continuing import (
     continue_container,
     mark_restored,
@@ -35,6 +36,7 @@ from cedana_sched.runtime.plan import (
     write_begun,
     write_result,
 )
+from cedana_sched.runtime.privileges import objection_to
 from cedana_sched.runtime.shortages import is_shortage, wait_out
 
 GLANCE_SECONDS = 55.0
@@ -176,8 +178,10 @@ def _restore(
     plan: Plan, name: str, deadline: float, call: CreateCall, spec: dict[str, Any], runc: str, folder: str
 ) -> int:
     may_begin_anew = plan.fallback == COLD and not _others_continued(plan, name, folder)
-    write_begun(folder, name, Result(restored=False, id=call.id))
     container = plan.containers[name]
+    if (why := objection_to(container.privileges, confinement_of(spec))) is not None:
+        return _give_up(name, Result(restored=False, why=why, cold=may_begin_anew), call, folder)
+    write_begun(folder, name, Result(restored=False, id=call.id))
     try:
         result = continue_container(runc, call, container, spec, deadline=deadline, clean_after_failure=may_begin_anew)
     except Exception as error:
@@ -189,9 +193,14 @@ def _restore(
             remove_container(runc, call, call.id)
     if result.restored:
         return _keep(name, result, call, runc, folder)
-    write_result(folder, name, result._replace(cold=may_begin_anew))
+    return _give_up(name, result._replace(cold=may_begin_anew), call, folder)
+
+
+def _give_up(name: str, result: Result, call: CreateCall, folder: str) -> int:
+    """Publish that a container does not come back; it begins anew where the result says so."""
+    write_result(folder, name, result)
     forget_begun(folder, name)
-    if may_begin_anew:
+    if result.cold:
         return PASS
     _say(call, result.why)
     return FAILED

@@ -84,6 +84,10 @@ class NodePods:
         """What the policy of a pod's Restore says; ours where there is none."""
         return self._policy(workload).on_restore_failure
 
+    def image_may_change(self, workload: WorkloadRef) -> bool:
+        """Whether the policy of a pod's Restore lets it continue in containers of other images."""
+        return self._policy(workload).image_may_change
+
     def image(self, uid: str, container: str) -> str | None:
         """By which a pod's container is made, as the pod names it; None where the pod is not known here."""
         if (pod := self.pod(uid)) is None:

@@ -26,8 +26,8 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.archive import write_archive
 from cedana_sched.snapshot.toolchain import Toolchain
-from tests.integration.containers.conftest import Laboratory
-from tests.integration.containers.pods import Container, Pod, write_state
+from tests.integration.containers.conftest import IMAGE, Laboratory
+from tests.integration.containers.pods import Change, Container, Pod, write_state
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Watched:
 
     pods: dict[str, KubePod] = field(default_factory=dict)
     policy: OnRestoreFailure = OnRestoreFailure.COLD_START
+    other_images: bool = False
 
     def pod(self, uid: str) -> KubePod | None:
         return self.pods.get(uid)
@@ -45,6 +46,9 @@ class Watched:
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
         return self.policy
+
+    def image_may_change(self, workload: WorkloadRef) -> bool:
+        return self.other_images
 
 
 class _Stream:
@@ -68,6 +72,8 @@ class Site(Laboratory):
             str(programs.handler), "--root", str(self.node.places.states), "--log-format", "json",
         ]  # fmt: skip
         self.watched = Watched()
+        self.template: Change = lambda _: None
+        """What is different in the containers of pods that come back."""
         self.returns = ReturningPods(self.node.places, self.state, folder / "data", toolchain, self.watched, 20.0)
 
     def take(self, pod: Pod) -> Path:
@@ -97,8 +103,8 @@ class Site(Laboratory):
         self.watched.pods[uid] = KubePod(
             metadata=Metadata(name=uid, namespace="team-a", uid=uid, annotations={RESTORES: "sim/0@1"}),
             spec=PodSpec(
-                containers=tuple(KubeContainer(name) for name in containers),
-                init_containers=tuple(KubeContainer(name) for name in (RESTORE_CONTAINER, *inits)),
+                containers=tuple(KubeContainer(name, IMAGE) for name in containers),
+                init_containers=tuple(KubeContainer(name, IMAGE) for name in (RESTORE_CONTAINER, *inits)),
             ),
         )
         return pod
@@ -139,6 +145,14 @@ class Site(Laboratory):
         self.said = said
         return error
 
+    def refuse(self, pod: Pod, images: Path) -> None:
+        """The agent is to continue a pod, and must not tell its restore container."""
+        with self.wait_in(pod) as waiting:
+            try:
+                asyncio.run(self.returns.continue_from(self.return_of(pod), self.ref(pod), images, self.facts))
+            finally:
+                waiting.kill()
+
     def let_start(self, pod: Pod, *start: str) -> str:
         """Start a pod's containers in turn, once the restore container has ended well; returns what it said."""
         waiting = self.wait_in(pod)
@@ -147,6 +161,7 @@ class Site(Laboratory):
         for name in start:
             container = pod.container(name)
             container.make(["/bin/echo", "cold"])
+            container.change(self.template)
             container.start()
         return said
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cedana_sched
 from cedana_sched.runtime.plan import RESTORE, ContainerPlan, Plan, Result, read_result, write_plan
+from cedana_sched.runtime.privileges import Confinement, Credentials, Privileges
 
 _SOURCE = Path(cedana_sched.__file__).parent
 _RUNC = """#!/bin/sh
@@ -64,7 +65,9 @@ class StubbedNode:
     def plan(self, decision: str = RESTORE, *names: str, why: str = "", sandbox: str = "") -> Plan:
         """Lay a plan for the pod."""
         work = self.folder / "work"
-        containers = {name: ContainerPlan(str(self.folder), str(work)) for name in names or ("main",)}
+        nothing = Privileges(Confinement(), Credentials())
+        one = ContainerPlan(str(self.folder), str(work), privileges=nothing)
+        containers = dict.fromkeys(names or ("main",), one)
         plan = Plan(decision, why, containers=containers, sandbox=sandbox)
         write_plan(str(self.pod), plan)
         return plan

@@ -32,9 +32,11 @@ from cedana_sched.runtime.plan import (
     write_plan,
     write_result,
 )
+from cedana_sched.runtime.privileges import Confinement, Credentials, Privileges
 
 GLOBAL = ["--root", "/run/containerd/runc/k8s.io", "--log", "LOG", "--log-format", "json", "--systemd-cgroup"]
-MAIN = ContainerPlan(images="/images/main", work="/logs/main")
+ORDINARY = Privileges(Confinement(user=1000), Credentials(users=frozenset({1000})))
+MAIN = ContainerPlan(images="/images/main", work="/logs/main", privileges=Privileges(Confinement(), Credentials()))
 
 
 def _bundle(folder: Path, name: str = "main", kind: str = "container", uid: str = "u-1") -> Path:
@@ -170,6 +172,27 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert json.loads((tmp_path / "runc.log").read_text())["level"] == "error"
 
 
+@pytest.mark.parametrize("fallback", [COLD, FAIL])
+@pytest.mark.parametrize("privileges", [None, Privileges(Confinement(), Credentials())])
+def test_a_container_that_would_be_stronger_than_its_pod_allows_is_refused_before_criu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: str, privileges: Privileges | None
+) -> None:
+    bundle, folder = _bundle(tmp_path), str(tmp_path / "pods/u-1")
+    spec = json.loads((bundle / "config.json").read_text())
+    spec["process"] |= {"user": {"uid": 1000}, "noNewPrivileges": True}
+    (bundle / "config.json").write_text(json.dumps(spec))
+    monkeypatch.setattr(planned, "die_with_parent", lambda parent: None)
+    monkeypatch.setattr(planned, "continue_container", None)
+    write_plan(folder, Plan(RESTORE, fallback=fallback, containers={"main": MAIN._replace(privileges=privileges)}))
+    status = planned.create(_create(bundle, tmp_path), "/bin/false", folder, "")
+    assert status == (handler.PASS if fallback == COLD else handler.FAILED)
+    result = read_result(folder, "main")
+    assert result is not None
+    assert (result.restored, result.cold, read_begun(folder, "main")) == (False, fallback == COLD, None)
+    assert ("user: 0 in the snapshot, 1000 in the new container" in result.why) == (privileges is not None)
+    assert (tmp_path / "runc.log").exists() == (fallback == FAIL)
+
+
 @pytest.mark.parametrize("decision", [FORGO, FAIL])
 def test_what_is_continued_while_its_pod_is_decided_against_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: str
@@ -250,7 +273,7 @@ def test_container_that_is_lost_after_another_one_failed_does_not_wait(
 
 
 def test_plans_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:
-    full = ContainerPlan("/i", "/w", "/i/rootfs.tar", ("tcp-close",))
+    full = ContainerPlan("/i", "/w", "/i/rootfs.tar", ("tcp-close",), privileges=ORDINARY)
     plan = Plan(RESTORE, "because", FAIL, {"main": full}, ("prepare",))
     result = Result(restored=False, why="no", cold=True, log="/w/restore.log", tail=("Error",))
     write_plan(str(tmp_path), plan)

@@ -26,6 +26,7 @@ from cedana_sched.runtime.plan import (
     write_plan,
     write_result,
 )
+from cedana_sched.runtime.privileges import Confinement, Credentials, Privileges
 
 CONTINUED = Result(restored=True, id="c1")
 
@@ -55,7 +56,9 @@ class Call:
         return CONTINUED
 
     def plan(self, decision: str = RESTORE, *, seconds: float = 110.0, **more: Any) -> None:
-        container = ContainerPlan("/images", str(self.folder), seconds=seconds)
+        container = ContainerPlan(
+            "/images", str(self.folder), seconds=seconds, privileges=Privileges(Confinement(), Credentials())
+        )
         write_plan(str(self.folder), Plan(decision, containers={"main": container, "beside": container}, **more))
 
     def lack(self, module: object, name: str, times: int, *, after: int = 0) -> None:

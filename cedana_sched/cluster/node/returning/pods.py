@@ -37,6 +37,11 @@ from cedana_sched.cluster.node.returning.outcomes import (
     wait_complete_or_lost,
     wait_while_coming_back,
 )
+from cedana_sched.cluster.node.returning.privileges import (
+    recorded_privileges,
+    refuse_other_images,
+    refused_after_all,
+)
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
 from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
 from cedana_sched.cluster.node.returning.turns import Standing, Turns
@@ -74,6 +79,10 @@ class PodsOfNode(Protocol):
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
         """What the policy says about a pod that cannot be continued."""
+        ...
+
+    def image_may_change(self, workload: WorkloadRef) -> bool:
+        """Whether the policy lets it continue in containers of other images."""
         ...
 
 
@@ -213,6 +222,8 @@ class ReturningPods:
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
         await self._end(container, partial(self._assign_next, restore_uid, workload.uid), RESTORE, plan.why)
         results = await self._wait_complete(folder, plan, workload, images, restore_facts)
+        running = await asyncio.to_thread(self._bundles.of_pod, workload.uid)
+        results = await asyncio.to_thread(refused_after_all, folder, plan, results, running, self._places)
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
             if not result.restored:
@@ -243,7 +254,7 @@ class ReturningPods:
         """Lay the volumes, and make the plan.
 
         Raises:
-            RestoreError: the pod is not the one that was frozen.
+            RestoreError: the pod is not the one that was frozen, or would have another image.
         """
         names = _names_in(restore_facts, "containers")
         pod = self._pods.pod(workload.uid)
@@ -261,6 +272,9 @@ class ReturningPods:
                 f"the pod has no container {', '.join(missing)} any more, which the snapshot continues",
                 remedy="give the pod template the containers that it had, or start it without the snapshot",
             )
+        privileges = recorded_privileges(restore_facts)
+        if not self._pods.image_may_change(workload):
+            refuse_other_images(restore_facts, names, pod)
         await self._lay_volumes(workload, images, restore_facts)
         containers = {}
         for name in names:
@@ -274,6 +288,7 @@ class ReturningPods:
                 locks=ready.locks,
                 seconds=self._restore_seconds,
                 stall_seconds=self._stall_seconds,
+                privileges=privileges.get(name),
             )
         done = (entry.name for entry in pod.spec.init_containers if entry.name not in {*names, RESTORE_CONTAINER})
         fails = self._pods.on_restore_failure(workload) is OnRestoreFailure.FAIL

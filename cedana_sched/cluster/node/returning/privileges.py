@@ -1,0 +1,80 @@
+"""What a snapshot says of privileges and images, and what the agent refuses before and after the handler has its turn.
+
+The handler compares a container's privileges before CRIU sees a byte (`runtime.planned`). The agent looks at the images
+before anything is laid into the pod, because a container does not say by which image it was made. And it looks at what
+came back once more: the handler may be one that was laid on the node by an earlier version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from cedana_sched.cluster.node.containers.bundles import Container
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, confinement_in
+from cedana_sched.kube.objects import Pod
+from cedana_sched.model.errors import RestoreError
+from cedana_sched.runtime import plan as plans
+from cedana_sched.runtime import privilege_record
+from cedana_sched.runtime.plan import COLD, Plan, Result
+from cedana_sched.runtime.privileges import Privileges, objection_to
+
+log = structlog.get_logger(__name__)
+
+
+def recorded_privileges(restore_facts: Mapping[str, Any]) -> dict[str, Privileges]:
+    """By container; those that are missing were not recorded.
+
+    Raises:
+        RestoreError: what is recorded cannot be read.
+    """
+    found = restore_facts.get(PRIVILEGES, {})
+    try:
+        return {name: privilege_record.decode(record) for name, record in found.items()}
+    except (AttributeError, ValueError) as error:
+        raise RestoreError(
+            f"the snapshot's record of privileges cannot be read: {error}",
+            remedy="continue it with the version that has taken it, or start the pod without the snapshot",
+        ) from error
+
+
+def refuse_other_images(restore_facts: Mapping[str, Any], names: Iterable[str], pod: Pod) -> None:
+    """Compare the images by which the containers of a pod were and are made, as the pod names them.
+
+    Raises:
+        RestoreError: one is another, or the snapshot does not say which it was.
+    """
+    known = restore_facts.get(IMAGES)
+    before: Mapping[str, object] = known if isinstance(known, dict) else {}
+    present = {entry.name: entry.image for entry in (*pod.spec.containers, *pod.spec.init_containers)}
+    for name in names:
+        if before.get(name) != present.get(name):
+            raise RestoreError(
+                f"container {name}: image: {before.get(name) or 'not recorded'} in the snapshot, {present.get(name)} "
+                "in the new container",
+                remedy="give the pod the image that it had, allow another one in its CheckpointPolicy "
+                "(imageMayChange), or start it without the snapshot",
+            )
+
+
+def refused_after_all(
+    folder: str, plan: Plan, results: Mapping[str, Result], running: Iterable[Container], places: Places
+) -> dict[str, Result]:
+    """The results, in which a container that came back with more than it is allowed counts as one that did not."""
+    checked = dict(results)
+    for container in running:
+        result = checked.get(container.name)
+        if result is None or not result.restored or not container.continued:
+            continue
+        try:
+            why = objection_to(plan.containers[container.name].privileges, confinement_in(container, places))
+        except FileNotFoundError:
+            continue  # it has ended meanwhile
+        if why is not None:
+            log.error("a container came back that should not have", container=container.name, why=why)
+            checked[container.name] = Result(restored=False, why=why, cold=plan.fallback == COLD)
+            plans.write_result(folder, container.name, checked[container.name])
+    return checked
