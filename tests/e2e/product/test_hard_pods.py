@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.images.catalog import find_images
 from tests.cluster.patience import patient
 from tests.e2e.product.cordoning import cordoned
+from tests.e2e.product.counting import ALL, COUNTS, begun, counting
+from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
+from tests.e2e.product.phases import all_at
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 
@@ -219,3 +225,48 @@ async def test_job_comes_back_as_often_as_it_is_preempted(
         await asyncio.wait_for(bio.read(), patient(60))
         assert bio.lines(0) == [str(number) for number in range(400)]
         assert len(bio.nodes[0]) == 4
+
+
+WEAKER: Mapping[str, tuple[Mapping[str, Any], str]] = MappingProxyType(
+    {
+        "user": ({}, "user: 0 in the snapshot, 1000 in the new container"),
+        "capability": ({**AS_ROOT, "capabilities": {"drop": ["CHOWN"]}}, "capabilities: CAP_CHOWN in the snapshot"),
+        "nnp": ({**AS_ROOT, "allowPrivilegeEscalation": False}, "no new privileges: no in the snapshot"),
+        "seccomp": ({**AS_ROOT, "seccompProfile": {"type": "RuntimeDefault"}}, "seccomp filter: none in the snapshot"),
+        "ro": ({**AS_ROOT, "readOnlyRootFilesystem": True}, "read-only root: no in the snapshot"),
+        "image": (AS_ROOT, "in the new container"),
+    }
+)
+"""Containers that allow less than one of root, and what is said of them. No machine of these tests has an LSM."""
+
+
+@pytest.mark.parametrize(
+    "less", [pytest.param(less, marks=() if less == "user" else pytest.mark.exhaustive) for less in WEAKER]
+)
+async def test_snapshot_of_root_does_not_continue_in_a_pod_that_allows_less(
+    less: str, namespace: Namespace, toolbox: str, installed_with_kueue: Product
+) -> None:
+    security, said = WEAKER[less]
+    image = find_images()["agent"].tag if less == "image" else toolbox
+    async with groups(namespace), Following.of(namespace, "strong") as strong, Following.of(namespace, "weak") as weak:
+        await namespace.apply(_secured("strong", toolbox, AS_ROOT, counts=None))
+        await begun(strong, 0)
+        await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", "3600", pods=2))
+        await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=1)
+        await namespace.delete("batch/v1", "Job", "strong")
+        await namespace.delete("batch/v1", "Job", "train")
+
+        await namespace.apply(_secured("weak", image, security, counts=COUNTS))
+        await completed(namespace, "weak")
+        await asyncio.wait_for(weak.read(), patient(60))
+
+    assert weak.lines(0) == ALL, "it began anew"
+    assert said in "".join(await wait_for_messages(namespace, weak.pods[0][-1], "ColdStart", kind="Warning"))
+
+
+def _secured(name: str, image: str, security: Mapping[str, Any], counts: int | None) -> Object:
+    """A Job whose snapshots any other one in the namespace may continue that is made here."""
+    body = indexed_job(name, "bio", image, *counting(counts=counts), cpu="600m", env={CHECKPOINT_VARIABLE: "same"})
+    (main,) = body["spec"]["template"]["spec"]["containers"]
+    main["securityContext"] = dict(security)
+    return body
