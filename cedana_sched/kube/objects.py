@@ -126,6 +126,7 @@ class SchedulingGate(_Kube, frozen=True):
 class PodSpec(_Kube, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
+    service_account_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()

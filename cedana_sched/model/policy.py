@@ -71,5 +71,7 @@ class CheckpointPolicy(BaseModel):
     """How soon that is."""
     image_may_change: Annotated[bool, Field(alias="imageMayChange")] = False
     """Whether a pod may continue in containers of other images than it was saved in; never with more privileges."""
+    service_account_may_change: Annotated[bool, Field(alias="serviceAccountMayChange")] = False
+    """Whether a pod may continue under another ServiceAccount than that of the pod that was saved."""
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()

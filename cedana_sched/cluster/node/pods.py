@@ -88,12 +88,21 @@ class NodePods:
         """Whether the policy of a pod's Restore lets it continue in containers of other images."""
         return self._policy(workload).image_may_change
 
+    def service_account_may_change(self, workload: WorkloadRef) -> bool:
+        """Whether the policy of a pod's Restore lets it continue under another ServiceAccount."""
+        return self._policy(workload).service_account_may_change
+
     def image(self, uid: str, container: str) -> str | None:
         """By which a pod's container is made, as the pod names it; None where the pod is not known here."""
         if (pod := self.pod(uid)) is None:
             return None
         entries = (*pod.spec.containers, *pod.spec.init_containers)
         return next((entry.image for entry in entries if entry.name == container), None)
+
+    def service_account(self, uid: str) -> str | None:
+        """The name of a pod's ServiceAccount; None where the pod is not known here."""
+        pod = self.pod(uid)
+        return pod.spec.service_account_name if pod is not None else None
 
     def _policy(self, workload: WorkloadRef) -> CheckpointPolicy:
         for restore in self._feed.restores:

@@ -18,7 +18,12 @@ from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container
 from cedana_sched.cluster.node.containers.description import describe, freezer_of
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, privileges_of
+from cedana_sched.cluster.node.containers.privileges import (
+    IMAGES,
+    PRIVILEGES,
+    SERVICE_ACCOUNT,
+    privileges_of,
+)
 from cedana_sched.cluster.node.containers.volumes import volumes_of
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.returning.progress import StagingProgress
@@ -42,7 +47,7 @@ class PodReturns(Protocol):
         """See `WorkloadRuntime.continue_from`; returns when every container of the snapshot runs.
 
         `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`; of a
-        frozen pod also `privileges` and `images`, as in `containers.privileges`.
+        frozen pod also what is named in `containers.privileges`.
         """
         ...
 
@@ -68,6 +73,10 @@ class KnownPods(Protocol):
 
     def image(self, uid: str, container: str) -> str | None:
         """By which a pod's container is made, as the pod names it; None where the pod is not known."""
+        ...
+
+    def service_account(self, uid: str) -> str | None:
+        """The name of a pod's ServiceAccount; None where the pod is not known."""
         ...
 
 
@@ -188,7 +197,8 @@ class PodRuntime:
                 privileges[container.name] = encode(privileges_of(container, self._places))
             except (OSError, ValueError) as error:
                 log.warning("privileges not recorded", pod=pod_uid, container=container.name, problem=str(error))
-        return {PRIVILEGES: privileges, IMAGES: images}
+        account = self._known.service_account(pod_uid)
+        return {PRIVILEGES: privileges, IMAGES: images, SERVICE_ACCOUNT: account}
 
     def _describe(self, container: Container) -> RunningContainer | None:
         try:

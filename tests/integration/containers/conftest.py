@@ -51,9 +51,14 @@ class NobodyKnows:
     def image(self, uid: str, container: str) -> str | None:
         return IMAGE
 
+    def service_account(self, uid: str) -> str | None:
+        return ACCOUNT
+
 
 IMAGE = "registry.example/sim@sha256:0a1b"
 """By which all containers are made."""
+ACCOUNT = "simulations"
+"""Whose all pods are."""
 _ATTEMPTS = 10
 
 

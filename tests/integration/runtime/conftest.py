@@ -26,7 +26,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.archive import write_archive
 from cedana_sched.snapshot.toolchain import Toolchain
-from tests.integration.containers.conftest import IMAGE, Laboratory
+from tests.integration.containers.conftest import ACCOUNT, IMAGE, Laboratory
 from tests.integration.containers.pods import Change, Container, Pod, write_state
 
 
@@ -49,6 +49,9 @@ class Watched:
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
         return self.other_images
+
+    def service_account_may_change(self, workload: WorkloadRef) -> bool:
+        return False
 
 
 class _Stream:
@@ -103,6 +106,7 @@ class Site(Laboratory):
         self.watched.pods[uid] = KubePod(
             metadata=Metadata(name=uid, namespace="team-a", uid=uid, annotations={RESTORES: "sim/0@1"}),
             spec=PodSpec(
+                service_account_name=ACCOUNT,
                 containers=tuple(KubeContainer(name, IMAGE) for name in containers),
                 init_containers=tuple(KubeContainer(name, IMAGE) for name in (RESTORE_CONTAINER, *inits)),
             ),

@@ -11,7 +11,7 @@ import pytest
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import read_result
-from tests.integration.containers.conftest import IMAGE
+from tests.integration.containers.conftest import ACCOUNT, IMAGE
 from tests.integration.containers.pods import Change, Container
 from tests.integration.runtime.conftest import Site
 
@@ -216,6 +216,13 @@ def test_another_image_is_refused_before_anything_is_laid_unless_the_policy_allo
     with pytest.raises(RestoreError, match=f"container main: image: registry.example/other in the snapshot, {IMAGE}"):
         site.refuse(second, images)
     assert (second.volume / "of the new pod").exists()
+
+
+def test_a_pod_of_another_account_is_refused(site: Site) -> None:
+    _, images = saved(site)
+    site.facts["service_account"] = "deployer"
+    with pytest.raises(RestoreError, match=f"ServiceAccount: deployer in the snapshot, {ACCOUNT} in the new pod"):
+        site.refuse(site.replacement("pod-2", "main"), images)
 
 
 def test_a_record_that_cannot_be_read_is_refused(site: Site) -> None:

@@ -33,6 +33,9 @@ class Returns:
     def image(self, uid: str, container: str) -> str | None:
         return f"registry.example/{container}"
 
+    def service_account(self, uid: str) -> str | None:
+        return "builder"
+
     async def was_restored(self, workload: WorkloadRef) -> bool:
         return workload == POD
 
@@ -82,6 +85,7 @@ async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Ho
     facts = running.restore_facts
     assert (facts["containers"], facts["volumes"]) == (["main", "side"], ["_shm", "data"])
     assert facts["images"] == {"main": "registry.example/main", "side": "registry.example/side"}
+    assert facts["service_account"] == "builder"
     assert decode(facts["privileges"]["side"]).container.joined_namespaces == {"network", "ipc"}
     assert running.restored
 

@@ -12,6 +12,7 @@ from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.returning.privileges import (
     recorded_privileges,
     refuse_other_images,
+    refuse_other_service_account,
     refused_after_all,
 )
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
@@ -90,6 +91,14 @@ def pod(**images: str) -> Pod:
 def test_an_image_that_is_not_the_same_is_refused(recorded: Any) -> None:
     with pytest.raises(RestoreError, match=r"container main: image: .* in the snapshot, a:1 in the new container"):
         refuse_other_images({"images": recorded}, ["main"], pod(main="a:1", beside="b:1"))
+
+
+@pytest.mark.parametrize("facts", [{"service_account": "deployer"}, {"service_account": None}, {}])
+def test_a_pod_of_another_account_is_refused(facts: dict[str, Any]) -> None:
+    of_default = Pod(metadata=Metadata(name="p", uid="u"), spec=PodSpec(service_account_name="default"))
+    refuse_other_service_account({"service_account": "default"}, of_default)
+    with pytest.raises(RestoreError, match=r"ServiceAccount: .* in the snapshot, default in the new pod"):
+        refuse_other_service_account(facts, of_default)
 
 
 def test_images_of_containers_that_do_not_continue_are_no_matter() -> None:

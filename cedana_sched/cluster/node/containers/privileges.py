@@ -16,6 +16,8 @@ from cedana_sched.snapshot import freezer
 
 PRIVILEGES, IMAGES = "privileges", "images"
 """Restore facts of a pod: records of `privilege_record`, and images as the pod names them, by containers' names."""
+SERVICE_ACCOUNT = "service_account"
+"""Another one: the name of the pod's ServiceAccount."""
 
 
 def privileges_of(container: Container, places: Places) -> Privileges:

@@ -40,6 +40,7 @@ from cedana_sched.cluster.node.returning.outcomes import (
 from cedana_sched.cluster.node.returning.privileges import (
     recorded_privileges,
     refuse_other_images,
+    refuse_other_service_account,
     refused_after_all,
 )
 from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
@@ -83,6 +84,10 @@ class PodsOfNode(Protocol):
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
         """Whether the policy lets it continue in containers of other images."""
+        ...
+
+    def service_account_may_change(self, workload: WorkloadRef) -> bool:
+        """Whether the policy lets it continue under another ServiceAccount."""
         ...
 
 
@@ -254,7 +259,7 @@ class ReturningPods:
         """Lay the volumes, and make the plan.
 
         Raises:
-            RestoreError: the pod is not the one that was frozen, or would have another image.
+            RestoreError: the pod is not the one that was frozen, or would have another image or account.
         """
         names = _names_in(restore_facts, "containers")
         pod = self._pods.pod(workload.uid)
@@ -275,6 +280,8 @@ class ReturningPods:
         privileges = recorded_privileges(restore_facts)
         if not self._pods.image_may_change(workload):
             refuse_other_images(restore_facts, names, pod)
+        if not self._pods.service_account_may_change(workload):
+            refuse_other_service_account(restore_facts, pod)
         await self._lay_volumes(workload, images, restore_facts)
         containers = {}
         for name in names:

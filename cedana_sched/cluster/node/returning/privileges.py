@@ -14,7 +14,7 @@ import structlog
 
 from cedana_sched.cluster.node.containers.bundles import Container
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, confinement_in
+from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT, confinement_in
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime import plan as plans
@@ -58,6 +58,21 @@ def refuse_other_images(restore_facts: Mapping[str, Any], names: Iterable[str], 
                 remedy="give the pod the image that it had, allow another one in its CheckpointPolicy "
                 "(imageMayChange), or start it without the snapshot",
             )
+
+
+def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> None:
+    """Compare whose pod it was with whose it is: who may use an id in a namespace is not always who may use an account.
+
+    Raises:
+        RestoreError: it is another ServiceAccount's, or the snapshot does not say whose it was.
+    """
+    before, now = restore_facts.get(SERVICE_ACCOUNT), pod.spec.service_account_name
+    if before != now:
+        raise RestoreError(
+            f"ServiceAccount: {before or 'not recorded'} in the snapshot, {now} in the new pod",
+            remedy="give the pod the ServiceAccount that it had, allow another one in its CheckpointPolicy "
+            "(serviceAccountMayChange), or start it without the snapshot",
+        )
 
 
 def refused_after_all(
