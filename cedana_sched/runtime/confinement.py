@@ -15,6 +15,7 @@ from cedana_sched.runtime.privileges import Capabilities, Confinement, Device, M
 
 _ONE_FOR_EACH_PROCESSOR = re.compile(r"/cpu\d+(?=/)")
 _UNCONFINED = "unconfined"
+_READ_ONLY = frozenset({"ro", "rro"})
 
 
 def confinement_of(spec: dict[str, Any]) -> Confinement:
@@ -48,6 +49,9 @@ def _confinement(spec: dict[str, Any]) -> Confinement:
         masked_paths=_paths(linux.get("maskedPaths")),
         read_only_paths=_paths(linux.get("readonlyPaths")),
         read_only_root=bool((spec.get("root") or {}).get("readonly")),
+        read_only_mounts=frozenset(
+            str(one["destination"]) for one in spec.get("mounts") or () if _READ_ONLY & set(one.get("options") or ())
+        ),
         devices=_devices((linux.get("resources") or {}).get("devices") or ()),
         own_namespaces=frozenset(kind for kind, is_joined in namespaces if not is_joined),
         joined_namespaces=frozenset(kind for kind, is_joined in namespaces if is_joined),

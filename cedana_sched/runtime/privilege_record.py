@@ -121,6 +121,7 @@ _OF_CONTAINER: Mapping[str, Callable[[Any], Any]] = {
     "masked_paths": _strs,
     "read_only_paths": _strs,
     "read_only_root": _bool,
+    "read_only_mounts": _strs,
     "devices": _devices,
     "own_namespaces": _strs,
     "joined_namespaces": _strs,

@@ -58,6 +58,8 @@ class Confinement(NamedTuple):
     masked_paths: frozenset[str] = frozenset()
     read_only_paths: frozenset[str] = frozenset()
     read_only_root: bool = False
+    read_only_mounts: frozenset[str] = frozenset()
+    """Where they are mounted. CRIU mounts what the new container brings as the old one had it, writable or not."""
     devices: frozenset[Device] = frozenset()
     own_namespaces: frozenset[str] = frozenset()
     """Kinds of namespaces that are made for it."""
@@ -223,6 +225,11 @@ def _read_only_root(had: Confinement, may: Confinement) -> Difference:
     return ("no", "yes") if may.read_only_root and not had.read_only_root else None
 
 
+def _read_only_mounts(had: Confinement, may: Confinement) -> Difference:
+    writable = may.read_only_mounts - had.read_only_mounts
+    return (f"{_listed(writable)} writable", "read-only") if writable else None
+
+
 def _devices(had: Confinement, may: Confinement) -> Difference:
     beyond = [one for one in had.devices if not any(_covers(allowed, one) for allowed in may.devices)]
     return (_listed(map(_device, beyond)), _listed(map(_device, may.devices))) if beyond else None
@@ -325,6 +332,7 @@ _OF_CONTAINER: tuple[tuple[str, Callable[[Confinement, Confinement], Difference]
     ("masked paths", _masked_paths),
     ("read-only paths", _read_only_paths),
     ("read-only root", _read_only_root),
+    ("read-only mounts", _read_only_mounts),
     ("devices", _devices),
     ("namespaces", _namespaces),
     ("user namespace", _user_namespace),

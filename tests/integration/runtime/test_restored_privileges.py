@@ -112,6 +112,11 @@ def read_only(spec: dict[str, Any]) -> None:
     spec["linux"]["readonlyPaths"].append("/proc/acpi")
 
 
+def read_only_volume(spec: dict[str, Any]) -> None:
+    (data,) = (mount for mount in spec["mounts"] if mount["destination"] == "/data")
+    data["options"] = ["rbind", "rprivate", "ro"]
+
+
 def own_network(spec: dict[str, Any]) -> None:
     spec["linux"]["namespaces"] = [one for one in spec["linux"]["namespaces"] if one["type"] != "network"]
     spec["linux"]["namespaces"].append({"type": "network"})
@@ -128,6 +133,7 @@ WEAKER = {
     "read-only root: no in": read_only_root,
     "masked paths: /proc/sched_debug open in": masked,
     "read-only paths: /proc/acpi writable in": read_only,
+    "read-only mounts: /data writable in": read_only_volume,
     "namespaces: network of others in": own_network,
 }
 

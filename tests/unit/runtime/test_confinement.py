@@ -18,6 +18,10 @@ FULL: dict[str, Any] = {
         "apparmorProfile": "cri-containerd.apparmor.d",
         "selinuxLabel": "system_u:system_r:container_t:s0:c1,c2",
     },
+    "mounts": [
+        {"destination": "/data", "type": "bind", "source": "/srv", "options": ["rbind", "rro"]},
+        {"destination": "/proc", "type": "proc"},
+    ],
     "root": {"path": "rootfs", "readonly": True},
     "linux": {
         "uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}],
@@ -45,6 +49,7 @@ def test_all_fields_are_read() -> None:
         masked_paths=frozenset({"/proc/kcore"}),
         read_only_paths=frozenset({"/proc/sys"}),
         read_only_root=True,
+        read_only_mounts=frozenset({"/data"}),
         devices=frozenset({Device("c", 1, 3, "rwm")}),
         own_namespaces=frozenset({"pid"}),
         joined_namespaces=frozenset({"network"}),

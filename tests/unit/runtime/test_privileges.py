@@ -33,6 +33,7 @@ HARDENED = Confinement(
     masked_paths=frozenset({"/proc/kcore", "/proc/keys"}),
     read_only_paths=frozenset({"/proc/sys"}),
     read_only_root=True,
+    read_only_mounts=frozenset({"/data", "/sys"}),
     own_namespaces=frozenset({"pid", "mount"}),
     joined_namespaces=frozenset({"network", "ipc"}),
     devices=frozenset({Device("c", 1, 3, "rwm")}),
@@ -102,6 +103,7 @@ def containers(draw: st.DrawFn) -> Confinement:
         masked_paths=draw(paths),
         read_only_paths=draw(paths),
         read_only_root=draw(st.booleans()),
+        read_only_mounts=draw(paths),
         devices=draw(st.frozensets(devices, max_size=3)),
         own_namespaces=draw(namespaces),
         joined_namespaces=draw(namespaces),
@@ -134,6 +136,7 @@ STRONGER: dict[str, dict[str, Any]] = {
     "masked paths": {"masked_paths": frozenset({"/proc/kcore"})},
     "read-only paths": {"read_only_paths": frozenset()},
     "read-only root": {"read_only_root": False},
+    "read-only mounts": {"read_only_mounts": frozenset({"/sys"})},
     "devices": {"devices": frozenset({Device("a", None, None, "rwm")})},
     "namespaces": {"own_namespaces": frozenset({"mount"}), "joined_namespaces": frozenset({"pid", "network", "ipc"})},
     "user namespace": {"user_map": ((0, 100_000, 65_536),)},
@@ -154,7 +157,8 @@ def test_an_old_container_that_allowed_more_is_refused(field: str, changes: dict
 def test_no_one_field_of_any_container_may_be_stronger(new: Confinement, field: str, data: st.DataObject) -> None:
     """But for the ids that whoever begins as root may take anyway."""
     new = new._replace(
-        no_new_privileges=True, seccomp="sha256:1", apparmor="profile", selinux="", read_only_root=True,
+        no_new_privileges=True, seccomp="sha256:1", apparmor="profile", selinux="",
+        read_only_root=True, read_only_mounts=frozenset({"/data", "/sys"}),
         masked_paths=new.masked_paths | {"/proc/kcore"}, read_only_paths=new.read_only_paths | {"/proc/sys"},
         own_namespaces=frozenset({"pid"}), user=data.draw(st.integers(1, 2**32 - 1)), group=1000,
     )  # fmt: skip
