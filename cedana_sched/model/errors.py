@@ -11,6 +11,8 @@
     ├── StoreError                the store refused, lost or damaged something
     │   ├── StoreUnavailableError unreachable, overloaded, full: the same call may work later
     │   ├── StoreDeniedError      wrong keys, missing bucket, read-only folder: a person must act
+    │   │   ├── SealedError       it is sealed, and its key is not here
+    │   │   └── UnsealedError     it is not sealed where everything must be
     │   ├── CommitConflictError   somebody else committed this generation first
     │   └── IntegrityError        what was read is not what was written
     └── IllegalTransitionError    an event that the state machine's table does not know
@@ -93,6 +95,14 @@ class StoreUnavailableError(StoreError, RetryableError):
 
 class StoreDeniedError(StoreError):
     """Wrong keys, missing bucket, read-only folder: a person must act first."""
+
+
+class SealedError(StoreDeniedError):
+    """What is sealed cannot be opened: no key was given, or not the one that it was sealed with."""
+
+
+class UnsealedError(StoreDeniedError):
+    """What is not sealed is refused where everything must be: anybody may have written it."""
 
 
 class CommitConflictError(StoreError):

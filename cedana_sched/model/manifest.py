@@ -169,6 +169,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Chunks
     seed: int
     page_index: PageIndex | None = None
+    data_key: str = ""
+    """Name of the key under which its chunks and page fingerprints are sealed; empty where they are not."""
 
     @property
     def ref(self) -> SnapshotRef:

@@ -14,12 +14,13 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError, UnsealedError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+from cedana_sched.store.sealing.seals import Seals
 
 R = TypeVar("R")
 
@@ -46,8 +47,10 @@ class Generations(NamedTuple):
 class Catalogue:
     """Reads what is committed. Summaries are remembered: a manifest never changes."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, seals: Seals | None = None) -> None:
+        """`seals` opens the manifests; without it none is sealed."""
         self._backend = backend
+        self._seals = seals or Seals(backend)
         self._lock = threading.Lock()
         self._summaries: dict[Entry, SnapshotSummary] = {}
 
@@ -81,13 +84,15 @@ class Catalogue:
             NotFoundError: removed in the meantime.
             IntegrityError: damaged.
             IncompatibleError: written by a newer version.
+            SealedError: sealed, and its key is not here.
+            UnsealedError: not sealed, and it must be.
         """
         with self._lock:
             known = self._summaries.get(entry)
         if known is not None:
             return known
         try:
-            summary = _twice(lambda: self._read_summary(entry))
+            summary = _twice(lambda: self._read_summary(ref, entry))
         except (IntegrityError, IncompatibleError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, summary)
@@ -97,11 +102,11 @@ class Catalogue:
             self._summaries[entry] = summary
         return summary
 
-    def _read_summary(self, entry: Entry) -> SnapshotSummary:
+    def _read_summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:
         head = self._backend.get_range(entry.key, 0, manifest_format.HEAD_BYTES)
-        if (length := manifest_format.head_length(head)) > len(head):
+        if (length := self._seals.head_length(head)) > len(head):
             head = self._backend.get_range(entry.key, 0, length)
-        return manifest_format.decode_summary(head)
+        return manifest_format.decode_summary(self._seals.open_head(ref, head))
 
     def readable(self, generations: Generations) -> list[SnapshotSummary]:
         """The summaries of those that can be read, oldest first; the others are logged, and stay."""
@@ -111,7 +116,19 @@ class Catalogue:
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
     def summary_if_readable(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
-        """The header; None, and a line in the log, where it is damaged or newer than this program."""
+        """The header; None, and a line in the log, where it is damaged, newer than this program or not sealed."""
+        try:
+            return self.summary_to_continue(ref, entry)
+        except UnsealedError as error:
+            _log.warning("snapshot_unsealed", snapshot=str(ref), why=str(error))
+            return None
+
+    def summary_to_continue(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
+        """The same for who would begin anew without it: what a person only has to allow is no reason for that.
+
+        Raises:
+            UnsealedError: not sealed, and it must be.
+        """
         try:
             return self.summary(ref, entry)
         except NotFoundError:
@@ -127,17 +144,22 @@ class Catalogue:
             NotFoundError: there is no such snapshot.
             IntegrityError: damaged.
             IncompatibleError: written by a newer version.
+            SealedError: sealed, and its key is not here.
+            UnsealedError: not sealed, and it must be.
         """
         generations = self.of(ref.identity)
         entry = generations.committed.get(ref)
         if entry is None:
             raise _not_found(ref, generations)
         try:
-            manifest = _twice(lambda: manifest_format.decode_manifest(self._backend.get(entry.key)))
+            manifest = _twice(lambda: self._read_manifest(ref, entry))
         except (IntegrityError, IncompatibleError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, manifest.summary)
         return manifest
+
+    def _read_manifest(self, ref: SnapshotRef, entry: Entry) -> Manifest:
+        return manifest_format.decode_manifest(self._seals.open_manifest(ref, self._backend.get(entry.key)))
 
     def _explained(self, ref: SnapshotRef, error: CedanaSchedError) -> CedanaSchedError:
         """With the snapshot's name. A file that is gone is damage only if nobody has removed the snapshot meanwhile."""

@@ -1,4 +1,4 @@
-"""The pipeline from full chunk buffers to packs: digest, deduplicate, compress, append; in threads.
+"""The pipeline from full chunk buffers to packs: digest, deduplicate, compress, seal, append; in threads.
 
 What is in flight is bounded, so `submit` blocks while compressor or store are behind, and with it whoever produces.
 The first failure is kept, and raised by every later call: nothing is lost in a thread.
@@ -13,12 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from blake3 import blake3
-
 from cedana_sched.model.errors import CedanaSchedError, StoreError
 from cedana_sched.model.manifest import Chunk, Chunks
 from cedana_sched.store.compression import Compressor
 from cedana_sched.store.packs import PackWriter
+from cedana_sched.store.sealing.seal import ChunkSeal
 
 CHUNK_BYTES = 1 << 20
 MAX_THREADS = 8
@@ -39,12 +38,14 @@ class ChunkPipeline:
         packs: PackWriter,
         writer: str,
         compressor: Compressor,
+        seal: ChunkSeal,
         earlier: Callable[[bytes], Location | None] = lambda _: None,
     ) -> None:
         """`earlier` finds a chunk of an earlier generation by its digest."""
         self._packs = packs
         self._writer = writer
         self._compressor = compressor
+        self._seal = seal
         self._earlier = earlier
         self._stored: dict[bytes, Location] = {}
         threads = min(MAX_THREADS, max(2, len(os.sched_getaffinity(0))))
@@ -126,7 +127,7 @@ class ChunkPipeline:
         if self._failure is not None:
             return
         with memoryview(buffer)[:length] as chunk:
-            digest = blake3(chunk).digest()
+            digest = self._seal.digest(chunk)
             location = self._stored.get(digest) or self._earlier(digest)
             repeated = location is not None
             if location is None:
@@ -138,7 +139,8 @@ class ChunkPipeline:
 
     def _append(self, chunk: memoryview, digest: bytes) -> Location:
         begun = time.monotonic()
-        codec, payload = self._compressor.compress(chunk)
+        codec, compressed_chunk = self._compressor.compress(chunk)
+        payload = self._seal.close(digest, compressed_chunk)
         compressed = time.monotonic()
         pack, offset = self._packs.append(payload)
         self._compressor.observe(compressed - begun, time.monotonic() - compressed)

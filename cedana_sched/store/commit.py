@@ -21,6 +21,7 @@ from cedana_sched.model.errors import (
     NotFoundError,
     StoreError,
     StoreUnavailableError,
+    UnsealedError,
 )
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
@@ -101,7 +102,7 @@ def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:
         return None
     try:
         return catalogue.summary(ref, entry).writer
-    except (IntegrityError, NotFoundError):
+    except (IntegrityError, NotFoundError, UnsealedError):
         return None
 
 

@@ -55,6 +55,24 @@ def encode_manifest(manifest: Manifest, *, version: int = FORMAT_VERSION) -> byt
     return b"".join((fixed, blake3(fixed + header).digest(), header, body))
 
 
+def version_of(data: Buffer) -> int | None:
+    """The format version that a file says, sealed or not; None for one that is no manifest, or cut off."""
+    if len(data) < PREAMBLE_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
+        return None
+    version: int = _FIXED.unpack_from(data)[1]
+    return version
+
+
+def require_manifest(data: Buffer) -> None:
+    """Raise if a file does not begin as a manifest that is not sealed.
+
+    Raises:
+        IntegrityError: it is something else, or cut off.
+        IncompatibleError: written by a newer version.
+    """
+    _preamble(data)
+
+
 def head_length(head: Buffer) -> int:
     """How many bytes from the start of the file `decode_summary` needs, told from its first `PREAMBLE_BYTES`."""
     return PREAMBLE_BYTES + _preamble(head).header_length
@@ -102,9 +120,10 @@ def decode_manifest(data: Buffer) -> Manifest:
 
 
 def _preamble(data: Buffer) -> _Preamble:
-    if len(data) < PREAMBLE_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
+    version = version_of(data)
+    if version is None:
         raise IntegrityError("the file is not a manifest, or cut off")
-    _, version, header_length, body_length, body_digest = _FIXED.unpack_from(data)
+    _, _, header_length, body_length, body_digest = _FIXED.unpack_from(data)
     if version > FORMAT_VERSION:
         sentence = f"the snapshot has format {version}, this program reads up to {FORMAT_VERSION}"
         raise IncompatibleError(sentence, remedy="upgrade cedana-sched on this machine")

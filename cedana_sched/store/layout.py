@@ -7,6 +7,7 @@ v1/<namespace>/packs/<writer>-<number>                              chunks, one 
                                                   <generation>.<writer>.claim      the same
                                                   <generation>.removed             so that no number repeats
                pages/<id>/<index>/<container>/<generation>-<writer>                page fingerprints
+               keys/<data key>                                     what seals the others, wrapped, if they are
                intents/<writer>                                    a writer at work, by its heartbeat
                condemned/<pack>                                    a pack that is about to be collected
                references                                          what committed manifests name, for collections
@@ -22,6 +23,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef, read_index
 
 ROOT = "v1"
+_DATA_KEY = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"(\d{10})(?:\.([0-9a-f]{32}))?\.(manifest|claim|removed)")
 
 
@@ -49,6 +51,19 @@ def pack_key(namespace: str, pack: str) -> str:
 def pack_writer(pack: str) -> str:
     """Who wrote the pack of this name."""
     return pack.partition("-")[0]
+
+
+def data_keys_folder(namespace: str) -> str:
+    return f"{ROOT}/{namespace}/keys"
+
+
+def data_key_key(namespace: str, data_key: str) -> str:
+    return f"{data_keys_folder(namespace)}/{data_key}"
+
+
+def is_data_key_name(word: str) -> bool:
+    """Whether a data key can be called so."""
+    return _DATA_KEY.fullmatch(word) is not None
 
 
 def intents_folder(namespace: str) -> str:

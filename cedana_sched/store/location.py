@@ -70,12 +70,16 @@ class S3Location(BaseModel):
 
 
 class StorageConfig(BaseModel):
-    """Exactly one of `path` and `s3`."""
+    """Exactly one of `path` and `s3`; and what seals the snapshots there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     path: Path | None = None
     s3: S3Location | None = None
+    key_file: Annotated[Path | None, Field(alias="keyFile")] = None
+    """Wrapping keys; None seals nothing."""
+    accept_unsealed: Annotated[bool, Field(alias="acceptUnsealed")] = False
+    """With `key_file`: read snapshots from before the store was sealed, which anybody may have written."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -83,6 +87,10 @@ class StorageConfig(BaseModel):
             raise ValueError("give either path or s3")
         if self.path is not None and not self.path.is_absolute():
             raise ValueError("path must be absolute: begin it with '/'")
+        if self.key_file is not None and not self.key_file.is_absolute():
+            raise ValueError("keyFile must be absolute: begin it with '/'")
+        if self.accept_unsealed and self.key_file is None:
+            raise ValueError("acceptUnsealed says nothing without keyFile: give keyFile, or leave it out")
         return self
 
     @classmethod
@@ -118,6 +126,15 @@ class StorageConfig(BaseModel):
         if not parts.scheme and uri.startswith("/"):
             return cls.load({"path": uri})
         raise UsageError("store", uri, "cannot be read as a place", remedy=_FORMS)
+
+    def sealed_with(self, key_file: Path | None, *, accept_unsealed: bool = False) -> StorageConfig:
+        """The same place, sealed.
+
+        Raises:
+            UsageError: naming the field, the value and the remedy.
+        """
+        sealing = {"key_file": str(key_file) if key_file else None, "accept_unsealed": accept_unsealed}
+        return self.load(self.reveal() | sealing)
 
     def reveal(self) -> dict[str, Any]:
         """JSON values that `load` reads back, secret included: only for a pipe to a process of our own."""

@@ -19,12 +19,14 @@ from itertools import islice
 import structlog
 from blake3 import blake3
 
+from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import PageIndex
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError, Sink
 from cedana_sched.store.node_cache import NewCopy, NodeCache
 from cedana_sched.store.pages import FINGERPRINT_BYTES
+from cedana_sched.store.sealing.seal import NO_SEAL, IndexSeal, Seal, stored_blocks
 
 _FETCH_BYTES = 8 << 20
 _FETCHES = 4
@@ -37,9 +39,10 @@ _log = structlog.get_logger(__name__)
 class PageIndexWriter:
     """Takes fingerprints of all streams as they come; nothing is kept in memory."""
 
-    def __init__(self, backend: Backend, key: str, copy: NewCopy | None) -> None:
+    def __init__(self, backend: Backend, key: str, copy: NewCopy | None, seal: IndexSeal) -> None:
         self.key = key
         self._backend = backend
+        self._seal = seal
         self._copy = copy
         self._lock = threading.Lock()
         self._sink: Sink | None = None
@@ -50,7 +53,7 @@ class PageIndexWriter:
     def append(self, stream: int, fingerprints: bytes) -> None:
         with self._lock:
             if self._sink is None:
-                self._sink = self._backend.open_sink(self.key)
+                self._sink = self._seal.around(self._backend.open_sink(self.key))
             self._sink.write(fingerprints)
             if self._copy:
                 self._copy.write(fingerprints)
@@ -83,9 +86,11 @@ class PageIndexWriter:
 
 
 def load_page_index(
-    backend: Backend, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex
+    backend: Backend, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex, seal: Seal = NO_SEAL
 ) -> mmap.mmap | None:
     """The fingerprints, verified; from the node if it has them, else fetched and kept. None where they are lost.
+
+    On the node they are not sealed: there they lie beside the staged memory of its workloads.
 
     Raises:
         StoreError: the store cannot be read.
@@ -96,29 +101,27 @@ def load_page_index(
         if flat is not None:
             return flat
         cache.drop(ref, writer)
-    key = layout.pages_key(ref, writer)
+    blocks = _Blocks(backend, layout.pages_key(ref, writer), index.length, seal.index(ref, writer))
     for _ in range(_ATTEMPTS):
         try:
-            if (flat := _fetched(backend, cache, key, ref, writer, index)) is not None:
+            if (flat := _fetched(blocks, cache, ref, writer, index)) is not None:
                 return flat
         except MissingObjectError:
             return None
-        except OSError as error:
+        except (OSError, IntegrityError) as error:
             _log.warning("page_index_not_fetched", snapshot=str(ref), why=str(error))
             return None
     return None
 
 
-def _fetched(
-    backend: Backend, cache: NodeCache, key: str, ref: SnapshotRef, writer: str, index: PageIndex
-) -> mmap.mmap | None:
+def _fetched(blocks: _Blocks, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex) -> mmap.mmap | None:
     if (kept := cache.new_copy(ref, writer, index.length)) is None:
         with cache.scratch() as file:
-            for block in _blocks(backend, key, index.length):
+            for block in blocks:
                 file.write(block)
             return _map_verified(file.fileno(), index)
     try:
-        for block in _blocks(backend, key, index.length):
+        for block in blocks:
             kept.write(block)
         flat = _map_verified(kept.descriptor, index) if kept.descriptor is not None else None
     except BaseException:
@@ -131,18 +134,29 @@ def _fetched(
     return flat
 
 
-def _blocks(backend: Backend, key: str, length: int) -> Iterator[Buffer]:
-    """The object from its first byte to its last, some blocks ahead."""
-    offsets = iter(range(0, length, _FETCH_BYTES))
-    with ThreadPoolExecutor(_FETCHES, thread_name_prefix="store-index") as pool:
+class _Blocks:
+    """The fingerprints of `length` bytes from the first to the last, some blocks ahead."""
 
-        def fetch(offset: int) -> Future[Buffer]:
-            return pool.submit(backend.get_range, key, offset, min(_FETCH_BYTES, length - offset))
+    def __init__(self, backend: Backend, key: str, length: int, seal: IndexSeal) -> None:
+        self._backend = backend
+        self._key = key
+        self._length = length
+        self._seal = seal
 
-        ahead = deque(fetch(offset) for offset in islice(offsets, _FETCHES))
-        while ahead:
-            yield ahead.popleft().result()
-            ahead.extend(fetch(offset) for offset in islice(offsets, 1))
+    def __iter__(self) -> Iterator[Buffer]:
+        places = enumerate(stored_blocks(self._seal, self._length))
+        with ThreadPoolExecutor(_FETCHES, thread_name_prefix="store-index") as pool:
+
+            def fetch(number: int, place: tuple[int, int]) -> Future[Buffer]:
+                return pool.submit(self._block, number, place)
+
+            ahead = deque(fetch(*one) for one in islice(places, _FETCHES))
+            while ahead:
+                yield ahead.popleft().result()
+                ahead.extend(fetch(*one) for one in islice(places, 1))
+
+    def _block(self, number: int, place: tuple[int, int]) -> Buffer:
+        return self._seal.open(number, self._backend.get_range(self._key, *place))
 
 
 def _map_verified(descriptor: int, index: PageIndex) -> mmap.mmap | None:

@@ -10,7 +10,13 @@ from array import array
 
 import structlog
 
-from cedana_sched.model.errors import CommitConflictError, IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.errors import (
+    CommitConflictError,
+    IncompatibleError,
+    IntegrityError,
+    NotFoundError,
+    UnsealedError,
+)
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import ZERO_CHUNK, Manifest
 from cedana_sched.store.backend import Backend
@@ -19,6 +25,7 @@ from cedana_sched.store.chunks import Location
 from cedana_sched.store.node_cache import NodeCache
 from cedana_sched.store.page_index import load_page_index
 from cedana_sched.store.pages import KnownPages, Places
+from cedana_sched.store.sealing.seal import NO_SEAL, Seal
 
 LEAST_LIVE_SHARE = 0.5
 """Chunks of which the previous generation uses less than this are written anew: restoring reads whole chunks, and
@@ -64,18 +71,18 @@ def load_previous_manifest(catalogue: Catalogue, ref: SnapshotRef | None) -> Man
         return None
     try:
         return catalogue.manifest(ref)
-    except (IntegrityError, IncompatibleError, NotFoundError) as error:
+    except (IntegrityError, IncompatibleError, NotFoundError, UnsealedError) as error:
         _log.warning("previous_generation_unreadable", snapshot=str(ref), why=str(error))
         return None
 
 
 def load_previous(
-    backend: Backend, manifest: Manifest | None, cache: NodeCache, unusable_packs: set[str]
+    backend: Backend, manifest: Manifest | None, cache: NodeCache, unusable_packs: set[str], seal: Seal = NO_SEAL
 ) -> Previous | None:
-    """What can be reused of it, given the packs that are about to be collected."""
-    if manifest is None or manifest.page_index is None:
+    """What a snapshot under `seal` can reuse of it, given the packs that are about to be collected."""
+    if manifest is None or manifest.page_index is None or manifest.data_key != seal.data_key:
         return None
-    flat = load_page_index(backend, cache, manifest.ref, manifest.summary.writer, manifest.page_index)
+    flat = load_page_index(backend, cache, manifest.ref, manifest.summary.writer, manifest.page_index, seal)
     if flat is None:
         _log.warning("page_index_lost", snapshot=str(manifest.ref))
         return None

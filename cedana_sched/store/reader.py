@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import structlog
-from blake3 import blake3
 
 from cedana_sched.model.errors import IntegrityError, NotFoundError
 from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, StreamEntry
@@ -25,6 +24,7 @@ from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError
 from cedana_sched.store.compression import decompress
 from cedana_sched.store.retrying import read_patiently
+from cedana_sched.store.sealing.seal import NO_SEAL, Seal
 from cedana_sched.store.streams import is_stream_name
 
 READ_BYTES = 4 << 20
@@ -50,9 +50,10 @@ class Read(NamedTuple):
 class ChunkReader:
     """Fetches chunks of one snapshot and verifies them."""
 
-    def __init__(self, backend: Backend, manifest: Manifest) -> None:
+    def __init__(self, backend: Backend, manifest: Manifest, seal: Seal = NO_SEAL) -> None:
         self._backend = backend
         self._manifest = manifest
+        self._seal = seal.chunks(manifest.ref.identity)
 
     def plan(self, numbers: Iterable[int]) -> Iterator[Read]:
         """The requests that fetch these chunks: neighbours together, in the order in which they lie."""
@@ -111,10 +112,12 @@ class ChunkReader:
         row = self._manifest.chunks[number]
         begin = row.offset - offset
         try:
-            chunk = decompress(row.codec, data[begin : begin + row.stored], row.size)
+            writer = layout.pack_writer(self._manifest.summary.packs[row.pack])
+            payload = self._seal.open(writer, row.digest, data[begin : begin + row.stored])
+            chunk = decompress(row.codec, payload, row.size)
         except IntegrityError as error:
             raise self._damaged(number, error.message) from error
-        if blake3(chunk).digest() != row.digest:
+        if self._seal.digest(chunk) != row.digest:
             raise self._damaged(number, "its digest is another")
         return chunk
 
@@ -138,9 +141,9 @@ class ChunkReader:
 class SnapshotReader:
     """One committed snapshot. Made by `SnapshotStore.open_snapshot`, which has verified the manifest."""
 
-    def __init__(self, backend: Backend, manifest: Manifest) -> None:
+    def __init__(self, backend: Backend, manifest: Manifest, seal: Seal = NO_SEAL) -> None:
         self.manifest = manifest
-        self._chunks = ChunkReader(backend, manifest)
+        self._chunks = ChunkReader(backend, manifest, seal)
         self._last: tuple[int, Buffer] | None = None
 
     def read(self, name: str) -> bytes:

@@ -15,7 +15,7 @@ import structlog
 import zstandard
 from blake3 import blake3
 
-from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError, UnsealedError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
@@ -88,7 +88,7 @@ def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[E
             summary = catalogue.summary(ref, entry)
         except NotFoundError:
             return None
-        except (IntegrityError, IncompatibleError):
+        except (IntegrityError, IncompatibleError, UnsealedError):
             return entry, None
         return entry, Named(summary.packs, summary.page_index)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError
+from cedana_sched.model.errors import IncompatibleError, IntegrityError, NotFoundError, UnsealedError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Retention
@@ -61,7 +61,7 @@ def is_whole(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> bool:
     """Whether a snapshot's manifest can be read, and its packs are there; `verify` alone reads their bytes."""
     try:
         manifest = catalogue.manifest(ref)
-    except (IntegrityError, IncompatibleError, NotFoundError):
+    except (IntegrityError, IncompatibleError, NotFoundError, UnsealedError):
         return False
     folder = layout.packs_folder(ref.identity.namespace)
     return all(backend.stat(f"{folder}/{pack}") is not None for pack in manifest.summary.packs)

@@ -22,6 +22,7 @@ from cedana_sched.store.backend import Backend
 from cedana_sched.store.capabilities import capabilities_of, probe
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.check import StoreReport, check_store
+from cedana_sched.store.erasure import Erasure, erase_namespace
 from cedana_sched.store.garbage import GRACE_SECONDS, GarbageReport, collect_garbage, condemned_packs
 from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Lease
 from cedana_sched.store.lineage import abandoned
@@ -34,6 +35,8 @@ from cedana_sched.store.previous import load_previous, load_previous_manifest
 from cedana_sched.store.reader import Progress, SnapshotReader
 from cedana_sched.store.retention import expired, remove_snapshot, without_last_whole
 from cedana_sched.store.s3 import S3Backend
+from cedana_sched.store.sealing.key_file import KeyFile
+from cedana_sched.store.sealing.seals import Seals
 from cedana_sched.store.turns import Turn, take_turn
 from cedana_sched.store.verify import VerifyReport, verify_snapshot
 from cedana_sched.store.writer import SnapshotWriter
@@ -51,13 +54,15 @@ class SnapshotStore:
         cache_bytes: int = CACHE_BYTES,
         pack_bytes: int = TARGET_BYTES,
         time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
+        seals: Seals | None = None,
     ) -> None:
         self._backend = backend
+        self._seals = seals or Seals(backend)
         self._compression = compression
         self._cache = NodeCache(cache_directory, cache_bytes)
         self._pack_bytes = pack_bytes
         self._time_to_live = time_to_live_seconds
-        self._catalogue = Catalogue(backend)
+        self._catalogue = Catalogue(backend, self._seals)
 
     @classmethod
     def open(
@@ -73,7 +78,7 @@ class SnapshotStore:
         """The store at a place. A bucket is not asked anything yet; a folder is created if only it is missing.
 
         Args:
-            config: where.
+            config: where, and the keys that seal it.
             compression: how the snapshots written through this object are compressed.
             cache_directory: a folder of this node for what speeds up the next generation; None keeps nothing.
             cache_bytes: the most that folder may hold; what was used longest ago goes first.
@@ -82,13 +87,16 @@ class SnapshotStore:
 
         Raises:
             StoreDeniedError: the folder cannot be used.
+            UsageError: the file of keys cannot.
         """
+        backend = open_backend(config, notes)
         return cls(
-            open_backend(config, notes),
+            backend,
             compression=Compression(compression),
             cache_directory=cache_directory,
             cache_bytes=cache_bytes,
             pack_bytes=pack_bytes,
+            seals=_seals_of(config, backend),
         )
 
     @property
@@ -101,11 +109,13 @@ class SnapshotStore:
 
         Raises:
             CommitConflictError: the checkpoint has committed a snapshot already; `find_committed` returns it.
+            SealedError: the namespace is sealed, and its key is not here.
             StoreError: the store cannot be written.
         """
         if (committed := self.find_committed(identity, checkpoint_uid)) is not None:
             sentence = f"checkpoint {checkpoint_uid} has committed {committed.ref} already"
             raise CommitConflictError(sentence, remedy="use that snapshot")
+        seal = self._seals.for_writing(identity.namespace)
         conditional = capabilities_of(self._backend).conditional_create
         writer = uuid.uuid4().hex
         lease = Lease(self._backend, writer, identity, self._time_to_live)
@@ -115,7 +125,7 @@ class SnapshotStore:
             if base is not None:
                 lease.protect(base.summary.packs)
             unusable = condemned_packs(self._backend, identity.namespace)
-            previous = load_previous(self._backend, base, self._cache, unusable)
+            previous = load_previous(self._backend, base, self._cache, unusable, seal)
             return SnapshotWriter(
                 self._backend,
                 self._catalogue,
@@ -131,6 +141,8 @@ class SnapshotStore:
                 pack_bytes=self._pack_bytes,
                 run=lineage.run if lineage is not None else "",
                 abandons=abandoned(self._catalogue, generations, identity, lineage),
+                seals=self._seals,
+                seal=seal,
             )
         except BaseException:
             lease.release()
@@ -172,6 +184,8 @@ class SnapshotStore:
 
         Raises:
             StoreUnavailableError: the store is away.
+            SealedError: the newest is sealed, and its key is not here.
+            UnsealedError: the newest is not sealed, and it must be.
         """
         if in_use and isinstance(self._backend, PosixBackend):
             self._backend.require_there()
@@ -179,7 +193,7 @@ class SnapshotStore:
         for ref in sorted(generations.committed, reverse=True):
             if ref.generation in avoiding:
                 continue
-            summary = self._catalogue.summary_if_readable(ref, generations.committed[ref])
+            summary = self._catalogue.summary_to_continue(ref, generations.committed[ref])
             if summary is not None and summary.checkpoint_uid not in excluding:
                 return summary
         return None
@@ -191,12 +205,16 @@ class SnapshotStore:
             NotFoundError: there is no such snapshot.
             IntegrityError: its manifest is damaged.
             IncompatibleError: it has a newer format.
+            SealedError: it is sealed, and its key is not here.
+            UnsealedError: it is not sealed, and it must be.
         """
-        return SnapshotReader(self._backend, self._catalogue.manifest(ref))
+        manifest = self._catalogue.manifest(ref)
+        return SnapshotReader(self._backend, manifest, self._seals.of(manifest))
 
     def verify(self, ref: SnapshotRef, progress: Progress | None = None) -> VerifyReport:
         """Read every chunk of a snapshot; raises as `open_snapshot` does, damaged chunks are in the report."""
-        return verify_snapshot(self._backend, self._catalogue.manifest(ref), progress)
+        manifest = self._catalogue.manifest(ref)
+        return verify_snapshot(self._backend, manifest, progress, seal=self._seals.of(manifest))
 
     def remove(self, ref: SnapshotRef) -> None:
         """Make a snapshot disappear; its bytes go with later garbage collections.
@@ -261,7 +279,8 @@ class SnapshotStore:
             return
         manifest = self._catalogue.manifest(ref)
         if manifest.page_index is not None:
-            flat = load_page_index(self._backend, self._cache, ref, manifest.summary.writer, manifest.page_index)
+            writer, seal = manifest.summary.writer, self._seals.of(manifest)
+            flat = load_page_index(self._backend, self._cache, ref, writer, manifest.page_index, seal)
             if flat is not None:
                 flat.close()
                 self._cache.keep_only(ref, manifest.summary.writer)
@@ -276,6 +295,23 @@ class SnapshotStore:
         for copy in self._cache.copies():
             if copy.ref not in self._catalogue.of(copy.ref.identity).committed:
                 self._cache.forget_if_old(copy)
+
+    def rewrap(self, namespace: str | None = None) -> dict[str, int]:
+        """Wrap with the newest key what older ones have wrapped; how many data keys, by namespace.
+
+        Raises:
+            SealedError: there is no key, or not one that is needed.
+        """
+        namespaces = (namespace,) if namespace else self._backend.folders(layout.ROOT)
+        return {one: self._seals.rewrap(one) for one in namespaces}
+
+    def erase(self, namespace: str) -> Erasure:
+        """Give up what is sealed in a namespace, for good.
+
+        Raises:
+            NotFoundError: nothing in it is sealed.
+        """
+        return erase_namespace(self._backend, self._catalogue, namespace)
 
     def probe(self) -> None:
         """Write, read and delete a few bytes: what else it can do does not matter to who has seen that before.
@@ -294,6 +330,14 @@ class SnapshotStore:
             StoreUnavailableError: it cannot be reached, or is full.
         """
         return check_store(self._backend)
+
+
+def _seals_of(config: StorageConfig, backend: Backend) -> Seals:
+    if config.key_file is None:
+        return Seals(backend)
+    keys = KeyFile(config.key_file)
+    keys.newest()  # a file that cannot be used is found now, not when something is frozen
+    return Seals(backend, keys, accepts_unsealed=config.accept_unsealed)
 
 
 def open_backend(config: StorageConfig, notes: Path | None = None) -> Backend:

@@ -12,6 +12,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest
 from cedana_sched.store.backend import Backend
 from cedana_sched.store.reader import ChunkReader, Progress, Read, in_parallel
+from cedana_sched.store.sealing.seal import NO_SEAL, Seal
 
 MOST_PROBLEMS = 100
 
@@ -36,14 +37,16 @@ def unreadable(ref: SnapshotRef, error: IntegrityError) -> VerifyReport:
     return VerifyReport(ref, chunks=0, bytes_verified=0, seconds=0.0, damaged=1, problems=(error.message,))
 
 
-def verify_snapshot(backend: Backend, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
+def verify_snapshot(
+    backend: Backend, manifest: Manifest, progress: Progress | None = None, *, seal: Seal = NO_SEAL
+) -> VerifyReport:
     """Fetch every chunk and compare its digest; what is damaged is listed, and the rest is read all the same.
 
     Raises:
         StoreUnavailableError: the store could not be asked.
     """
     begun = time.monotonic()
-    chunks = ChunkReader(backend, manifest)
+    chunks = ChunkReader(backend, manifest, seal)
     total = sum(memoryview(manifest.chunks.sizes).cast("I"))
     lock = threading.Lock()
     problems: list[str] = []

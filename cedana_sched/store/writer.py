@@ -38,6 +38,8 @@ from cedana_sched.store.packs import PackWriter
 from cedana_sched.store.page_index import PageIndexWriter
 from cedana_sched.store.pages import Fingerprints, PageClassifier
 from cedana_sched.store.previous import Previous
+from cedana_sched.store.sealing.seal import Seal
+from cedana_sched.store.sealing.seals import Seals
 from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter, is_stream_name
 
 _log = structlog.get_logger(__name__)
@@ -63,10 +65,14 @@ class SnapshotWriter:
         pack_bytes: int,
         run: str,
         abandons: tuple[Abandoned, ...],
+        seals: Seals,
+        seal: Seal,
     ) -> None:
         self.ref = ref
         self._run = run
         self._abandons = abandons
+        self._seals = seals
+        self._seal = seal
         self.writer = writer
         self.steps = 0
         """How far the commit is; it only grows."""
@@ -80,9 +86,11 @@ class SnapshotWriter:
         namespace = ref.identity.namespace
         self._packs = PackWriter(backend, lambda n: layout.pack_key(namespace, f"{writer}-{n:06d}"), pack_bytes)
         earlier = previous.chunk_of if previous else lambda _: None
-        self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), earlier)
+        chunk_seal = seal.chunks(ref.identity, writer)
+        self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), chunk_seal, earlier)
         self._fingerprints = Fingerprints(seed)
-        self._index = PageIndexWriter(backend, layout.pages_key(ref, writer), cache.new_copy(ref, writer))
+        index_key, copy = layout.pages_key(ref, writer), cache.new_copy(ref, writer)
+        self._index = PageIndexWriter(backend, index_key, copy, seal.index(ref, writer))
         self._counters = Counters()
         self._lock = threading.Lock()
         self._streams: dict[str, StreamWriter] = {}
@@ -147,7 +155,7 @@ class SnapshotWriter:
         checked_at = time.monotonic()
         require_packs(self._backend, self.ref.identity.namespace, self.writer, manifest.summary.packs)
         self.steps += 1
-        data = encode_manifest(manifest)
+        data = self._seals.close(self._seal, self.ref, encode_manifest(manifest))
         self._lease.require()
         if time.monotonic() - checked_at > COMMIT_WINDOW_SECONDS:
             raise StoreUnavailableError("the store was too slow for a safe commit", remedy="take the snapshot again")
@@ -233,4 +241,5 @@ class SnapshotWriter:
             chunks=chunks,
             seed=self._fingerprints.seed,
             page_index=page_index,
+            data_key=self._seal.data_key,
         )

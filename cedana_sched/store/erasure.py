@@ -1,0 +1,46 @@
+"""Making a namespace's sealed snapshots unreadable at once, for everybody and in every copy of them that there is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cedana_sched.model.errors import NotFoundError
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.format import HEAD_BYTES
+from cedana_sched.store.sealing.data_keys import erase
+from cedana_sched.store.sealing.envelope import is_sealed
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """What was erased of one namespace."""
+
+    namespace: str
+    data_keys: int
+    snapshots: int
+
+
+def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str) -> Erasure:
+    """Remove the data keys, which is the erasure; then the manifests that nobody can read any more.
+
+    Snapshots that are not sealed stay. Packs go with the next garbage collections. Cut off, it is to be repeated.
+
+    Raises:
+        NotFoundError: nothing in it is sealed.
+    """
+    data_keys = erase(backend, namespace)
+    removed = 0
+    for ref, entry in catalogue.generations(layout.snapshots_folder(namespace)).committed.items():
+        try:
+            head = backend.get_range(entry.key, 0, HEAD_BYTES)
+        except MissingObjectError:
+            continue
+        if is_sealed(head):
+            backend.put(layout.removed_key(ref), b"")
+            backend.delete([entry.key])
+            removed += 1
+    if not data_keys and not removed:
+        remedy = "name another; 'snapshots rm' removes snapshots that are not sealed"
+        raise NotFoundError("namespace", namespace, "has nothing that is sealed", remedy=remedy)
+    return Erasure(namespace, data_keys, removed)

@@ -1,0 +1,60 @@
+"""AES-256-GCM as the store uses it: a key for each object or writer, under which nonces count.
+
+Such keys are derived (HKDF-SHA256) from a namespace's data key and a random name of 128 bits or more that is used once,
+so that no nonce comes twice under a key, however many objects a namespace has. What an object is and belongs to is
+authenticated with it: in another place it cannot be opened.
+"""
+
+from __future__ import annotations
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from cedana_sched.model.errors import IntegrityError
+from cedana_sched.store.backend import Buffer
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+
+
+def derive(secret: bytes, purpose: str, once: bytes = b"") -> bytes:
+    """A key of 32 bytes for `purpose`; another one for every `once`."""
+    info = f"cedana-sched sealing 1: {purpose}".encode()
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=once, info=info).derive(secret)
+
+
+def context(*words: str | bytes) -> bytes:
+    """Words as bytes from which each can be told again: no two lists of words give the same."""
+    parts = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+
+class CountedKey:
+    """A key whose user numbers what it seals, from 0 to 2**96, and never uses a number twice. Any thread may use it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    def seal(self, number: int, data: Buffer, place: bytes) -> bytes:
+        """The bytes sealed for `place`: 16 longer than `data`."""
+        sealed = bytearray(len(data) + TAG_BYTES)
+        self.seal_into(number, data, place, memoryview(sealed))
+        return bytes(sealed)
+
+    def seal_into(self, number: int, data: Buffer, place: bytes, target: memoryview) -> None:
+        """The same into a buffer of that length: memory that is new for each chunk costs more than sealing it."""
+        self._cipher.encrypt_into(number.to_bytes(NONCE_BYTES, "little"), data, place, target)
+
+    def open(self, number: int, data: Buffer, place: bytes) -> bytes:
+        """What was sealed.
+
+        Raises:
+            IntegrityError: under another key, number or place, or changed since.
+        """
+        try:
+            return self._cipher.decrypt(number.to_bytes(NONCE_BYTES, "little"), data, place)
+        except InvalidTag as error:
+            raise IntegrityError("its seal is broken: it was changed, or sealed for another place") from error

@@ -1,0 +1,139 @@
+"""The data keys of namespaces: they seal what the store holds, and lie in it themselves, wrapped.
+
+`keys/<data key>` in a namespace holds one, wrapped for that namespace and that name, so that none can be put in
+another's place. There is usually one; two writers that begin at the same moment in an empty namespace may leave two.
+Both are good, and new snapshots take the one with the greater name, which begins with the time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from cedana_sched.model.errors import IntegrityError
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.sealing.aead import KEY_BYTES, context
+from cedana_sched.store.sealing.key_provider import KeyProvider, Wrapped
+
+REMEMBERED_SECONDS = 60.0
+"""An erased data key is forgotten by processes that have used it after so long at most."""
+
+
+class DataKey(NamedTuple):
+    """32 random bytes, and the name that what they seal gives."""
+
+    name: str
+    secret: bytes
+
+
+class _Record(msgspec.Struct, frozen=True):
+    wrapped_by: str
+    data: bytes
+
+
+_decoder = msgspec.msgpack.Decoder(_Record)
+
+
+class DataKeys:
+    """Of one store. Any thread may ask."""
+
+    def __init__(self, backend: Backend, provider: KeyProvider) -> None:
+        self._backend = backend
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], tuple[DataKey, float]] = {}
+
+    def for_writing(self, namespace: str) -> DataKey:
+        """The namespace's newest key; one is made where there is none.
+
+        Raises:
+            SealedError: it cannot be unwrapped.
+            StoreError: the store cannot be asked or written.
+        """
+        names = data_key_names(self._backend, namespace)
+        return self.named(namespace, max(names)) if names else self._made(namespace)
+
+    def named(self, namespace: str, name: str) -> DataKey:
+        """The key under which something was sealed.
+
+        Raises:
+            SealedError: it cannot be unwrapped.
+            IntegrityError: there is none of this name: it was erased, or never was.
+        """
+        with self._lock:
+            key, until = self._known.get((namespace, name), (None, 0.0))
+        if key is None or time.monotonic() > until:
+            wrapped = self._wrapped(namespace, name)
+            key = DataKey(name, self._provider.unwrap(wrapped, _place(namespace, name)))
+            if len(key.secret) != KEY_BYTES:
+                raise IntegrityError(f"data key {name} of namespace {namespace} is none")
+            self._remember(namespace, key)
+        return key
+
+    def rewrap(self, namespace: str) -> int:
+        """Wrap with the newest wrapping key what an older one has wrapped; how many data keys.
+
+        Raises:
+            SealedError: one cannot be unwrapped.
+        """
+        newest = self._provider.newest()
+        changed = 0
+        for name in data_key_names(self._backend, namespace):
+            wrapped = self._wrapped(namespace, name)
+            if wrapped.key_id != newest:
+                secret = self._provider.unwrap(wrapped, _place(namespace, name))
+                self._backend.put(layout.data_key_key(namespace, name), self._record(namespace, name, secret))
+                changed += 1
+        return changed
+
+    def _made(self, namespace: str) -> DataKey:
+        key = DataKey(f"{int(time.time()):010x}{secrets.token_hex(11)}", secrets.token_bytes(KEY_BYTES))
+        self._backend.put(layout.data_key_key(namespace, key.name), self._record(namespace, *key))
+        self._remember(namespace, key)
+        return key
+
+    def _record(self, namespace: str, name: str, secret: bytes) -> bytes:
+        return msgspec.msgpack.encode(_Record(*self._provider.wrap(secret, _place(namespace, name))))
+
+    def _wrapped(self, namespace: str, name: str) -> Wrapped:
+        try:
+            record = _decoder.decode(self._backend.get(layout.data_key_key(namespace, name)))
+        except MissingObjectError as error:
+            raise IntegrityError(f"data key {name} of namespace {namespace} is not in the store") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise IntegrityError(f"data key {name} of namespace {namespace} is damaged: {error}") from error
+        return Wrapped(record.wrapped_by, record.data)
+
+    def _remember(self, namespace: str, key: DataKey) -> None:
+        with self._lock:
+            self._known[namespace, key.name] = key, time.monotonic() + REMEMBERED_SECONDS
+
+
+def data_key_names(backend: Backend, namespace: str) -> list[str]:
+    """Of the keys, wrapped, that a namespace has; whoever has none holds no sealed snapshot."""
+    return list(_names(backend, namespace))
+
+
+def erase(backend: Backend, namespace: str) -> int:
+    """Remove every data key of a namespace: what they sealed can be read by nobody any more. How many there were."""
+    names = data_key_names(backend, namespace)
+    backend.delete(layout.data_key_key(namespace, name) for name in names)
+    return len(names)
+
+
+def _names(backend: Backend, namespace: str) -> Iterator[str]:
+    folder = layout.data_keys_folder(namespace)
+    for entry in backend.list(folder):
+        name = entry.key.removeprefix(f"{folder}/")
+        if layout.is_data_key_name(name):
+            yield name
+
+
+def _place(namespace: str, name: str) -> bytes:
+    return context("data key", namespace, name)

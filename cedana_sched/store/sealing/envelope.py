@@ -1,0 +1,109 @@
+"""A sealed manifest as bytes: what `format` writes, in two parts that are sealed for the snapshot's name.
+
+All integers little-endian:
+
+    8   magic, as of every manifest
+    4   format version of what is sealed, and `SEALED`: a program that knows no seals says that this one is newer
+    4   length of the first part, sealed
+    8   length of the second part, sealed
+    32  name of the data key, in hexadecimal digits
+    32  random bytes, from which and the data key this file's own key is made
+    …   first part: the manifest's head, so that a list reads no more than that
+    …   second part: the rest
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from typing import NamedTuple
+
+from cedana_sched.model.errors import IntegrityError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.store import layout
+from cedana_sched.store.backend import Buffer
+from cedana_sched.store.format import MAGIC, head_length, version_of
+from cedana_sched.store.sealing.aead import TAG_BYTES, CountedKey, context, derive
+from cedana_sched.store.sealing.data_keys import DataKey
+
+SEALED = 1 << 16
+_FIXED = struct.Struct("<8sIIQ32s32s")
+_HEAD, _REST = 0, 1
+
+
+class Preamble(NamedTuple):
+    """What stands before the sealed parts; all of it is authenticated with each of them."""
+
+    head_bytes: int
+    rest_bytes: int
+    data_key: str
+    salt: bytes
+    raw: bytes
+
+
+def is_sealed(data: Buffer) -> bool:
+    """Whether it begins as a sealed manifest does; a shorter or foreign file does not."""
+    version = version_of(data)
+    return version is not None and bool(version & SEALED)
+
+
+def seal_manifest(key: DataKey, ref: SnapshotRef, plain: bytes) -> bytes:
+    """The file of a manifest that `format.encode_manifest` has made."""
+    version = version_of(plain) or 0
+    cut = head_length(plain)
+    lengths = cut + TAG_BYTES, len(plain) - cut + TAG_BYTES
+    salt = secrets.token_bytes(32)
+    raw = _FIXED.pack(MAGIC, version | SEALED, *lengths, key.name.encode(), salt)
+    own, place = _own_key(key, salt), _place(ref, raw)
+    return b"".join((raw, own.seal(_HEAD, plain[:cut], place), own.seal(_REST, plain[cut:], place)))
+
+
+def read_preamble(data: Buffer) -> Preamble:
+    """What stands in front.
+
+    Raises:
+        IntegrityError: it is cut off, or names no data key.
+    """
+    if len(data) < _FIXED.size:
+        raise IntegrityError("the file is a sealed manifest that is cut off")
+    _, _, head, rest, name, salt = _FIXED.unpack_from(data)
+    data_key = name.decode("ascii", "replace")
+    if not layout.is_data_key_name(data_key):
+        raise IntegrityError("the sealed manifest names no data key")
+    return Preamble(head, rest, data_key, salt, bytes(data[: _FIXED.size]))
+
+
+def sealed_head_length(data: Buffer) -> int:
+    """How many bytes from the start of the file `open_head` needs."""
+    return _FIXED.size + read_preamble(data).head_bytes
+
+
+def open_head(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
+    """The manifest's head, as `format.decode_summary` reads it.
+
+    Raises:
+        IntegrityError: it was changed, cut off, or sealed as another snapshot's.
+    """
+    preamble = read_preamble(data)
+    sealed = memoryview(data)[_FIXED.size : _FIXED.size + preamble.head_bytes]
+    return _own_key(key, preamble.salt).open(_HEAD, sealed, _place(ref, preamble.raw))
+
+
+def open_manifest(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
+    """The whole manifest, as `format.decode_manifest` reads it.
+
+    Raises:
+        IntegrityError: it was changed, cut off, or sealed as another snapshot's.
+    """
+    preamble = read_preamble(data)
+    rest = memoryview(data)[_FIXED.size + preamble.head_bytes :]
+    opened = _own_key(key, preamble.salt).open(_REST, rest, _place(ref, preamble.raw))
+    return open_head(key, ref, data) + opened
+
+
+def _own_key(key: DataKey, salt: bytes) -> CountedKey:
+    return CountedKey(derive(key.secret, "manifest", salt))
+
+
+def _place(ref: SnapshotRef, preamble: bytes) -> bytes:
+    return context("manifest", str(ref), preamble)

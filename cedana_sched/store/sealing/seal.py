@@ -1,0 +1,217 @@
+"""What writers and readers ask of a seal, and the two that there are: none, and that of a namespace's data key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from typing import Protocol
+
+from blake3 import blake3
+
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.store.backend import Buffer, Sink
+from cedana_sched.store.sealing.aead import NONCE_BYTES, TAG_BYTES, CountedKey, context, derive
+from cedana_sched.store.sealing.data_keys import DataKey
+
+INDEX_BLOCK_BYTES = 4 << 20
+"""Page fingerprints are sealed in blocks of so many bytes, so that a part of them can be read."""
+
+
+class ChunkSeal(Protocol):
+    """Of the chunks of one identity. Any thread may use it."""
+
+    def digest(self, chunk: Buffer) -> bytes:
+        """32 bytes that say whether two chunks are the same."""
+
+    def close(self, digest: bytes, payload: Buffer) -> Buffer:
+        """What of a compressed chunk is stored; it lasts until the same thread closes another."""
+
+    def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:
+        """The compressed chunk, which this writer stored.
+
+        Raises:
+            IntegrityError: it is not what was sealed as the chunk of this digest.
+        """
+
+
+class IndexSeal(Protocol):
+    """Of the page fingerprints of one snapshot."""
+
+    block_bytes: int
+    """What is read at a time, unsealed."""
+    added_bytes: int
+    """By how much a block is longer in the store."""
+
+    def around(self, sink: Sink) -> Sink:
+        """A sink that takes fingerprints, and writes them as they are stored."""
+
+    def open(self, number: int, block: Buffer) -> Buffer:
+        """The fingerprints of the n-th block.
+
+        Raises:
+            IntegrityError: it is not what was sealed as this block.
+        """
+
+
+class Seal(Protocol):
+    """Of one namespace's snapshots."""
+
+    data_key: str
+    """Name of the data key; empty where nothing is sealed."""
+
+    def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
+        """For the chunks of an identity; `writer` for who stores some."""
+
+    def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
+        """For the page fingerprints that this writer stores with a snapshot."""
+
+
+class _OpenChunks:
+    """Chunks that everybody can read."""
+
+    def digest(self, chunk: Buffer) -> bytes:
+        return blake3(chunk).digest()
+
+    def close(self, digest: bytes, payload: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
+        return payload
+
+    def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
+        return stored
+
+
+class _OpenIndex:
+    block_bytes = 8 << 20
+    added_bytes = 0
+
+    def around(self, sink: Sink) -> Sink:
+        return sink
+
+    def open(self, number: int, block: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
+        return block
+
+
+class _NoSeal:
+    data_key = ""
+
+    def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:  # noqa: ARG002 - the protocol's
+        return _OpenChunks()
+
+    def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:  # noqa: ARG002 - the protocol's
+        return _OpenIndex()
+
+
+NO_SEAL: Seal = _NoSeal()
+
+
+class NamespaceSeal:
+    """Under one data key of a namespace."""
+
+    def __init__(self, key: DataKey) -> None:
+        self._key = key
+        self.data_key = key.name
+
+    def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
+        return _SealedChunks(self._key, identity, writer)
+
+    def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
+        return _SealedIndex(self._key, ref, writer)
+
+
+class _SealedChunks:
+    """A stored chunk is its number among its writer's, which is the nonce under the writer's key, and the ciphertext.
+
+    Digests are keyed: nobody without the data key can tell from one what a chunk holds, or that two namespaces hold it.
+    """
+
+    def __init__(self, key: DataKey, identity: Identity, writer: str) -> None:
+        self._secret = key.secret
+        self._identity = str(identity)
+        self._writer = writer
+        self._digest_key = derive(key.secret, "chunk digests")
+        self._numbers = count()
+        self._keys: dict[str, CountedKey] = {}
+        self._of_thread = threading.local()
+
+    def digest(self, chunk: Buffer) -> bytes:
+        return blake3(chunk, key=self._digest_key).digest()
+
+    def close(self, digest: bytes, payload: Buffer) -> Buffer:
+        number, length = next(self._numbers), NONCE_BYTES + len(payload) + TAG_BYTES
+        stored = self._buffer(length)[:length]
+        stored[:NONCE_BYTES] = number.to_bytes(NONCE_BYTES, "little")
+        self._of(self._writer).seal_into(number, payload, self._place(digest), stored[NONCE_BYTES:])
+        return stored
+
+    def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:
+        view = memoryview(stored)
+        number = int.from_bytes(view[:NONCE_BYTES], "little")
+        return self._of(writer).open(number, view[NONCE_BYTES:], self._place(digest))
+
+    def _buffer(self, length: int) -> memoryview:
+        buffer: memoryview | None = getattr(self._of_thread, "buffer", None)
+        if buffer is None or len(buffer) < length:
+            buffer = self._of_thread.buffer = memoryview(bytearray(length))
+        return buffer
+
+    def _of(self, writer: str) -> CountedKey:
+        key = self._keys.get(writer)
+        if key is None:
+            key = self._keys[writer] = CountedKey(derive(self._secret, "chunks", writer.encode()))
+        return key
+
+    def _place(self, digest: bytes) -> bytes:
+        return context("chunk", self._identity, digest)
+
+
+class _SealedIndex:
+    block_bytes = INDEX_BLOCK_BYTES
+    added_bytes = TAG_BYTES
+
+    def __init__(self, key: DataKey, ref: SnapshotRef, writer: str) -> None:
+        self._key = CountedKey(derive(key.secret, "page fingerprints", writer.encode()))
+        self._place = context("page fingerprints", str(ref))
+
+    def around(self, sink: Sink) -> Sink:
+        return _BlockSink(sink, lambda number, block: self._key.seal(number, block, self._place))
+
+    def open(self, number: int, block: Buffer) -> Buffer:
+        return self._key.open(number, block, self._place)
+
+
+class _BlockSink:
+    """Gathers blocks, and writes each sealed; how many there are, and how long the last one is, says the manifest."""
+
+    def __init__(self, sink: Sink, seal: _SealsBlock) -> None:
+        self._sink = sink
+        self._seal = seal
+        self._numbers = count()
+        self._gathered = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        self._gathered += data
+        while len(self._gathered) >= INDEX_BLOCK_BYTES:
+            self._write_block(self._gathered[:INDEX_BLOCK_BYTES])
+            del self._gathered[:INDEX_BLOCK_BYTES]
+
+    def finish(self) -> None:
+        if self._gathered:
+            self._write_block(self._gathered)
+        self._sink.finish()
+
+    def abort(self) -> None:
+        self._sink.abort()
+
+    def _write_block(self, block: Buffer) -> None:
+        self._sink.write(self._seal(next(self._numbers), block))
+
+
+class _SealsBlock(Protocol):
+    def __call__(self, number: int, block: Buffer, /) -> bytes: ...
+
+
+def stored_blocks(seal: IndexSeal, length: int) -> Iterator[tuple[int, int]]:
+    """Offset and length in the store of each block of an index of so many bytes, in order."""
+    step = seal.block_bytes + seal.added_bytes
+    for number, begin in enumerate(range(0, length, seal.block_bytes)):
+        yield number * step, min(seal.block_bytes, length - begin) + seal.added_bytes

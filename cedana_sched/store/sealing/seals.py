@@ -1,0 +1,110 @@
+"""Which seal a namespace gets and which manifests are opened: what the rest of the store knows of sealing.
+
+With keys, everything that is written is sealed, and what is not sealed is refused: whoever can write to the store could
+else give any manifest without one. Without keys nothing is sealed, and nothing is written beside what is.
+"""
+
+from __future__ import annotations
+
+from cedana_sched.model.errors import SealedError, UnsealedError
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.manifest import Manifest
+from cedana_sched.store import format as manifest_format
+from cedana_sched.store.backend import Backend, Buffer
+from cedana_sched.store.sealing import envelope
+from cedana_sched.store.sealing.data_keys import DataKey, DataKeys, data_key_names
+from cedana_sched.store.sealing.key_provider import KeyProvider
+from cedana_sched.store.sealing.seal import NO_SEAL, NamespaceSeal, Seal
+
+_FIELD = "keyFile"
+_GIVE = "give the file that it was sealed with: --key-file, or keyFile of the storage"
+
+
+class Seals:
+    """Of one store. Any thread may use it.
+
+    Args:
+        backend: where the wrapped data keys lie.
+        provider: what wraps them; None seals nothing.
+        accepts_unsealed: read what was written before the store was sealed. Whoever can write to the store can then
+            forge snapshots as if nothing were sealed.
+    """
+
+    def __init__(
+        self, backend: Backend, provider: KeyProvider | None = None, *, accepts_unsealed: bool = False
+    ) -> None:
+        self._backend = backend
+        self._keys = DataKeys(backend, provider) if provider is not None else None
+        self._accepts_unsealed = accepts_unsealed or provider is None
+
+    def for_writing(self, namespace: str) -> Seal:
+        """The seal of a new snapshot in a namespace.
+
+        Raises:
+            SealedError: the namespace is sealed, and this process has no key, or not that one.
+        """
+        if self._keys is not None:
+            return NamespaceSeal(self._keys.for_writing(namespace))
+        if data_key_names(self._backend, namespace):
+            sentence = f"{_FIELD}: none is given, and snapshots of namespace {namespace} are sealed"
+            raise SealedError(sentence, remedy=_GIVE)
+        return NO_SEAL
+
+    def of(self, manifest: Manifest) -> Seal:
+        """The seal of what an opened manifest names.
+
+        Raises:
+            SealedError: there is no key, or another one.
+        """
+        if not manifest.data_key:
+            return NO_SEAL
+        return NamespaceSeal(self._key(manifest.ref, manifest.data_key))
+
+    def close(self, seal: Seal, ref: SnapshotRef, plain: bytes) -> bytes:
+        """The file of a manifest whose snapshot was written under `seal`."""
+        return envelope.seal_manifest(self._key(ref, seal.data_key), ref, plain) if seal.data_key else plain
+
+    def rewrap(self, namespace: str) -> int:
+        """Wrap with the newest key what an older one has wrapped; how many data keys.
+
+        Raises:
+            SealedError: there is no key, or not one that is needed.
+        """
+        if self._keys is None:
+            raise SealedError(f"{_FIELD}: none is given, and nothing can be wrapped without", remedy=_GIVE)
+        return self._keys.rewrap(namespace)
+
+    def head_length(self, head: Buffer) -> int:
+        """How many bytes from the start of a manifest's file `open_head` needs, told from the first ones."""
+        return envelope.sealed_head_length(head) if envelope.is_sealed(head) else manifest_format.head_length(head)
+
+    def open_head(self, ref: SnapshotRef, head: Buffer) -> Buffer:
+        """The head of a manifest's file, as `format.decode_summary` reads it.
+
+        Raises:
+            SealedError: it is sealed, and there is no key, or another one.
+            UnsealedError: it is not sealed, and must be.
+            IntegrityError: its seal is broken.
+        """
+        if not envelope.is_sealed(head):
+            return self._unsealed(ref, head)
+        return envelope.open_head(self._key(ref, envelope.read_preamble(head).data_key), ref, head)
+
+    def open_manifest(self, ref: SnapshotRef, data: Buffer) -> Buffer:
+        """A whole manifest's file, as `format.decode_manifest` reads it; raises as `open_head` does."""
+        if not envelope.is_sealed(data):
+            return self._unsealed(ref, data)
+        return envelope.open_manifest(self._key(ref, envelope.read_preamble(data).data_key), ref, data)
+
+    def _key(self, ref: SnapshotRef, data_key: str) -> DataKey:
+        if self._keys is None:
+            raise SealedError(f"{_FIELD}: none is given, and snapshot {ref} is sealed", remedy=_GIVE)
+        return self._keys.named(ref.identity.namespace, data_key)
+
+    def _unsealed(self, ref: SnapshotRef, data: Buffer) -> Buffer:
+        manifest_format.require_manifest(data)  # damage is damage, not a snapshot of before
+        if not self._accepts_unsealed:
+            sentence = f"snapshot {ref} is not sealed, and {_FIELD} says that all are: anybody may have written it"
+            remedy = "remove it; if it is from before the store was sealed, acceptUnsealed reads such snapshots"
+            raise UnsealedError(sentence, remedy=remedy)
+        return data
