@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cedana_sched import __version__
-from cedana_sched.cli import engine, jobs, logs, snapshots, store, submit, wait
+from cedana_sched.cli import engine, jobs, keys, logs, snapshots, store, submit, wait
 from cedana_sched.cli.command import GlobalOptions, OutputFormat, StateDirectory
 from cedana_sched.cli.doctor import command as doctor
 from cedana_sched.cli.errors import CommandLineError
@@ -31,6 +31,7 @@ for module in (submit, jobs, logs, wait):
     module.register(app)
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(store.app, name="store")
+app.add_typer(keys.app, name="keys")
 doctor.register(app)
 
 

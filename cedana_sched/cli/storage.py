@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cedana_sched.store.snapshots import SnapshotStore
 
 STORE_VARIABLE = "CEDANA_SCHED_STORE"
+KEY_FILE_VARIABLE = "CEDANA_SCHED_KEY_FILE"
 FOLDER = "store"
 """Of the state directory: the engine's store when nothing else is said."""
 
@@ -69,6 +70,31 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         False,
     ),
+    "key_file": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--key-file",
+                metavar="FILE",
+                help="Seal snapshots with the keys of this file, and refuse what is not sealed; see 'keys new'.",
+                show_default="the running engine's, else nothing is sealed",
+                envvar=KEY_FILE_VARIABLE,
+                rich_help_panel="Store",
+            ),
+        ],
+        None,
+    ),
+    "accept_unsealed": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--accept-unsealed",
+                help="With a key file: read what was written without, which anybody may have done.",
+                rich_help_panel="Store",
+            ),
+        ],
+        False,
+    ),
 }
 """Annotation and default of the options that every command with a `Place` gets, by parameter name."""
 
@@ -81,6 +107,8 @@ class Place:
     endpoint: str | None = None
     region: str | None = None
     allow_http: bool = False
+    key_file: Path | None = None
+    accept_unsealed: bool = False
 
     @classmethod
     def taken_from(cls, given: dict[str, Any]) -> Self:
@@ -96,10 +124,13 @@ class Place:
         from cedana_sched.store.location import StorageConfig
 
         uri = self.uri or ""
-        if not uri.startswith("s3:"):
-            return StorageConfig.parse(_absolute(uri))
-        options = {"endpoint": self.endpoint, "region": self.region, "allow_http": self.allow_http or None}
-        return StorageConfig.parse(uri, **options)
+        if uri.startswith("s3:"):
+            options = {"endpoint": self.endpoint, "region": self.region, "allow_http": self.allow_http or None}
+            place = StorageConfig.parse(uri, **options)
+        else:
+            place = StorageConfig.parse(_absolute(uri))
+        key_file = self.key_file.expanduser().absolute() if self.key_file else None
+        return place.sealed_with(key_file, accept_unsealed=self.accept_unsealed)
 
 
 def for_engine(place: Place, session: Session) -> StorageConfig:
@@ -126,7 +157,7 @@ def open_store(place: Place, session: Session) -> SnapshotStore:
 
 
 def _of_engine(place: Place, session: Session) -> Place | None:
-    """The running engine's store, and where it is asked unless the options say otherwise; its keys stay its own."""
+    """The running engine's store, and where it is asked unless the options say otherwise; its S3 keys stay its own."""
     from cedana_sched.local.client import EngineUnreachableError
 
     async def ask() -> EngineView:
@@ -139,7 +170,9 @@ def _of_engine(place: Place, session: Session) -> Place | None:
         return None
     endpoint = place.endpoint or view.store_endpoint
     allow_http = place.allow_http or endpoint == view.store_endpoint  # the engine was allowed to
-    return Place(view.store, endpoint, place.region or view.store_region, allow_http)
+    key_file = place.key_file or (Path(view.key_file) if view.key_file else None)
+    accept_unsealed = place.accept_unsealed or (view.accepts_unsealed and key_file is not None)
+    return Place(view.store, endpoint, place.region or view.store_region, allow_http, key_file, accept_unsealed)
 
 
 def _of_directory(session: Session) -> str:

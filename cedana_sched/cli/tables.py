@@ -143,6 +143,7 @@ def engine_text(engine: EngineView, now: float) -> str:
         ("Process", f"{engine.pid}, since {units.age(engine.started_at, now)}"),
         ("State", engine.state_directory),
         ("Store", engine.store),
+        ("Sealed", f"with {engine.key_file}" if engine.key_file else "no"),
         ("CRIU", engine.criu),
         ("Capacity", capacity),
     ]

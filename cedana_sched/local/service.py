@@ -60,6 +60,8 @@ class EngineService:
             groups=group_views(configuration, self._loop.jobs),
             store_endpoint=about.store.s3.endpoint if about.store.s3 else None,
             store_region=about.store.s3.region if about.store.s3 else None,
+            key_file=str(about.store.key_file) if about.store.key_file else None,
+            accepts_unsealed=about.store.accept_unsealed,
         )
 
     def jobs(self) -> list[JobView]:

@@ -117,6 +117,10 @@ class EngineView(msgspec.Struct, frozen=True):
     store_endpoint: str | None = None
     """Where an S3-compatible store is asked; None for a folder, and for AWS itself."""
     store_region: str | None = None
+    key_file: str | None = None
+    """Where the keys are that seal its snapshots; None where nothing is sealed."""
+    accepts_unsealed: bool = False
+    """Whether it reads snapshots from before it sealed them."""
 
 
 class EventView(msgspec.Struct, frozen=True):

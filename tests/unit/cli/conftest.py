@@ -27,7 +27,7 @@ Cli = Callable[..., Result]
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Run a command line against the engine of this test."""
-    for variable in ("CEDANA_CHECKPOINT", "CEDANA_SCHED_STATE_DIR", "CEDANA_SCHED_STORE"):
+    for variable in ("CEDANA_CHECKPOINT", "CEDANA_SCHED_STATE_DIR", "CEDANA_SCHED_STORE", "CEDANA_SCHED_KEY_FILE"):
         monkeypatch.delenv(variable, raising=False)
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
