@@ -24,10 +24,12 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError, UsageError
+from cedana_sched.model.errors import IncompatibleError, IntegrityError
 from cedana_sched.model.manifest import FORMAT_VERSION, Manifest, SnapshotSummary
 from cedana_sched.model.segments import is_segment
 from cedana_sched.store.backend import Buffer
+from cedana_sched.store.decoding import UNREADABLE
+from cedana_sched.store.shape import require_shape
 
 MAGIC = b"CEDSNAP\0"
 _FIXED = struct.Struct("<8sIIQ32s")
@@ -91,7 +93,7 @@ def decode_summary(head: Buffer) -> SnapshotSummary:
         raise IntegrityError("the manifest's header is damaged")
     try:
         summary = _summaries.decode(header)
-    except (msgspec.ValidationError, UsageError) as error:  # an identity that is none is a UsageError
+    except UNREADABLE as error:
         raise IntegrityError(f"the manifest's header has another shape: {error}") from error
     if strange := [name for name in (summary.writer, *summary.packs) if not is_segment(name)]:
         raise IntegrityError(f"the manifest names a pack or a writer that is none: {strange[0][:_SHOWN]!r}")
@@ -112,10 +114,11 @@ def decode_manifest(data: Buffer) -> Manifest:
         raise IntegrityError("the manifest's body is damaged")
     try:
         manifest = _manifests.decode(zstandard.ZstdDecompressor().decompress(body))
-    except (msgspec.ValidationError, zstandard.ZstdError, UsageError) as error:
+    except (zstandard.ZstdError, *UNREADABLE) as error:
         raise IntegrityError(f"the manifest's body has another shape: {error}") from error
     if manifest.summary != summary:
         raise IntegrityError("the manifest's header and body are of different snapshots")
+    require_shape(manifest)
     return manifest
 
 

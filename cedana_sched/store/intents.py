@@ -20,6 +20,7 @@ from cedana_sched.model.errors import CedanaSchedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.decoding import UNREADABLE
 
 TIME_TO_LIVE_SECONDS = 180.0
 CLOCK_GRAIN_SECONDS = 2.0
@@ -132,6 +133,6 @@ def read_intents(
             live.append(_decoder.decode(backend.get(entry.key)))
         except MissingObjectError:
             continue
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             stale.append(entry.key)
     return Intents(tuple(live), tuple(stale))

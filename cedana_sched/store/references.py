@@ -20,6 +20,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
 from cedana_sched.store.catalogue import Catalogue, Generations
+from cedana_sched.store.decoding import UNREADABLE
 
 MOST_REMEMBERED = 100_000
 """Manifests of one namespace; those beyond are read each time."""
@@ -111,7 +112,7 @@ def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
         return {}
     try:
         rows = _decoder.decode(zstandard.ZstdDecompressor().decompress(body))
-    except (zstandard.ZstdError, msgspec.MsgspecError) as error:  # of another version
+    except (zstandard.ZstdError, *UNREADABLE) as error:  # of another version
         _log.warning("references_read_anew", namespace=namespace, why=str(error))
         return {}
     return {Entry(row.key, row.size, row.modified): row.named for row in rows}

@@ -16,6 +16,7 @@ import structlog
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.garbage import GarbageReport
 
 RUN_SECONDS = 1800.0
@@ -95,7 +96,7 @@ def _read(backend: Backend, key: str) -> _State | None:
         return _decoder.decode(backend.get(key))
     except MissingObjectError:
         return None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         _log.warning("collector_unreadable", key=key, why=str(error))
         return None
 

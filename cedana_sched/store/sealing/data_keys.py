@@ -18,6 +18,7 @@ import msgspec
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.sealing.aead import KEY_BYTES, context
 from cedana_sched.store.sealing.key_provider import KeyProvider, Wrapped
 
@@ -106,7 +107,7 @@ class DataKeys:
             record = _decoder.decode(self._backend.get(layout.data_key_key(namespace, name)))
         except MissingObjectError as error:
             raise IntegrityError(f"data key {name} of namespace {namespace} is not in the store") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise IntegrityError(f"data key {name} of namespace {namespace} is damaged: {error}") from error
         return Wrapped(record.wrapped_by, record.data)
 

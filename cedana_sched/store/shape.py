@@ -1,0 +1,76 @@
+"""Whether the tables of a manifest fit each other: looked at once, where it is read, so that nobody behind it has to.
+
+What stands in an unsealed store was written by anybody. Tables that do not fit are damage, said in words, and no name
+that leads elsewhere gets past here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cedana_sched.model.errors import IntegrityError
+from cedana_sched.model.manifest import ZERO_CHUNK, Chunks, Manifest, PageIndex, StreamEntry
+from cedana_sched.store.streams import is_stream_name
+
+_SHOWN = 60
+_FINGERPRINT_BYTES = 16
+
+
+def require_shape(manifest: Manifest) -> None:
+    """Raise if something in it cannot be.
+
+    Raises:
+        IntegrityError: saying what.
+    """
+    for problem in _problems(manifest):
+        raise IntegrityError(f"the manifest's body cannot be: {problem}")
+
+
+def _problems(manifest: Manifest) -> Iterator[str]:
+    yield from _of_chunks(manifest.chunks, len(manifest.summary.packs))
+    names = [stream.name for stream in manifest.streams]
+    if strange := [name for name in names if not is_stream_name(name)]:
+        yield f"stream {strange[0][:_SHOWN]!r} cannot be the name of a stream"
+    if len(set(names)) != len(names):
+        yield "two streams have one name"
+    for stream in manifest.streams:
+        yield from _of_stream(stream, len(manifest.chunks))
+    if manifest.page_index is not None:
+        yield from _of_index(manifest.page_index, len(manifest.streams))
+
+
+def _of_chunks(chunks: Chunks, packs: int) -> Iterator[str]:
+    count = len(chunks)
+    widths = {32: chunks.digests, 8: chunks.offsets}
+    fours = (chunks.packs, chunks.stored, chunks.sizes)
+    if any(len(column) != width * count for width, column in widths.items()) or any(
+        len(column) != 4 * count for column in fours
+    ):
+        yield "the columns of the chunks are not of one length"
+    elif count and max(memoryview(chunks.packs).cast("I")) >= packs:
+        yield "a chunk is in a pack that is not named"
+
+
+def _of_stream(stream: StreamEntry, chunks: int) -> Iterator[str]:
+    segments, name = stream.segments, stream.name[:_SHOWN]
+    rows = len(segments)
+    if (len(segments.chunks), len(segments.offsets), len(segments.lengths)) != (4 * rows, 4 * rows, 8 * rows):
+        yield f"the columns of stream {name!r} are not of one length"
+        return
+    used = set(memoryview(segments.chunks).cast("I"))
+    used.discard(ZERO_CHUNK)
+    if used and max(used) >= chunks:
+        yield f"stream {name!r} names a chunk that is not there"
+    if sum(memoryview(segments.lengths).cast("Q")) != stream.size_bytes:
+        yield f"the segments of stream {name!r} are not as long as it is"
+
+
+def _of_index(index: PageIndex, streams: int) -> Iterator[str]:
+    if len(index.blocks) % 8:
+        yield "the blocks of the page index are no pairs"
+        return
+    blocks = memoryview(index.blocks).cast("I")
+    if any(stream >= streams for stream in blocks[::2]):
+        yield "the page index is of a stream that is not there"
+    if sum(blocks[1::2]) * _FINGERPRINT_BYTES != index.length:
+        yield "the page index is not as long as its blocks say"
