@@ -108,7 +108,7 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         notes=Path(request.store_notes) if request.store_notes else None,
     )
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
-        return _committed(committed)
+        return _committed(committed, store.manifest_digest(committed.ref))
     if not all(map(freezer.is_frozen, request.workload.freezers)):
         raise NotFrozenError("the workload was let run on since it was frozen", remedy="freeze it and try again")
     with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid, lineage=request.lineage) as writer:
@@ -120,7 +120,7 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         with cancelled, _telling_progress(say, lambda: writer.progress), quiet:
             metadata = _metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
-    return _committed(manifest.summary)
+    return _committed(manifest.summary, writer.manifest_digest)
 
 
 def _ending(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
@@ -133,8 +133,8 @@ def _ending(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
     return end
 
 
-def _committed(summary: SnapshotSummary) -> CaptureCommitted:
-    return CaptureCommitted(summary.ref, _transfer(summary.stats), summary.leaves)
+def _committed(summary: SnapshotSummary, manifest: str) -> CaptureCommitted:
+    return CaptureCommitted(summary.ref, _transfer(summary.stats), summary.leaves, manifest)
 
 
 def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, float]) -> SnapshotMetadata:

@@ -61,7 +61,8 @@ class CaptureCommitted(msgspec.Struct, frozen=True, tag=True):
     snapshot: SnapshotRef
     transfer: Transfer
     leaves: SnapshotRef | None = None
-    """As of `Committed`."""
+    manifest: str = ""
+    """As of `Committed`, both."""
 
 
 class CaptureFailed(msgspec.Struct, frozen=True, tag=True):

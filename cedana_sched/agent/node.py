@@ -235,7 +235,7 @@ class NodeAgent:
                 case CaptureProgress():
                     yield orders.Progress(uid, report.transfer)
                 case CaptureCommitted():
-                    yield orders.Committed(uid, report.snapshot, report.transfer, report.leaves)
+                    yield orders.Committed(uid, report.snapshot, report.transfer, report.leaves, report.manifest)
                 case CaptureFailed():
                     yield orders.CheckpointFailed(uid, report.why, report.retryable)
 

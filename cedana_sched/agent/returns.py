@@ -98,7 +98,9 @@ class Returns:
     async def stage(self, order: orders.Stage, progress: Progress | None = None) -> orders.Outcome:
         uid = order.restore_uid
         try:
-            await self._threads.staging.run(self._staging.stage, self._store, uid, order.snapshot, progress)
+            await self._threads.staging.run(
+                self._staging.stage, self._store, uid, order.snapshot, progress, order.manifest
+            )
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, str(error), self._is_read_again(uid, error))
@@ -125,7 +127,9 @@ class Returns:
             try:
                 facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 if facts is None:
-                    await self._threads.staging.run(self._staging.stage, self._store, uid, order.snapshot)
+                    await self._threads.staging.run(
+                        self._staging.stage, self._store, uid, order.snapshot, None, order.manifest
+                    )
                     facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 self._returns_as(order.workload, uid)
                 await self._runtime.continue_from(order.workload, self._staging.images(uid), facts or {})

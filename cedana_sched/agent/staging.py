@@ -39,7 +39,12 @@ class Staging:
         self._criu_version = criu_version
 
     def stage(
-        self, store: SnapshotStore, restore_uid: str, snapshot: SnapshotRef, progress: Progress | None = None
+        self,
+        store: SnapshotStore,
+        restore_uid: str,
+        snapshot: SnapshotRef,
+        progress: Progress | None = None,
+        manifest: str = "",
     ) -> None:
         """Fetch and verify all of a snapshot. Repeated, it begins again: a half staged one is never used.
 
@@ -48,13 +53,14 @@ class Staging:
             restore_uid: whose it will be.
             snapshot: which.
             progress: told the bytes that have come, and those in all, from any thread.
+            manifest: digest of the snapshot's manifest when it was committed; empty: nobody knows.
 
         Raises:
             IncompatibleError: this machine cannot continue it; says why.
             NoRoomError: it would fill this machine's disk; nothing was written.
             StoreError: it cannot be read, or what was read is damaged.
         """
-        reader = store.open_snapshot(snapshot)
+        reader = store.open_snapshot(snapshot, manifest)
         here = compatibility(self._criu_version)
         if reasons := reader.manifest.metadata.compatibility.reasons_against(here):
             raise IncompatibleError(

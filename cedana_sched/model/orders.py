@@ -98,6 +98,8 @@ class Stage(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
     workload: WorkloadRef
     snapshot: SnapshotRef
+    manifest: str = ""
+    """As `Committed` said: another one in its place is refused. Empty: nobody knows."""
 
 
 class Continue(msgspec.Struct, frozen=True, tag=True):
@@ -106,6 +108,8 @@ class Continue(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
     workload: WorkloadRef
     snapshot: SnapshotRef
+    manifest: str = ""
+    """As of `Stage`."""
 
 
 class StartCold(msgspec.Struct, frozen=True, tag=True):
@@ -168,6 +172,8 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     transfer: Transfer
     leaves: SnapshotRef | None = None
     """A generation that was the newest until now, and that this one does not continue."""
+    manifest: str = ""
+    """BLAKE3 of its manifest's file, in hexadecimal digits: whoever continues it compares. Empty: unknown."""
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):

@@ -90,6 +90,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     committed_at: float | None = None
     finished_at: float | None = None
     snapshot: SnapshotRef | None = None
+    manifest: str = ""
+    """BLAKE3 of the snapshot's manifest, in hexadecimal digits; empty: its agent did not say."""
     transfer: Transfer = Transfer()
     failure: str | None = None
     verdict: Verdict | None = None
@@ -195,6 +197,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     deadline: float
     snapshot: SnapshotRef | None = None
     """The snapshot it claims, from the moment it is chosen until the workload has ended."""
+    manifest: str = ""
+    """As the Checkpoint says that made the snapshot; empty: no record says."""
     wanted: SnapshotRef | None = None
     beginning: int = 0
     """Which of the workload's beginnings this attempt is for; one that begins anew has another record."""

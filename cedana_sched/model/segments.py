@@ -23,8 +23,11 @@ OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0
 """Of pods and nodes (`IsDNS1123Subdomain` in apimachinery's util/validation)."""
 LONGEST_OBJECT_NAME = 253
 
-_SEGMENT, _RECORD_UID, _POD_UID, _OBJECT_NAME = map(
-    re.compile, (SEGMENT_PATTERN, RECORD_UID_PATTERN, POD_UID_PATTERN, OBJECT_NAME_PATTERN)
+MANIFEST_DIGEST_PATTERN = r"[0-9a-f]{64}"
+"""BLAKE3, 32 bytes in hexadecimal digits."""
+
+_SEGMENT, _RECORD_UID, _POD_UID, _OBJECT_NAME, _MANIFEST_DIGEST = map(
+    re.compile, (SEGMENT_PATTERN, RECORD_UID_PATTERN, POD_UID_PATTERN, OBJECT_NAME_PATTERN, MANIFEST_DIGEST_PATTERN)
 )
 _SHOWN = 60
 
@@ -47,6 +50,11 @@ def is_pod_uid(word: str) -> bool:
 def is_object_name(word: str) -> bool:
     """Whether a pod can be called so."""
     return len(word) <= LONGEST_OBJECT_NAME and _OBJECT_NAME.fullmatch(word) is not None
+
+
+def is_manifest_digest(word: str) -> bool:
+    """Whether it can be the digest of a manifest."""
+    return _MANIFEST_DIGEST.fullmatch(word) is not None
 
 
 def segment(field: str, word: str) -> str:

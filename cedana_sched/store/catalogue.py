@@ -138,7 +138,11 @@ class Catalogue:
             return None
 
     def manifest(self, ref: SnapshotRef) -> Manifest:
-        """The whole manifest, verified.
+        """The whole manifest, verified; raises as `manifest_and_digest` does."""
+        return self.manifest_and_digest(ref)[0]
+
+    def manifest_and_digest(self, ref: SnapshotRef) -> tuple[Manifest, str]:
+        """The whole manifest, verified, and the digest of its file.
 
         Raises:
             NotFoundError: there is no such snapshot.
@@ -152,14 +156,16 @@ class Catalogue:
         if entry is None:
             raise _not_found(ref, generations)
         try:
-            manifest = _twice(lambda: self._read_manifest(ref, entry))
+            manifest, digest = _twice(lambda: self._read_manifest(ref, entry))
         except (IntegrityError, IncompatibleError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, manifest.summary)
-        return manifest
+        return manifest, digest
 
-    def _read_manifest(self, ref: SnapshotRef, entry: Entry) -> Manifest:
-        return manifest_format.decode_manifest(self._seals.open_manifest(ref, self._backend.get(entry.key)))
+    def _read_manifest(self, ref: SnapshotRef, entry: Entry) -> tuple[Manifest, str]:
+        data = self._backend.get(entry.key)
+        plain = self._seals.open_manifest(ref, data)
+        return manifest_format.decode_manifest(plain), manifest_format.digest_of(data)
 
     def _explained(self, ref: SnapshotRef, error: CedanaSchedError) -> CedanaSchedError:
         """With the snapshot's name. A file that is gone is damage only if nobody has removed the snapshot meanwhile."""

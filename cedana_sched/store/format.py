@@ -57,6 +57,11 @@ def encode_manifest(manifest: Manifest, *, version: int = FORMAT_VERSION) -> byt
     return b"".join((fixed, blake3(fixed + header).digest(), header, body))
 
 
+def digest_of(data: Buffer) -> str:
+    """By which a manifest's file, sealed or not, is known again: BLAKE3, in hexadecimal digits."""
+    return blake3(data).hexdigest()
+
+
 def version_of(data: Buffer) -> int | None:
     """The format version that a file says, sealed or not; None for one that is no manifest, or cut off."""
     if len(data) < PREAMBLE_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection
 from pathlib import Path
 
-from cedana_sched.model.errors import CommitConflictError
+from cedana_sched.model.errors import CommitConflictError, IntegrityError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import SnapshotSummary
@@ -198,17 +198,26 @@ class SnapshotStore:
                 return summary
         return None
 
-    def open_snapshot(self, ref: SnapshotRef) -> SnapshotReader:
-        """A snapshot, its manifest verified.
+    def manifest_digest(self, ref: SnapshotRef) -> str:
+        """By which the manifest of a committed snapshot is known again; raises as `open_snapshot` does."""
+        return self._catalogue.manifest_and_digest(ref)[1]
+
+    def open_snapshot(self, ref: SnapshotRef, digest: str = "") -> SnapshotReader:
+        """A snapshot, its manifest verified; with a `digest` it is the manifest that was committed, or none.
 
         Raises:
             NotFoundError: there is no such snapshot.
-            IntegrityError: its manifest is damaged.
+            IntegrityError: its manifest is damaged, or another one.
             IncompatibleError: it has a newer format.
             SealedError: it is sealed, and its key is not here.
             UnsealedError: it is not sealed, and it must be.
         """
-        manifest = self._catalogue.manifest(ref)
+        manifest, found = self._catalogue.manifest_and_digest(ref)
+        if digest and found != digest:
+            sentence = (
+                f"snapshot {ref}: its manifest is another one than was committed: {found:.16}…, not {digest:.16}…"
+            )
+            raise IntegrityError(sentence, remedy="somebody changed the store; restore an older generation")
         return SnapshotReader(self._backend, manifest, self._seals.of(manifest))
 
     def verify(self, ref: SnapshotRef, progress: Progress | None = None) -> VerifyReport:

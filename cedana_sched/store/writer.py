@@ -30,7 +30,7 @@ from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.chunks import ChunkPipeline
 from cedana_sched.store.commit import commit_manifest
 from cedana_sched.store.compression import Compressor
-from cedana_sched.store.format import encode_manifest
+from cedana_sched.store.format import digest_of, encode_manifest
 from cedana_sched.store.garbage import COMMIT_WINDOW_SECONDS, require_packs
 from cedana_sched.store.intents import Lease
 from cedana_sched.store.node_cache import NodeCache
@@ -74,6 +74,8 @@ class SnapshotWriter:
         self._seals = seals
         self._seal = seal
         self.writer = writer
+        self.manifest_digest = ""
+        """Once it is committed: BLAKE3 of the manifest's file, in hexadecimal digits."""
         self.steps = 0
         """How far the commit is; it only grows."""
         self._backend = backend
@@ -167,6 +169,7 @@ class SnapshotWriter:
         except CommitConflictError:
             self._commit_attempted = False
             raise
+        self.manifest_digest = digest_of(data)
         self._settled = True
         self._lease.release()
         self._cache.keep_only(self.ref, self.writer)

@@ -134,6 +134,7 @@ class ObjectAgents:
         removed: Callable[[tuple[SnapshotRef, ...]], None] = lambda refs: None,  # noqa: ARG005
         alive: Alive | None = None,
         disbelieved: Callable[[Resource, Metadata, str], None] = lambda kind, one, why: None,  # noqa: ARG005
+        manifest_of: Callable[[SnapshotRef], str] = lambda snapshot: "",  # noqa: ARG005
     ) -> None:
         """Reaches agents by what `projection` writes.
 
@@ -144,7 +145,9 @@ class ObjectAgents:
             removed: called with snapshots that retention has removed.
             alive: on which nodes there is something to lose.
             disbelieved: called with the object, and why, when its answer is not believed.
+            manifest_of: the digest of a snapshot's manifest that a forgotten record had; empty: nobody knows.
         """
+        self._manifest_of = manifest_of
         self._disbelieved = disbelieved
         self._alive = alive or Alive()
         self._projection = projection
@@ -172,6 +175,8 @@ class ObjectAgents:
         if isinstance(order, Freeze | Abort) and not self._has_agent(node) and not self._projection.has_order(uid):
             yield Aborted(uid) if isinstance(order, Abort) else CheckpointFailed(uid, NO_AGENT.format(node=node))
             return
+        if isinstance(order, Stage | Continue) and not order.manifest:
+            order = msgspec.structs.replace(order, manifest=self._manifest_of(order.snapshot))
         try:
             number = self._projection.order(uid, order)
         except KeyError:

@@ -43,6 +43,7 @@ from cedana_sched.model.orders import (
     StartCold,
     StartedCold,
 )
+from cedana_sched.model.segments import is_manifest_digest
 
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Freeze: (Frozen, CheckpointFailed),
@@ -79,6 +80,8 @@ def _objections(outcome: Outcome, order: Order) -> Iterator[str]:
         case Dump(), Committed():
             named = [outcome.snapshot, *([outcome.leaves] if outcome.leaves is not None else [])]
             yield from _strange(named, order.identity.namespace, lambda ref: ref.identity == order.identity)
+            if outcome.manifest and not is_manifest_digest(outcome.manifest):
+                yield f"{outcome.manifest!r:.100} is no digest of a manifest"
         case Find(), Found(snapshot=SnapshotRef() as found):
             wanted, identity = order.wanted, order.identity
             yield from _strange([found], identity.namespace, lambda ref: ref == (wanted or ref))

@@ -82,6 +82,7 @@ class _Status(_Read, frozen=True):
     step: CheckpointStep = CheckpointStep.WAITING
     unconfirmed: bool = False
     snapshot: _SnapshotName | None = None
+    manifest: str = ""
     committed_at: str | None = None
     order: Given | None = None
     answer: Answered | None = None
@@ -109,6 +110,11 @@ class KnownCheckpoint(_Read, frozen=True):
             return None
         identity = Identity(self.metadata.namespace, named.id, named.index, named.container)
         return SnapshotRef(identity, named.generation)
+
+    @property
+    def manifest(self) -> str:
+        """Digest of the snapshot's manifest; empty where it is not known."""
+        return self.status.manifest
 
     @property
     def committed_at(self) -> float | None:
@@ -141,6 +147,10 @@ class BySnapshot(Index[SnapshotRef, KnownCheckpoint]):
 
     def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
         super().__init__(lambda one: one.snapshot, checkpoints)
+
+    def manifest_of(self, snapshot: SnapshotRef) -> str:
+        """Digest of its manifest; empty where no Checkpoint says."""
+        return next((one.manifest for one in self.of(snapshot) if one.manifest), "")
 
 
 class ById(Index[tuple[str, str], KnownCheckpoint]):

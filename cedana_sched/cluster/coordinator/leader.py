@@ -82,7 +82,13 @@ class Leader:
         )
         self._alive = Alive()
         self._agents = ObjectAgents(
-            api, self._projection, self._nodes, self._removal.removed, self._alive, self._disbelieved
+            api,
+            self._projection,
+            self._nodes,
+            self._removal.removed,
+            self._alive,
+            self._disbelieved,
+            by_snapshot.manifest_of,
         )
         self._in_use = InUse()
         self._purge = Purge(

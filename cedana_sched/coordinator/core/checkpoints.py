@@ -307,6 +307,7 @@ class Checkpoints:
             member,
             Cause.JOIN,
             snapshot=other.snapshot,
+            manifest=other.manifest,
             transfer=other.transfer,
             committed_at=other.committed_at,
             verdict=Verdict.COMMITTED,
@@ -321,7 +322,12 @@ class Checkpoints:
             why = f"its agent committed {outcome.snapshot}, which is another identity's"
             self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, why)
             return
-        changes = {"snapshot": outcome.snapshot, "transfer": outcome.transfer, "committed_at": self._desk.now}
+        changes = {
+            "snapshot": outcome.snapshot,
+            "manifest": outcome.manifest,
+            "transfer": outcome.transfer,
+            "committed_at": self._desk.now,
+        }
         if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
             words.of_work_left(self._desk, checkpoint, outcome.snapshot, outcome.leaves)
 

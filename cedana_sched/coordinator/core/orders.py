@@ -71,9 +71,9 @@ def of_restore(restore: Restore) -> Order | None:
     """The order that its step waits on; `WAITING` has its own rules (see `restores`)."""
     uid, workload = restore.uid, restore.workload
     if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
-        return Stage(uid, workload, restore.snapshot)
+        return Stage(uid, workload, restore.snapshot, restore.manifest)
     if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
-        return Continue(uid, workload, restore.snapshot)
+        return Continue(uid, workload, restore.snapshot, restore.manifest)
     if restore.step is RestoreStep.STARTING_COLD or (unconfirmed(restore) and restore.cold):
         return StartCold(uid, workload, restore.failure)
     if restore.step is RestoreStep.GIVING_UP or unconfirmed(restore):

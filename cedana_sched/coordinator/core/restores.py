@@ -316,7 +316,11 @@ class Restores:
             self._desk.answered(restore.uid)
             self.arm(restore)
         else:
-            self._move(restore, Cause.CHOSEN, snapshot=snapshot)
+            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest=self._manifest_of(snapshot))
+
+    def _manifest_of(self, snapshot: SnapshotRef) -> str:
+        made = (one for one in self._book.of_identity(snapshot.identity) if one.snapshot == snapshot)
+        return next((one.manifest for one in made if one.manifest), "")
 
     def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
         """Whether the answer is older than a commit that we know of: then it was on its way for long."""

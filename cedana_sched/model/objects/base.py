@@ -9,7 +9,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from pydantic.alias_generators import to_camel
 
 from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX
-from cedana_sched.model.segments import LONGEST_SEGMENT, OBJECT_NAME_PATTERN, POD_UID_PATTERN, RECORD_UID_PATTERN
+from cedana_sched.model.segments import (
+    LONGEST_SEGMENT,
+    MANIFEST_DIGEST_PATTERN,
+    OBJECT_NAME_PATTERN,
+    POD_UID_PATTERN,
+    RECORD_UID_PATTERN,
+)
 
 LARGEST_NUMBER = 2**53
 """An integer that JSON's readers agree upon."""
@@ -56,6 +62,7 @@ IdentityPart = Annotated[str, _text(63, IDENTITY_PATTERN)]
 """Of an identity; a folder's name in the store."""
 Index = Annotated[int, Field(ge=0, json_schema_extra={"maximum": LARGEST_INDEX})]
 Generation = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_GENERATION})]
+ManifestDigest = Annotated[str, _text(64, MANIFEST_DIGEST_PATTERN)]
 Number = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_NUMBER})]
 """Of an order."""
 

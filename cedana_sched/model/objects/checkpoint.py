@@ -11,6 +11,7 @@ from cedana_sched.model.objects.base import (
     Generation,
     IdentityPart,
     Index,
+    ManifestDigest,
     MicroTime,
     Number,
     ObjectName,
@@ -104,6 +105,8 @@ class CheckpointStatus(Reported):
     """When the eviction proceeds, committed or not."""
     snapshot: SnapshotName | None = None
     """What it made."""
+    manifest: ManifestDigest | None = None
+    """BLAKE3 of the snapshot's manifest: another one in its place is not continued."""
     transfer: TransferStatus = TransferStatus()
     size: str | None = None
     """What was read, for people: `3.1 GiB`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.objects.base import Condition, MicroTime, RecordUid, Reported, Written
+from cedana_sched.model.objects.base import Condition, ManifestDigest, MicroTime, RecordUid, Reported, Written
 from cedana_sched.model.objects.checkpoint import (
     AnswerStatus,
     IdentitySpec,
@@ -36,6 +36,8 @@ class RestoreStatus(Reported):
     deadline: MicroTime
     snapshot: SnapshotName | None = None
     """The snapshot that it claims."""
+    manifest: ManifestDigest | None = None
+    """As the Checkpoint says that made it."""
     beginning: int = 0
     """How often the pod's containers had been made anew before: after its node rebooted, say."""
     cold: bool = False

@@ -142,10 +142,12 @@ async def test_bytes_that_come_are_told_while_a_snapshot_is_staged(
     told = threading.Event()
     original = Staging.stage
 
-    def stage(self: Staging, store: object, uid: str, ref: SnapshotRef, progress: Any = None) -> None:
+    def stage(
+        self: Staging, store: object, uid: str, ref: SnapshotRef, progress: Any = None, manifest: str = ""
+    ) -> None:
         progress(7, 9)
         assert told.wait(30)
-        original(self, bench.store, uid, ref, progress)
+        original(self, bench.store, uid, ref, progress, manifest)
 
     monkeypatch.setattr(Staging, "stage", stage)
     outcomes = []

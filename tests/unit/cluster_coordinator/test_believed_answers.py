@@ -84,6 +84,7 @@ LIES: list[tuple[Order, Outcome, type | None]] = [
     (WANTED, Found(RESTORE.uid, OURS), Found),
     (Stage(RESTORE.uid, WORKLOAD, OURS), Staged("another"), StageFailed),
     (Continue(RESTORE.uid, WORKLOAD, OURS), Continued("another"), ContinueFailed),
+    (DUMP, Committed(UID, OURS, Transfer(), manifest="../" * 20 + "abcd"), CheckpointFailed),
 ]
 
 
@@ -122,7 +123,7 @@ async def _all(outcomes: Any) -> list[Outcome]:
 
 
 TRUTHS: list[tuple[Order, Outcome]] = [
-    (DUMP, Committed(UID, OURS, Transfer(), leaves=SnapshotRef(IDENTITY, 6))),
+    (DUMP, Committed(UID, OURS, Transfer(), leaves=SnapshotRef(IDENTITY, 6), manifest="0f" * 32)),
     (DUMP, CheckpointFailed(UID, "no")),
     (Kill(UID, WORKLOAD), Killed(UID, doomed=True)),
     (RETAIN, Retained(UID, (OURS, SnapshotRef(IDENTITY, 6)))),
@@ -209,3 +210,33 @@ def test_nothing_is_removed_before_it_is_ordered() -> None:
 
 def test_what_is_said_of_answers_is_short() -> None:
     assert len(objection_to(Frozen("x" * 10_000), Freeze(UID, WORKLOAD)) or "") < 200
+
+
+def test_the_digest_of_a_manifest_is_known_when_its_record_is_forgotten() -> None:
+    mirror: Mirror[KnownCheckpoint] = Mirror(cast("Any", None))
+    by_snapshot = BySnapshot(mirror)
+    mirror._put(_their_checkpoint(manifest="0f" * 32))
+    theirs = SnapshotRef(Identity("tenant-b", "bank"), 7)
+
+    assert by_snapshot.manifest_of(theirs) == "0f" * 32
+    assert by_snapshot.manifest_of(SnapshotRef(Identity("tenant-a", "bank"), 7)) == ""
+
+
+async def test_an_agent_is_told_by_what_a_manifest_is_known_also_when_its_record_is_forgotten() -> None:
+    agents = Agents()
+    agents.agents._manifest_of = lambda snapshot: "0f" * 32 if snapshot == OURS else ""
+    given: list[Order] = []
+
+    def take(uid: str, order: Order) -> int:
+        given.append(order)
+        return 1
+
+    agents.projection.order = take  # type: ignore[method-assign]
+
+    for order in (Stage(RESTORE.uid, WORKLOAD, OURS), Stage(RESTORE.uid, WORKLOAD, OURS, "ab" * 32)):
+        performing = asyncio.create_task(_all(agents.agents.perform("node-1", order)))
+        await asyncio.sleep(0)
+        performing.cancel()
+        await asyncio.gather(performing, return_exceptions=True)
+
+    assert [order.manifest for order in given if isinstance(order, Stage)] == ["0f" * 32, "ab" * 32]

@@ -29,9 +29,11 @@ from cedana_sched.store.format import decode_manifest, encode_manifest
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.sealing import key_file
 from cedana_sched.store.sealing.aead import CountedKey, context, derive
+from cedana_sched.store.sealing.data_keys import DataKeys
+from cedana_sched.store.sealing.envelope import seal_manifest
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.sealing import new_keys, sealed_store
-from tests.servers.snapshots import take
+from tests.servers.snapshots import metadata, take
 
 WORKLOAD = Identity("team-a", "gromacs")
 THEIRS = Identity("team-b", "gromacs")
@@ -430,6 +432,27 @@ def test_who_writes_to_a_sealed_store_says_nothing(tmp_path: Path, keys: Path) -
 
     with pytest.raises(UnsealedError):
         sealed_store(tmp_path / "store", keys).open_snapshot(known.ref)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_another_manifest_than_was_committed_is_refused(tmp_path: Path, keys: Path, is_sealed: bool) -> None:
+    """Of an unsealed snapshot too, and of one that was sealed anew: nothing but the digest tells."""
+    store = sealed_store(tmp_path / "store", keys if is_sealed else None)
+    with store.begin(WORKLOAD, checkpoint_uid="uid") as writer:
+        with writer.open_stream("core.img") as stream:
+            stream.write(WORD)
+        manifest = writer.commit(metadata("uid"))
+    committed = writer.manifest_digest
+    assert store.manifest_digest(manifest.ref) == committed
+    assert store.open_snapshot(manifest.ref, committed).read("core.img") == WORD
+
+    path = tmp_path / "store" / layout.manifest_key(manifest.ref)
+    other = msgspec.structs.replace(manifest, seed=1)
+    key = DataKeys(PosixBackend(tmp_path / "store"), key_file.KeyFile(keys)).for_writing("team-a")
+    path.write_bytes(seal_manifest(key, other.ref, encode_manifest(other)) if is_sealed else encode_manifest(other))
+    store.open_snapshot(manifest.ref)
+    with pytest.raises(IntegrityError, match="its manifest is another one than was committed"):
+        store.open_snapshot(manifest.ref, committed)
 
 
 def _own_kinds(folder: Path, keys: Path) -> Iterator[Callable[[], object]]:
