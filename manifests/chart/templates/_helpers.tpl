@@ -43,15 +43,33 @@ app.kubernetes.io/component: {{ . }}
 {{- printf "%s/cedana-sched-%s:%s" $root.Values.image.registry (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) -}}
 {{- end -}}
 
-{{/* The store, as StorageConfig reads it; keys come from the environment. */}}
+{{/* The store, as StorageConfig reads it; its S3 keys come from the environment. */}}
 {{- define "cedana.storage" -}}
 {{- $s3 := .Values.storage.s3 -}}
+{{- $storage := dict -}}
 {{- if $s3.bucket -}}
 {{- $location := dict "bucket" $s3.bucket "prefix" $s3.prefix "region" $s3.region "allowHttp" $s3.allowHttp -}}
 {{- with $s3.endpoint }}{{ $_ := set $location "endpoint" . }}{{ end -}}
-{{- dict "s3" $location | toJson -}}
+{{- $_ := set $storage "s3" $location -}}
 {{- else -}}
-{{- dict "path" .Values.storage.posix.path | toJson -}}
+{{- $_ := set $storage "path" .Values.storage.posix.path -}}
+{{- end -}}
+{{- with .Values.storage.sealing -}}
+{{- if .enabled -}}
+{{- $_ := set $storage "keyFile" (include "cedana.keyFile" $) -}}
+{{- if .acceptUnsealed }}{{ $_ := set $storage "acceptUnsealed" true }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $storage | toJson -}}
+{{- end -}}
+
+{{/* Where agents find the keys that seal snapshots. */}}
+{{- define "cedana.keyFile" -}}/etc/cedana-sched-keys/keys{{- end -}}
+
+{{/* The Secret with these keys; empty: nothing is sealed. */}}
+{{- define "cedana.sealingSecret" -}}
+{{- with .Values.storage.sealing -}}
+{{- if .enabled -}}{{ default (printf "%s-sealing" (include "cedana.fullname" $)) .existingSecret }}{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
@@ -17,6 +18,8 @@ from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.model.objects import names
 from cedana_sched.service.configuration import NEVER_TOUCHED
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.sealing.key_file import KeyFile
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_volcano.webhooks import JOBS as VCJOBS
@@ -92,6 +95,49 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert named(objects, "Secret", webhooks.certificates.secret)
     assert named(objects, "MutatingWebhookConfiguration", webhooks.certificates.mutating_configuration)
     assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
+
+
+async def test_agents_seal_with_a_key_that_the_chart_makes(helm: Binaries, tmp_path: Path) -> None:
+    objects = await render(helm, FOLDER)
+    secret = named(objects, "Secret", "cedana-sched-sealing")
+    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_bytes(base64.b64decode(secret["data"]["keys"]))
+    assert KeyFile(keys).newest()
+    storage, pod = _storage_of(objects), _agent_of(objects)
+    assert (storage.key_file, storage.accept_unsealed) == (Path("/etc/cedana-sched-keys/keys"), False)
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "keys")
+    assert volume["secret"] == {
+        "secretName": "cedana-sched-sealing", "defaultMode": 0o400, "items": [{"key": "keys", "path": "keys"}],
+    }  # fmt: skip
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "keys")
+    assert mount["mountPath"] == "/etc/cedana-sched-keys"
+
+
+async def test_the_key_may_be_the_admins_and_nothing_may_be_sealed(helm: Binaries) -> None:
+    def told(**sealing: Any) -> dict[str, Any]:
+        return {"storage": {**FOLDER["storage"], "sealing": sealing}}
+
+    theirs = await render(helm, told(existingSecret="theirs", acceptUnsealed=True))
+    assert not [one for one in of_kind(theirs, "Secret") if "sealing" in one["metadata"]["name"]]
+    assert "theirs" in [volume.get("secret", {}).get("secretName") for volume in _agent_of(theirs)["volumes"]]
+    assert _storage_of(theirs).accept_unsealed
+
+    unsealed = await render(helm, told(enabled=False))
+    assert _storage_of(unsealed).key_file is None
+    assert not [volume for volume in _agent_of(unsealed)["volumes"] if volume["name"] == "keys"]
+    with pytest.raises(ChartError, match="acceptUnsealed says nothing"):
+        await render(helm, told(enabled=False, acceptUnsealed=True))
+
+
+def _storage_of(objects: list[Object]) -> StorageConfig:
+    written = named(objects, "ConfigMap", "cedana-sched")["data"]["agent.json"]
+    return AgentConfiguration.model_validate_json(written).storage
+
+
+def _agent_of(objects: list[Object]) -> Any:
+    return named(objects, "DaemonSet", "cedana-sched-agent")["spec"]["template"]["spec"]
 
 
 async def test_who_keeps_holds_waits_for_the_port_of_an_older_agent(helm: Binaries) -> None:
