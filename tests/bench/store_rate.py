@@ -1,10 +1,11 @@
 """How fast the store takes a process's memory: bytes, seconds, CPU and peak memory, for two generations and a restore.
 
-    python -m tests.bench.store_rate [--gib 2] [--s3] [--folder /var/tmp] [--compression auto]
+    python -m tests.bench.store_rate [--gib 2] [--s3] [--folder /var/tmp] [--compression auto] [--sealed 3]
 
 Half of the pages are random, half are text; the second generation changes every twentieth page, scattered. Each step
 runs in a process of its own, so that its peak memory is its own. The bytes come from a file in the page cache, through
-a pipe, as from CRIU. `limit` is what the place takes in from one plain writer, with fsync.
+a pipe, as from CRIU. `limit` is what the place takes in from one plain writer, with fsync. `--sealed` repeats all of it
+so often without and with sealing, by turns, and ends with the CPU-seconds per GiB of each step, at the median.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import json
 import os
 import random
 import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,7 @@ import msgspec
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
+from tests.servers.sealing import new_keys
 from tests.servers.snapshots import metadata
 from tests.servers.versitygw import running
 
@@ -145,12 +149,29 @@ def measure(config: StorageConfig, arguments: argparse.Namespace, memory: Path) 
     return steps + [run_apart(action, config, arguments, memory) for action in ("second", "stage")]
 
 
+def compare(arguments: argparse.Namespace, folder: Path) -> None:
+    """Without and with sealing, by turns, so that what else the machine does falls on both."""
+    keys = new_keys(folder)
+    costs: dict[tuple[str, str], list[float]] = {}
+    for turn in range(arguments.sealed):
+        for label, key_file in (("plain", None), ("sealed", keys)):
+            config = StorageConfig(path=folder / f"store-{turn}-{label}", key_file=key_file)
+            names = ("limit", "first", "stage", "second", "stage of the second")
+            for name, step in zip(names, measure(config, arguments, folder / "memory"), strict=True):
+                print(label, msgspec.json.encode(step).decode(), flush=True)
+                costs.setdefault((name, label), []).append(step.cpu_seconds / arguments.gib)
+            shutil.rmtree(config.path or folder)
+    for (name, label), seconds in sorted(costs.items()):
+        print(f"{name:20} {label:7} {statistics.median(seconds):.2f} CPU-seconds per GiB of {sorted(seconds)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0)
     parser.add_argument("--s3", action="store_true")
     parser.add_argument("--folder", default=tempfile.gettempdir())
     parser.add_argument("--compression", default="auto")
+    parser.add_argument("--sealed", type=int, default=0, metavar="TIMES")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -160,6 +181,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
         memory = folder / "memory"
+        if arguments.sealed:
+            compare(arguments, folder)
+            return
         if arguments.s3:
             with running(folder) as server:
                 steps = measure(server.new_bucket(), arguments, memory)
