@@ -108,14 +108,14 @@ class NamespaceSeal:
     """Under one data key of a namespace."""
 
     def __init__(self, key: DataKey) -> None:
-        self._key = key
+        self.key = key
         self.data_key = key.name
 
     def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
-        return _SealedChunks(self._key, identity, writer)
+        return _SealedChunks(self.key, identity, writer)
 
     def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
-        return _SealedIndex(self._key, ref, writer)
+        return _SealedIndex(self.key, ref, writer)
 
 
 class _SealedChunks:

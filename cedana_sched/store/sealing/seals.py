@@ -6,10 +6,11 @@ else give any manifest without one. Without keys nothing is sealed, and nothing 
 
 from __future__ import annotations
 
-from cedana_sched.model.errors import SealedError, UnsealedError
+from cedana_sched.model.errors import IntegrityError, SealedError, UnsealedError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest
 from cedana_sched.store import format as manifest_format
+from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer
 from cedana_sched.store.sealing import envelope
 from cedana_sched.store.sealing.data_keys import DataKey, DataKeys, data_key_names
@@ -61,8 +62,17 @@ class Seals:
         return NamespaceSeal(self._key(manifest.ref, manifest.data_key))
 
     def close(self, seal: Seal, ref: SnapshotRef, plain: bytes) -> bytes:
-        """The file of a manifest whose snapshot was written under `seal`."""
-        return envelope.seal_manifest(self._key(ref, seal.data_key), ref, plain) if seal.data_key else plain
+        """The file of a manifest whose snapshot was written under `seal`; asks for no wrapping key, which may be away.
+
+        Raises:
+            IntegrityError: the data key was erased meanwhile, so that nobody could read the snapshot.
+        """
+        if not isinstance(seal, NamespaceSeal):
+            return plain
+        if self._backend.stat(layout.data_key_key(ref.identity.namespace, seal.key.name)) is None:
+            sentence = f"data key {seal.key.name} of namespace {ref.identity.namespace} was erased during the dump"
+            raise IntegrityError(sentence, remedy="take the snapshot again")
+        return envelope.seal_manifest(seal.key, ref, plain)
 
     def rewrap(self, namespace: str) -> int:
         """Wrap with the newest key what an older one has wrapped; how many data keys.

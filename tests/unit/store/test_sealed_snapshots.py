@@ -214,6 +214,25 @@ def test_an_erased_key_is_forgotten(folder: Path, keys: Path, monkeypatch: pytes
         store.open_snapshot(SnapshotRef(WORKLOAD, 1))
 
 
+def test_a_long_dump_needs_no_wrapping_key_at_its_end_and_none_is_committed_under_an_erased_key(
+    folder: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dumps outlive an agent, and the Secret that was mounted into it."""
+    for is_erased in (False, True):
+        store = sealed_store(folder, keys)
+        with store.begin(WORKLOAD, checkpoint_uid=f"uid {is_erased}") as writer:
+            away = keys.rename(keys.with_name("away"))
+            if is_erased:
+                for path in objects(folder, "keys"):
+                    path.unlink()
+                with pytest.raises(IntegrityError, match="was erased during the dump"):
+                    writer.commit(metadata(writer.checkpoint_uid))
+            else:
+                monkeypatch.setattr("cedana_sched.store.sealing.data_keys.REMEMBERED_SECONDS", 0.0)
+                writer.commit(metadata(writer.checkpoint_uid))
+        away.rename(keys)
+
+
 def _swap(one: Path, other: Path) -> None:
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
