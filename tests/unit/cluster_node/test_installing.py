@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import tenacity
 
 from cedana_sched.cluster.node.installation import installation as module
 from cedana_sched.cluster.node.installation.daemon import Daemon
@@ -203,3 +204,28 @@ async def test_a_damaged_version_is_laid_again(node: Node) -> None:
     node.host.here(installed.toolchain.criu).write_text("")
     await node.installation().install(node.toolchain)
     assert node.host.here(installed.toolchain.criu).read_text() == "bin/criu"
+
+
+async def test_a_containerd_that_is_just_restarted_by_somebody_is_waited_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absences = [HostError("no containerd listens")] * 2
+
+    def find(_: Path) -> Daemon:
+        if absences:
+            raise absences.pop()
+        return node.daemon
+
+    monkeypatch.setattr(module, "find_daemon", find)
+    assert (await node.installation().install(node.toolchain)).is_active
+    assert not absences
+
+
+async def test_a_containerd_that_does_not_come_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(_: Path) -> Daemon:
+        raise HostError("no containerd listens")
+
+    monkeypatch.setattr(module, "find_daemon", find)
+    monkeypatch.setattr(Installation._daemon.retry, "stop", tenacity.stop_after_attempt(2))
+    with pytest.raises(HostError, match="no containerd listens"):
+        await node.installation().install(node.toolchain)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
+import tenacity
 
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.installation.containerd_files import Change, ContainerdFiles
@@ -25,6 +26,9 @@ from cedana_sched.runtime.whole import write_whole
 from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
+
+ABSENT_SECONDS = 60.0
+"""So long a containerd that is being restarted, or made ready at a boot, is waited for."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Installation:
         Raises:
             HostError: it cannot be, and nothing that others use has changed; says why and what to do.
         """
-        daemon = await asyncio.to_thread(find_daemon, self._site.socket)
+        daemon = await self._daemon()
         files = await self._files()
         runc = await self._runc(files, daemon)
         version = await asyncio.to_thread(self._programs.lay, toolchain, runc)
@@ -118,7 +122,7 @@ class Installation:
         Raises:
             HostError: see `install`.
         """
-        daemon = await asyncio.to_thread(find_daemon, self._site.socket)
+        daemon = await self._daemon()
         changes = (await self._files()).with_handler(self._programs.handler)
         is_active = await self._change(changes, daemon)
         if changes:
@@ -136,7 +140,7 @@ class Installation:
         Raises:
             HostError: containerd's configuration is no more what we can read.
         """
-        daemon = await asyncio.to_thread(find_daemon, self._site.socket)
+        daemon = await self._daemon()
         files = await self._files()
         runc = await self._runc(files, daemon)
         await self._write(files.without_handler())
@@ -177,6 +181,20 @@ class Installation:
         await self._host.run(version / "bin/cedana-runtime", "--version")
         await self._host.run(version / "bin/cedana-runtime", "cedana-check")
         await self._host.run(version / "criu/bin/criu", "--version")
+
+    @tenacity.retry(
+        wait=tenacity.wait_exponential(multiplier=0.05, max=1),
+        stop=tenacity.stop_after_delay(ABSENT_SECONDS),
+        retry=tenacity.retry_if_exception_type(HostError),
+        reraise=True,
+    )
+    async def _daemon(self) -> Daemon:
+        """The one that listens; waits for one that is being restarted.
+
+        Raises:
+            HostError: none comes.
+        """
+        return await asyncio.to_thread(find_daemon, self._site.socket)
 
     async def _change(self, changes: list[Change], daemon: Daemon) -> bool:
         """Write the configuration, and have containerd read it; returns whether it has.
