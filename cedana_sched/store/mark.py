@@ -57,10 +57,11 @@ class StoreMark:
             StoreUnavailableError: the store is away.
             OSError: the mark cannot be made.
         """
+        was_seen = self.was_seen  # before we look: another thread may be making it
         try:
             name = (self._root / NAME).read_text().strip()
         except FileNotFoundError:
-            self._require_unmarked(writing=writing)
+            self._require_unmarked(was_seen=was_seen, writing=writing)
         except (PermissionError, NotADirectoryError):
             return  # what is asked of the folder says it better
         except OSError as error:
@@ -78,9 +79,9 @@ class StoreMark:
         if not self.was_seen and not (self._root / layout.ROOT).is_dir():
             raise self._away("the folder is there, and no store is in it")
 
-    def _require_unmarked(self, *, writing: bool) -> None:
+    def _require_unmarked(self, *, was_seen: bool, writing: bool) -> None:
         is_older = (self._root / layout.ROOT).is_dir()  # of a version that made no marks
-        if self.was_seen and not is_older:
+        if was_seen and not is_older:
             raise self._away("the folder is there, and the store that was in it is not")
         if writing:
             self._create()

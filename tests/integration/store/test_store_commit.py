@@ -48,7 +48,7 @@ def test_two_writers_of_one_generation_do_not_both_commit(protocol_store: Snapsh
 def test_of_many_writers_at_once_at_most_one_commits(protocol_store: SnapshotStore) -> None:
     store = protocol_store
     committed: list[str] = []
-    start = threading.Barrier(4)
+    start = threading.Barrier(4, timeout=60)
 
     def race(uid: str) -> None:
         with store.begin(WORKLOAD, checkpoint_uid=uid) as writer:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from cedana_sched.store.mark import NAME, StoreMark
@@ -20,3 +22,23 @@ def test_a_note_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     assert not StoreMark(tmp_path, notes).was_seen
     StoreMark(tmp_path, notes).require()
     assert StoreMark(tmp_path, notes).was_seen
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_store_that_another_thread_is_just_making_is_not_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
+) -> None:
+    """It has looked for the mark, and the other one has made it since; the folder of objects is not there yet."""
+    mark, read, looked = StoreMark(tmp_path, None), Path.read_text, False
+
+    def read_before_it_is_made(path: Path, *arguments: Any, **named: Any) -> str:
+        nonlocal looked
+        if path.name == NAME and not looked:
+            looked = True
+            mark.require(writing=True)
+            raise FileNotFoundError(path)
+        return read(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", read_before_it_is_made)
+    mark.require(writing=writing)
+    assert looked
