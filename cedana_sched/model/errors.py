@@ -97,8 +97,11 @@ class StoreDeniedError(StoreError):
     """Wrong keys, missing bucket, read-only folder: a person must act first."""
 
 
-class SealedError(StoreDeniedError):
-    """What is sealed cannot be opened: no key was given, or not the one that it was sealed with."""
+class SealedError(StoreDeniedError, RetryableError):
+    """What is sealed cannot be opened: no key was given, or not the one that it was sealed with.
+
+    It may work later: a Secret that was changed reaches one node after the other.
+    """
 
 
 class UnsealedError(StoreDeniedError):
