@@ -15,6 +15,7 @@ import zstandard
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.policy import Compression
 from cedana_sched.store.backend import Buffer
+from cedana_sched.store.decoding import unpack
 
 RAW, LZ4, ZSTD = 0, 1, 2
 """Codec numbers in the manifest's chunk table; never renumber."""
@@ -114,10 +115,10 @@ def decompress(codec: int, payload: Buffer, size: int) -> Buffer:
         elif codec == LZ4:
             chunk = lz4.block.decompress(payload, uncompressed_size=size)
         elif codec == ZSTD:
-            chunk = zstandard.ZstdDecompressor().decompress(payload, max_output_size=size)
+            chunk = unpack(payload, size)
         else:
             raise IntegrityError(f"codec {codec} does not exist")
-    except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError) as error:
+    except (lz4.block.LZ4BlockError, ValueError) as error:
         raise IntegrityError(f"it cannot be decompressed: {error}") from error
     if len(chunk) != size:
         raise IntegrityError(f"it has {len(chunk)} bytes, not {size}")

@@ -28,12 +28,16 @@ from cedana_sched.model.errors import IncompatibleError, IntegrityError
 from cedana_sched.model.manifest import FORMAT_VERSION, Manifest, SnapshotSummary
 from cedana_sched.model.segments import is_segment
 from cedana_sched.store.backend import Buffer
-from cedana_sched.store.decoding import UNREADABLE
+from cedana_sched.store.decoding import UNREADABLE, unpack
 from cedana_sched.store.shape import require_shape
 
 MAGIC = b"CEDSNAP\0"
 _FIXED = struct.Struct("<8sIIQ32s")
 PREAMBLE_BYTES = _FIXED.size + 32
+MOST_HEADER_BYTES = 16 << 20
+"""Names of packs, most of it: 40 bytes for each 64 MiB."""
+MOST_BODY_BYTES = 1 << 30
+"""Unpacked: where pages of every chunk lie, about 100 MiB for a TiB."""
 HEAD_BYTES = 16 << 10
 """Enough of a file to hold the header of nearly every manifest."""
 _SHOWN = 60
@@ -118,8 +122,8 @@ def decode_manifest(data: Buffer) -> Manifest:
     if len(body) != preamble.body_length or blake3(body).digest() != preamble.body_digest:
         raise IntegrityError("the manifest's body is damaged")
     try:
-        manifest = _manifests.decode(zstandard.ZstdDecompressor().decompress(body))
-    except (zstandard.ZstdError, *UNREADABLE) as error:
+        manifest = _manifests.decode(unpack(body, MOST_BODY_BYTES))
+    except (IntegrityError, *UNREADABLE) as error:
         raise IntegrityError(f"the manifest's body has another shape: {error}") from error
     if manifest.summary != summary:
         raise IntegrityError("the manifest's header and body are of different snapshots")
@@ -135,4 +139,15 @@ def _preamble(data: Buffer) -> _Preamble:
     if version > FORMAT_VERSION:
         sentence = f"the snapshot has format {version}, this program reads up to {FORMAT_VERSION}"
         raise IncompatibleError(sentence, remedy="upgrade cedana-sched on this machine")
+    require_header_length(header_length)
     return _Preamble(header_length, body_length, body_digest, bytes(data[_FIXED.size : PREAMBLE_BYTES]))
+
+
+def require_header_length(length: int) -> None:
+    """Raise if a header, sealed or not, says that it is longer than any is: so much is read of it.
+
+    Raises:
+        IntegrityError: it is.
+    """
+    if length > MOST_HEADER_BYTES:
+        raise IntegrityError(f"the manifest's header says that it is {length:,} bytes long")

@@ -20,8 +20,10 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
 from cedana_sched.store.catalogue import Catalogue, Generations
-from cedana_sched.store.decoding import UNREADABLE
+from cedana_sched.store.decoding import UNREADABLE, unpack
 
+MOST_BYTES = 256 << 20
+"""Of what is remembered, unpacked: anybody who can write to the store may have written it."""
 MOST_REMEMBERED = 100_000
 """Manifests of one namespace; those beyond are read each time."""
 _READERS = 8
@@ -111,8 +113,8 @@ def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
         _log.warning("references_read_anew", namespace=namespace, why="they are damaged")
         return {}
     try:
-        rows = _decoder.decode(zstandard.ZstdDecompressor().decompress(body))
-    except (zstandard.ZstdError, *UNREADABLE) as error:  # of another version
+        rows = _decoder.decode(unpack(body, MOST_BYTES))
+    except (IntegrityError, *UNREADABLE) as error:  # of another version
         _log.warning("references_read_anew", namespace=namespace, why=str(error))
         return {}
     return {Entry(row.key, row.size, row.modified): row.named for row in rows}
