@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cedana_sched.cluster.node.containers.credentials import credentials_of
+import pytest
+
+from cedana_sched.cluster.node.containers.credentials import MOST_IDS, credentials_of
 from cedana_sched.runtime.privileges import Capabilities, Confinement, Credentials
 
 STATUS = """Name:\t{name}
@@ -85,3 +87,13 @@ def test_the_kernel_is_understood() -> None:
     assert os.getuid() in found.users
     assert os.getgid() in found.groups
     assert found.supplementary_groups == set(os.getgroups())
+
+
+def test_more_groups_than_anybody_means_are_not_gathered(tmp_path: Path) -> None:
+    for task in range(1, 9):
+        folder = thread(tmp_path, 1, task)
+        groups = " ".join(str(task << 16 | number) for number in range(1000))
+        status = (folder / "status").read_text().replace("2000 2001", groups)
+        (folder / "status").write_text(status)
+    with pytest.raises(ValueError, match=f"{MOST_IDS} can be recorded"):
+        credentials_of([1], Confinement(), tmp_path)

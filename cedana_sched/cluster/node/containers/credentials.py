@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from functools import reduce
 from pathlib import Path
 
 from cedana_sched.runtime.capability_names import capabilities_in
 from cedana_sched.runtime.privileges import Capabilities, Confinement, Credentials, Map
+
+MOST_IDS = 4096
 
 _SETS = {
     "bounding": "CapBnd",
@@ -29,9 +30,17 @@ def credentials_of(pids: Iterable[int], container: Confinement, proc: Path = Pat
 
     Raises:
         OSError: one cannot be read.
+        ValueError: they have more users and groups than anybody means; each thread may have 65,536 of its own.
     """
-    found = (_of_thread(folder, container) for pid in pids for folder in _threads(proc / str(pid)))
-    return reduce(_together, (one for one in found if one is not None), Credentials())
+    found = Credentials()
+    for pid in pids:
+        for folder in _threads(proc / str(pid)):
+            if (one := _of_thread(folder, container)) is None:
+                continue
+            found = _together(found, one)
+            if (number := len(found.users) + len(found.groups) + len(found.supplementary_groups)) > MOST_IDS:
+                raise ValueError(f"its processes have {number} users and groups; {MOST_IDS} can be recorded")
+    return found
 
 
 def _together(one: Credentials, other: Credentials) -> Credentials:
