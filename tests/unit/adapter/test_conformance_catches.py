@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
@@ -24,11 +25,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "broken"), CAUGHT, ids=[f"{broken.__name__}-{name}" for name, broken in CAUGHT])
 async def test_a_broken_adapter_is_caught(name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = broken.stage()
-    monkeypatch.setattr(type(stage), "adapter_class", broken)
-    stage.patience_seconds = 0.05
-    with pytest.raises(NonConformanceError, match=broken.says):
-        await getattr(AdapterConformance(), f"test_{name}")(stage)
+    for patience_seconds in (0.05, 5.0):  # a busy machine may take longer than that for what comes before
+        stage = broken.stage()
+        monkeypatch.setattr(type(stage), "adapter_class", broken)
+        stage.patience_seconds = patience_seconds
+        with pytest.raises(NonConformanceError) as caught:
+            await getattr(AdapterConformance(), f"test_{name}")(stage)
+        if is_caught := re.search(broken.says, str(caught.value)) is not None:
+            break
+    assert is_caught, str(caught.value)
 
 
 def test_every_test_catches_somebody() -> None:
