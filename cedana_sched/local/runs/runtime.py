@@ -192,7 +192,7 @@ class LocalRuntime:
 
     async def terminate(self, uid: str, grace_seconds: float) -> None:
         """Ask the run to end (SIGTERM to its first process, which passes it on), then kill it. Returns at its end."""
-        run = self._runs.get(uid)
+        run = await self._begun(uid)
         if run is None:
             return
         await run.settled.wait()
@@ -209,7 +209,7 @@ class LocalRuntime:
 
         Processes that wait for a device die when it answers, so this may take long; it is said in the log.
         """
-        run = self._runs.get(uid)
+        run = await self._begun(uid)
         if run is None:
             return
         while not run.ended.is_set():
@@ -279,6 +279,11 @@ class LocalRuntime:
         locks = await asyncio.to_thread(ready_images, self._toolchain, images, workload.uid, outputs)
         request = replace(request, locks=locks)
         return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
+
+    async def _begun(self, uid: str) -> SupervisedRun | None:
+        """The run; one that is just being begun is waited for, because it would go on unseen."""
+        async with self._beginning:
+            return self._runs.get(uid)
 
     async def _begin(self, spec: RunSpec) -> SupervisedRun:
         directory = self._directory_of(spec.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,28 @@ async def test_run_killed_while_it_is_restored(lab: Lab, delay: int) -> None:
     await lab.runtime.kill("second")
     await asyncio.gather(restore, return_exceptions=True)
     assert await lab.runtime.running(second) is None
+
+
+async def test_run_killed_while_it_is_begun(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor runs, and the engine has not heard so yet."""
+    begun, is_killed = asyncio.Event(), asyncio.Event()
+    start = lab.runtime._supervisors.start
+
+    async def start_slowly(path: Path) -> int:
+        pidfd = await start(path)
+        begun.set()
+        await is_killed.wait()
+        return pidfd
+
+    monkeypatch.setattr(lab.runtime._supervisors, "start", start_slowly)
+    workload = lab.python("first", LOOP)
+    starting = asyncio.create_task(lab.runtime.start_cold(workload, None))
+    await begun.wait()
+    killing = asyncio.create_task(lab.runtime.kill("first"))
+    await asyncio.wait({killing}, timeout=0.1)
+    is_killed.set()
+    await asyncio.gather(killing, starting)
+    assert await lab.runtime.running(workload) is None
 
 
 async def kill_supervisor(lab: Lab, uid: str, delay_milliseconds: int) -> None:
