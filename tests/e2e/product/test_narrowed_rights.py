@@ -18,7 +18,7 @@ from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace, container, job, pod
-from tests.e2e.product.rendering import of_kind, render
+from tests.e2e.product.rendering import NAMESPACE, of_kind, render
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
 
@@ -45,6 +45,7 @@ class Part:
         self._who = (
             f"--as=system:serviceaccount:{namespace.name}:{fullname}-{name}",
             "--as-group=system:serviceaccounts",
+            f"--as-group=system:serviceaccounts:{NAMESPACE}",  # an installed product keeps its marks from others
             "--as-group=system:authenticated",
         )
 
