@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,8 +128,13 @@ def values(s3: S3Server, images: Mapping[str, Path]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps, **changes: Any) -> AsyncIterator[Product]:
-    """The product with these changes to its values, ready, its snapshots in that bucket; uninstalled at the end."""
+async def installed(
+    cluster: Cluster, api: Api, s3: S3Server, steps: Steps, *, secrets: Sequence[Object] = (), **changes: Any
+) -> AsyncIterator[Product]:
+    """The product with these changes to its values, ready, its snapshots in that bucket; uninstalled at the end.
+
+    The changes may name the secrets.
+    """
     binaries = await ensure(TOOL, steps=steps)
     images = {image.name: await ensure_image(steps, image) for image in find_images().values() if image.is_product}
     with steps.step(f"images of the product on {len(cluster.nodes)} nodes"):
@@ -137,7 +142,8 @@ async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps, **ch
     product = Product(cluster, api, binaries, values(s3, images))
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    await api.apply(s3.secret(KEYS, NAMESPACE))
+    for secret in (s3.secret(KEYS, NAMESPACE), *secrets):
+        await api.apply(secret)
     try:
         with steps.step("cedana-sched ready"):
             await product.install(**changes)
@@ -145,6 +151,13 @@ async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps, **ch
     finally:
         with steps.step("cedana-sched uninstalled"):
             await product.uninstall()
+
+
+async def key_of(api: Api, name: str) -> Object:
+    """The Secret with which an installation seals its snapshots, for another one that is to read them."""
+    data = (await api.get("v1", "Secret", f"{RELEASE}-sealing", NAMESPACE))["data"]
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
 
 
 async def define_kinds(api: Api, binaries: Binaries) -> None:

@@ -1,4 +1,4 @@
-"""One Armada has two clusters with the product and one bucket: a preempted job goes on in whichever has room."""
+"""One Armada has two clusters with one bucket and one key: a preempted job goes on in whichever has room."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.e2e.product.s3_server import S3Server
 from tests.e2e.product.shared_bucket import shared_bucket
 
 _COUNTS = 200
+_KEY = "shared-key"
 
 
 class _ElsewhereError(Exception):
@@ -37,17 +38,18 @@ async def test_job_goes_on_in_another_cluster_and_comes_back(
     installed: Product, s3: S3Server, steps: Steps,
 ) -> None:  # fmt: skip
     await installed.ensure(armada=product_beside(armada, cluster))
+    key, sealing = await installation.key_of(api, _KEY), {"sealing": {"existingSecret": _KEY}}
     async with (
         armada.having(other_cluster) as executor,
         other_cluster.api() as other_api,
         Namespace.created(other_cluster, other_api, namespace.name) as elsewhere,
         shared_bucket(armada, api, executor, other_api),
-        installation.installed(other_cluster, other_api, s3, steps) as theirs,
+        installation.installed(other_cluster, other_api, s3, steps, secrets=[key], storage=sealing) as theirs,
         Group.of(armada, namespace, "bio") as bio,
         Following.of(namespace, "md") as here,
         Following.of(elsewhere, "md") as there,
     ):
-        await theirs.ensure(armada=product_beside(armada, other_cluster))
+        await theirs.ensure(armada=product_beside(armada, other_cluster), storage=sealing)
         async with _cordoned(elsewhere):
             await _takes_all(cluster, bio, toolbox)
             first = await bio.submit("md", toolbox, *counting(counts=_COUNTS))
