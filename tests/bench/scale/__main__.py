@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -107,8 +108,12 @@ async def _measure_size(cluster: Cluster, api: Api, size: Size, run: Run) -> Non
 async def _installed(cluster: Cluster, api: Api, nodes: int, steps: Steps) -> AsyncIterator[None]:
     """The product, fake nodes, and an agent on each."""
     await install(cluster, ["kwok", "kueue"], steps)
-    changes = {"kueue": {"enabled": True}, "log": {"level": "info"}, "agent": {"nodeSelector": field.REAL}}
-    changes["metrics"] = {"authentication": {"enabled": False}}  # the load on the webhooks reads them
+    changes: dict[str, Any] = {
+        "kueue": {"enabled": True},
+        "log": {"level": "info"},
+        "agent": {"nodeSelector": field.REAL},
+        "metrics": {"authentication": {"enabled": False}},  # the load on the webhooks reads them
+    }
     async with (
         s3_server.running(cluster, api, steps) as s3,
         installation.installed(cluster, api, s3, steps, **changes),
