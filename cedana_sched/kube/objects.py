@@ -72,6 +72,12 @@ LONGEST_MESSAGE = 2_048
 """Characters of what people are told; controllers write up to 32 KiB."""
 
 
+def cut_message(read: msgspec.Struct, message: str) -> None:
+    """Keep the beginning of the message of an object that is just being read."""
+    if len(message) > LONGEST_MESSAGE:
+        msgspec.structs.force_setattr(read, "message", message[:LONGEST_MESSAGE])
+
+
 class Condition(_Kube, frozen=True):
     """Of `message` there is the beginning."""
 
@@ -82,9 +88,8 @@ class Condition(_Kube, frozen=True):
     last_transition_time: str | None = None
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
-        if len(self.message) > LONGEST_MESSAGE:
-            msgspec.structs.force_setattr(self, "message", self.message[:LONGEST_MESSAGE])
+        """Cut what nobody reads."""
+        cut_message(self, self.message)
 
 
 class EnvVar(_Kube, frozen=True):

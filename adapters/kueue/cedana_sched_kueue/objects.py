@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from cedana_sched.kube.kept import only_kept
-from cedana_sched.kube.objects import LONGEST_MESSAGE, Condition, EnvVar, Metadata, only_checkpoint_variable
+from cedana_sched.kube.objects import Condition, EnvVar, Metadata, cut_message, only_checkpoint_variable
 from cedana_sched.kube.resources import Resource
 
 KUEUE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
@@ -85,9 +85,8 @@ class CheckState(_Kube, frozen=True):
     message: str = ""
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
-        if len(self.message) > LONGEST_MESSAGE:
-            msgspec.structs.force_setattr(self, "message", self.message[:LONGEST_MESSAGE])
+        """Cut what nobody reads."""
+        cut_message(self, self.message)
 
 
 class WorkloadSpec(_Kube, frozen=True):
