@@ -49,6 +49,14 @@ def saved(site: Site, change: Change = lambda _: None) -> tuple[Container, Path]
     return main, site.take(pod)
 
 
+def said_again(site: Site, images: Path) -> str:
+    """The first line of the container that comes back in another pod."""
+    pod = site.replacement("pod-2", "main")
+    assert site.bring_back(pod, images, "main") is None
+    pod.containers["main"].await_lines(1)
+    return pod.containers["main"].lines[0]
+
+
 def test_root_with_capabilities_does_not_come_back_in_a_pod_without(site: Site) -> None:
     first, images = saved(site, privileged)
     assert first.lines[0].startswith("0 ")
@@ -166,21 +174,13 @@ def test_devices_that_the_new_container_must_not_use_are_refused(site: Site) -> 
 def test_a_template_that_allows_more_is_no_matter(site: Site) -> None:
     first, images = saved(site, no_new_privileges)
     site.template = privileged
-    second = site.replacement("pod-2", "main")
-    assert site.bring_back(second, images, "main") is None
-    again = second.containers["main"]
-    again.await_lines(1)
-    assert again.lines[0] == first.lines[-1], "they have what they had"
+    assert said_again(site, images) == first.lines[-1], "they have what they had"
 
 
 def test_a_filter_that_is_the_same_comes_back(site: Site) -> None:
     first, images = saved(site, unprivileged)
     site.template = unprivileged
-    second = site.replacement("pod-2", "main")
-    assert site.bring_back(second, images, "main") is None
-    again = second.containers["main"]
-    again.await_lines(1)
-    assert again.lines[0] == first.lines[-1] == "1000 0000000000000000 1 2"
+    assert said_again(site, images) == first.lines[-1] == "1000 0000000000000000 1 2"
 
 
 def test_what_came_back_with_too_much_before_does_not_spread(site: Site) -> None:

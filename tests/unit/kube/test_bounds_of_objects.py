@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
-from kubernetes_asyncio.client import ApiClient, Configuration
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod
@@ -26,6 +25,7 @@ from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_volcano.extender.room import Occupant
 from cedana_sched_volcano.nominations import NominatedPod
 from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
+from tests.unit.kube.served_api import served
 
 MANY = 24_000
 MIB = 1 << 20
@@ -188,20 +188,8 @@ class _Pages:
             pass
         return response
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Api]:
-        application = web.Application()
-        application.router.add_get("/api/v1/pods", self.answer)
-        runner = web.AppRunner(application, shutdown_timeout=0.01, handler_cancellation=True)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            configuration = Configuration()
-            configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            async with ApiClient(configuration) as client:
-                yield Api(client)
-        finally:
-            await runner.cleanup()
+    def serving(self) -> AbstractAsyncContextManager[Api]:
+        return served({"/api/v1/pods": self.answer})
 
 
 async def _mirrored(server: _Pages) -> tuple[Mirror[Pod], list[Unreadable]]:

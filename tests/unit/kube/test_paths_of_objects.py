@@ -10,6 +10,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import JOBS, NODES, PODS
+from tests.unit.kube.served_api import served
 
 LEADING_ELSEWHERE = (
     "../../../../../api/v1/namespaces/kube-system/secrets/s",
@@ -38,19 +39,8 @@ async def test_a_name_is_one_segment_when_it_comes_to_the_api_server(name: str) 
         assert request.match_info["name"] == name
         return web.json_response({"metadata": {"name": "j", "namespace": "lab"}})
 
-    application = web.Application()
-    application.router.add_get("/apis/batch/v1/namespaces/lab/jobs/{name}", answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.01, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        configuration = Configuration()
-        configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with ApiClient(configuration) as client:
-            api = Api(client)
-            await api.get(JOBS, name, "lab", into=PartialObject)
-    finally:
-        await runner.cleanup()
+    async with served({"/apis/batch/v1/namespaces/lab/jobs/{name}": answer}) as api:
+        await api.get(JOBS, name, "lab", into=PartialObject)
     [(query, parts)] = asked
     assert query == ""
     assert parts[:-1] == ("/", "apis", "batch", "v1", "namespaces", "lab", "jobs")
