@@ -119,6 +119,7 @@ def breaches(found: Account) -> set[str]:
 
 UNANNOUNCED = refusals(1000.0, 1010.0, 1020.0, 1030.0, 1040.0, 1050.0, 1060.0, name="pod-p1")
 ON_AND_ON = refusals(1063.0, name="pod-p1")
+IN_PLACE_OF_ANOTHER = created(preemptionholds=hold(name=None), checkpoints=checkpoint("p9"))
 
 MOVED = [*said(0, 1, 2), *said(3, 4, pod="p2", at=1010.0)]
 REWOUND = [*said(0, 1, 2, 3), *said(2, 3, 4, pod="p2", at=1010.0)]
@@ -167,6 +168,7 @@ LEASE = "the lease x could not be renewed for 10 s"
         account(MOVED, writes=[*KUEUES, *refusals(1059.0, 1100.0, 1120.0)], expected=GO_ON),
         account(MOVED, writes=refusals(1000.0, 1025.0, 1100.0), expected=GO_ON),
         account(MOVED, writes=[*marks(500), *UNANNOUNCED], expected=GO_ON),
+        account(MOVED, writes=[*IN_PLACE_OF_ANOTHER, *UNANNOUNCED], expected=GO_ON),
         account(MOVED, writes=refusals(1000.0, 1010.0, 1020.0, 1042.0, 1052.0, name="pod-p1"), expected=GO_ON),
         account(MOVED, checkpoints=[checkpoint("p1")], restores=[restore("p2")], holds=[hold()]),
         account(OVERLAP, events=[killing("p1", 1002.5), warning("p1")]),
@@ -184,7 +186,8 @@ LEASE = "the lease x could not be renewed for 10 s"
         "rewound, and said so", "deleted", "never saved, its node lost", "never saved, its checkpoint failed",
         "never saved, and said so", "begun anew and said so", "begun anew and an Event says so",
         "the newest Restore counts", "held to its deadline", "a pod held to its deadline", "held anew",
-        "held before there was a hold", "held without a mark", "a pod held before there was a hold, twice", "all over",
+        "held before there was a hold", "held without a mark", "another victim while one is saved",
+        "a pod held before there was a hold, twice", "all over",
         "runs beside its successor while it ends",
         "back from before a cold start that was said", "components killed", "a component not made",
         "ended anew by a kubelet that was started anew", "crashed by libfaketime",
@@ -227,6 +230,8 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("holds_end_by_their_deadline", account(MOVED, writes=refusals(1000.0, 1025.0, 1033.0))),
         ("holds_end_by_their_deadline", account(MOVED, writes=[*marks(200), *UNANNOUNCED])),
         ("holds_end_by_their_deadline", account(MOVED, writes=[*marks(500), *UNANNOUNCED, *ON_AND_ON])),
+        ("holds_end_by_their_deadline", account(MOVED, writes=[*IN_PLACE_OF_ANOTHER, *UNANNOUNCED, *ON_AND_ON])),
+        ("holds_end_by_their_deadline", account(MOVED, writes=[*KUEUES, *UNANNOUNCED])),
         ("nothing_twice", account(REWOUND)),
         ("nothing_twice", account(REWOUND, checkpoints=[checkpoint("p1", "Failed", at=900.0, message="long ago")])),
         ("nothing_twice", account(said(0, 1, 2, 1, 2))),

@@ -48,6 +48,13 @@ def spans(writes: Sequence[Write]) -> Mapping[Named, Sequence[tuple[float, float
     return found
 
 
+def pods_being_saved(writes: Sequence[Write]) -> Sequence[tuple[float, float]]:
+    """From when until when any pod was held that its scheduler evicts by itself, as its PreemptionHold said."""
+    created = [write.body for write in _created(writes, "preemptionholds")]
+    of_pods = [body for body in created if not body["spec"].get("held") and "deadline" in body.get("status", {})]
+    return [(time_of(body["spec"]["createdAt"]), time_of(body["status"]["deadline"])) for body in of_pods]
+
+
 def unmarked(writes: Sequence[Write]) -> Mapping[Named, Sequence[float]]:
     """When the mark of a pod's eviction could not be written, as where a webhook of somebody else's does not answer."""
     found: defaultdict[Named, list[float]] = defaultdict(list)
