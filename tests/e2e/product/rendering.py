@@ -34,7 +34,7 @@ async def render(binaries: Binaries, values: Mapping[str, Any], *, namespace: st
         ChartError: the values are refused.
     """
     written = await _helm(binaries, "template", RELEASE, CHART, f"--namespace={namespace}", values=values)
-    return [body for body in yaml.safe_load_all(written) if body]
+    return [body for body in yaml.load_all(written, yaml.CSafeLoader) if body]  # ten times as fast as SafeLoader
 
 
 async def lint(binaries: Binaries, values: Mapping[str, Any]) -> None:
