@@ -13,6 +13,8 @@ from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import leader
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS, Resource
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 
@@ -87,3 +89,13 @@ async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: py
     finally:
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
+
+
+def test_an_answer_that_is_not_believed_is_told_on_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Happening] = []
+    monkeypatch.setattr(EventRecorder, "tell", lambda _, happening: told.append(happening))
+    leads = Leader(cast("Api", FakeApiServer()), CoordinatorConfiguration(namespace="cedana-system"), "me")
+    leads._agents._disbelieved(CHECKPOINTS, Metadata("md-1", "bio", "uid"), "it is of another snapshot")
+    involved = CHECKPOINTS.reference("md-1", "bio", "uid")
+    text = "What its node has answered is not believed: it is of another snapshot"
+    assert told == [Happening(involved, "AnswerNotBelieved", text, warning=True)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from cedana_sched.adapter.contract import Starting
+from cedana_sched.coordinator.core import HoldPlaced
 from cedana_sched.coordinator.core.instructions import Severity, Tell
+from cedana_sched.model.orders import Found, StartedCold
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 from cedana_sched.model.preemption import After
-from tests.unit.coordinator.core_builders import Told, victim
+from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
 
 def _texts(told: Told) -> dict[str, str]:
@@ -40,3 +43,54 @@ def test_who_is_to_be_kept_running_is_warned_of_as_well() -> None:
     (released,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "EvictionReleased"]
     assert released.text.endswith("1 not saved, to be kept running")
     assert released.severity is Severity.WARNING
+
+
+def _warnings(told: Told) -> dict[str, str]:
+    return {one.kind: one.text for one in told.said if isinstance(one, Tell) and one.severity is Severity.WARNING}
+
+
+def _returns(told: Told) -> Told:
+    return told.report(Starting(workload("w2"), MD, POLICY)).tell(Found("restore.w2", ref(1)))
+
+
+def test_a_hold_is_told_with_its_longest_time() -> None:
+    told = Told().running().preempt().tell(HoldPlaced("s1", None))
+    assert _texts(told) == {"EvictionHeld": "Eviction held for checkpoint, at most 60s"}
+    assert _warnings(told) == {}
+
+
+def test_a_preemption_that_is_taken_back_is_told_and_no_alarm() -> None:
+    told = Told().running().preempt().frozen().cancel()
+    cancelled = "Checkpoint md/0 of name-of-w1 is not needed: the preemption was cancelled: the job was withdrawn"
+    assert _texts(told) == {"CheckpointCancelled": cancelled}
+    assert _warnings(told) == {}
+
+
+def test_a_return_is_told_before_it_begins() -> None:
+    told = _returns(Told().running().preempt().frozen().committed().killed())
+    assert _texts(told) == {"RestoreScheduled": "Will resume name-of-w2 from md/0@1 on node n1"}
+    assert _warnings(told) == {}
+
+
+def test_a_node_that_does_not_confirm_is_named_two_minutes_after_the_deadline() -> None:
+    told = Told().running().preempt().frozen().committed().after(60).after(119)
+    assert "NodeSilent" not in told.tells()
+    assert _warnings(told.after(1)) == {"NodeSilent": "Node n1 has not confirmed the kill of name-of-w1"}
+    told = Told().running().preempt(after=After.CONTINUE).frozen().committed().after(60).after(120)
+    assert _warnings(told) == {"NodeSilent": "Node n1 has not confirmed the thaw of name-of-w1"}
+    told = Told().report(Starting(workload("w2"), MD, POLICY)).tell(Found("restore.w2")).after(90).after(119)
+    assert "NodeSilent" not in told.tells()
+    assert _warnings(told.after(1)) == {"NodeSilent": "Node n1 has not confirmed the start of name-of-w2"}
+    assert told.tell(StartedCold("restore.w2")).tells() == []
+
+
+def test_a_node_that_does_not_confirm_that_a_pod_runs_on_fails_its_checkpoint() -> None:
+    told = Told().running().preempt().frozen().after(60).after(120)
+    text = _warnings(told)["CheckpointFailed"]
+    assert text.startswith("Node n1 has not confirmed that name-of-w1 runs on: ")
+
+
+def test_an_attempt_that_follows_is_announced_by_the_failure_before() -> None:
+    assert _warnings(Told().running().preempt().frozen().failed(retryable=True)) == {
+        "CheckpointFailed": "Checkpoint md/0 of name-of-w1 failed: the store is down; it is tried again"
+    }
