@@ -17,6 +17,7 @@ from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched_armada import metrics as armada
 from cedana_sched_volcano.extender.claims import Word
 from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
+from cedana_sched_webhooks.holds import pods
 from cedana_sched_webhooks.metrics import Metrics as WebhooksMetrics
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +51,16 @@ def test_the_page_has_every_metric_with_its_labels() -> None:
 def test_the_page_has_every_alert() -> None:
     told = re.findall(r"^\| `(CedanaSched\w+)` \|", section("Alerts"), re.MULTILINE)
     assert told == re.findall(r"- alert: (\w+)", ALERTS)
+
+
+def test_the_page_has_every_word_of_the_webhook_that_holds_pods() -> None:
+    """What stands first in what its code decides or answers, and what the server says of a review by itself."""
+    source = Path(pods.__file__).read_text()
+    decided = re.findall(r'\b(?:Decision|Answer)\("([\w-]+)"', source)
+    told = section("Metrics").split("`/mutate/pods/status`, is")[1].split("`decision` of the extender")[0]
+    assert sorted(re.findall(r"`([\w-]+)`", told)) == sorted(
+        {*decided, pods.KEPT, pods.NOT_HELD, "unreadable", "failed"}
+    )
 
 
 def test_the_page_has_every_word_of_the_extender() -> None:

@@ -1,0 +1,87 @@
+"""What docs/operations.md says in numbers is what the code has: who changes one is led to the sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.agent import garbage as collecting
+from cedana_sched.agent import returns, watching
+from cedana_sched.cluster.coordinator import passed_over, purge, restarts, storage_probe, telling
+from cedana_sched.cluster.coordinator.main import LEASE_NAME
+from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS
+from cedana_sched.cluster.node import kubelet_thresholds, prestop
+from cedana_sched.cluster.node.containers import daemon_answers
+from cedana_sched.cluster.node.pods import ASK_SECONDS
+from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
+from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.kube import events, token_access
+from cedana_sched.local.jobs.rules import MOST_LOSSES
+from cedana_sched.runtime import signs, wait
+from cedana_sched.snapshot.progress import STORE_FACTOR
+from cedana_sched.store import garbage, node_cache, pages, retrying
+from cedana_sched_volcano.extender import claims
+from cedana_sched_webhooks import callers
+from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
+
+PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())
+TIMING = Timing()
+DAMAGED_SECONDS = sum(TIMING.pause(attempt) for attempt in range(1, returns.DAMAGED_TIMES))
+KUBELETS = kubelet_thresholds.reserve_of([kubelet_thresholds._HARD])
+"""What stays free where the kubelet says nothing."""
+
+SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = [
+    ("The fifth loss fails it", (MOST_LOSSES,), (5,)),
+    ("by a return five times within 15 s", (returns.DAMAGED_TIMES, DAMAGED_SECONDS), (5, 15)),
+    ("each read is repeated, with pauses, for two minutes", (retrying.PATIENCE_SECONDS,), (120,)),
+    ("ended after 30 s without a sign of life", (signs.STALL_SECONDS,), (30,)),
+    ("is tried once more at once, within 110 s in all", (RESTORE_SECONDS,), (110,)),
+    ("the store takes nothing for twice as long", (STORE_FACTOR,), (2,)),
+    ("ended after four times as long without a byte", (watching.QUIET_FACTOR,), (4,)),
+    ("it is killed a minute after the release", (TIMING.patience,), (60,)),
+    ("a pod that is deleted is held for an hour at most", (prestop.LONGEST_SECONDS,), (3600,)),
+    ("after the grace period (15 minutes) removes them", (garbage.GRACE_SECONDS,), (900,)),
+    ("each namespace at most once in five minutes", (collecting.EVERY_SECONDS,), (300,)),
+    ("free after 16 to 45 minutes", (collecting.SECOND_RUN_SECONDS,), (16 * 60,)),
+    ("16 bytes for each page", (pages.FINGERPRINT_BYTES,), (16,)),
+    ("They take at most 2 GiB (`agent.cacheBytes` in the chart)", (node_cache.CACHE_BYTES,), (2 << 30,)),
+    (
+        "is held for half a minute, a pod that is deleted for 15 s; then they go on",
+        (UNANNOUNCED_SECONDS, ASK_SECONDS),
+        (30, 15),
+    ),
+    ("(ConfigMaps `cedana-sched-journal`, `-0` to `-31`)", (LOG_NAME, SLOTS), ("cedana-sched-journal", 32)),
+    ("get lease cedana-sched-coordinator", (LEASE_NAME,), ("cedana-sched-coordinator",)),
+    ("ends after 15 min without one, and is started again", (wait.SILENT_SECONDS,), (900,)),
+    (
+        "once containerd has run for three seconds, or after a minute without it",
+        (daemon_answers.SETTLED_SECONDS, daemon_answers.LONGEST_SECONDS),
+        (3, 60),
+    ),
+    ("was started anew within ten minutes", (restarts.LATE_SECONDS, passed_over.LATE_SECONDS), (600, 600)),
+    ("says within five minutes whether a bucket answers", (storage_probe.PROBE_SECONDS,), (300,)),
+    ("An Event that is repeated within ten minutes is counted", (events.SAME_SECONDS,), (600,)),
+    ("Of more than 10,000 warnings that wait to be written", (events.KEPT,), (10_000,)),
+    ("on 20 of them at most", (telling.MOST_VICTIMS,), (20,)),
+    ("nobody has deleted it for a minute: it is killed", (TIMING.patience,), (60,)),
+    ("was killed, thawed or started, two minutes after the deadline", (TIMING.confirm,), (120,)),
+    ("its snapshot could not be removed for ten minutes", (purge.PATIENCE_SECONDS,), (600,)),
+    ("stays free: 1 % more than what the node's kubelet", (kubelet_thresholds.MARGIN,), (0.01,)),
+    ("16 %, and 6 % of the inodes, where it does not say", (KUBELETS.share, KUBELETS.inode_share), (0.16, 0.06)),
+    ("and keeps the answer for a minute", (token_access.KEPT_SECONDS,), (60,)),
+    ("that asked for room within half a minute", (claims.FORGOTTEN_SECONDS,), (30,)),
+    (
+        "use it 5 s later, and believe the old one for a minute more",
+        (callers.SETTLE_SECONDS, callers.FORMER_SECONDS),
+        (5, 60),
+    ),
+]
+
+
+@pytest.mark.parametrize(("sentence", "has", "says"), SENTENCES, ids=[sentence for sentence, _, _ in SENTENCES])
+def test_the_page_says_what_the_code_has(
+    sentence: str, has: tuple[float | str, ...], says: tuple[float | str, ...]
+) -> None:
+    assert sentence in PAGE
+    assert has == pytest.approx(says) if all(isinstance(one, float | int) for one in says) else has == says
