@@ -125,3 +125,30 @@ def test_what_was_found_before_the_end_of_the_look_counts(leased: Callable[[byte
     leased(b"leased")
     (obstacle,) = find_obstacles(itertools.repeat(ME), processes=2)
     assert "has a lease" in obstacle.problem
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("anon_inode:[io_uring]", "uses io_uring"),
+        ("anon_inode:[perf_event]", "counts hardware events"),
+        ("anon_inode:kvm-vm", "runs a virtual machine"),
+        ("anon_inode:[userfaultfd]", "handles another process's faults"),
+        ("anon_inode:seccomp notify", "handles another process's faults"),
+        ("/dev/nvidia-uvm", "holds a GPU"),
+        ("/dev/kfd", "holds a GPU"),
+        ("/dev/dri/renderD128", "holds a GPU"),
+        ("/dev/fuse", "drives a device"),
+        ("/dev/infiniband/uverbs0", "drives a device"),
+        ("anon_inode:[eventpoll]", None),
+        ("/dev/null", None),
+    ],
+)
+def test_what_cannot_be_saved_is_told_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, target: str, problem: str | None
+) -> None:
+    """Names as the kernel writes them in /proc/PID/fd: few machines have all of these devices."""
+    monkeypatch.setattr(Path, "readlink", lambda _: Path(target))
+    found = find_obstacles([ME])
+    assert [one.problem for one in found] == ([problem] if problem else [])
+    assert all(one.pid == ME and one.remedy for one in found)
