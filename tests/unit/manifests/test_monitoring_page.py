@@ -57,14 +57,14 @@ def test_the_page_has_every_word_of_the_webhook_that_holds_pods() -> None:
     """What stands first in what its code decides or answers, and what the server says of a review by itself."""
     source = Path(pods.__file__).read_text()
     decided = re.findall(r'\b(?:Decision|Answer)\("([\w-]+)"', source)
-    told = section("Metrics").split("`/mutate/pods/status`, is")[1].split("`decision` of the extender")[0]
+    told = " ".join(section("Metrics").split()).split("`/mutate/pods/status`, is")[1].split("`decision` of")[0]
     assert sorted(re.findall(r"`([\w-]+)`", told)) == sorted(
         {*decided, pods.KEPT, pods.NOT_HELD, "unreadable", "failed"}
     )
 
 
 def test_the_page_has_every_word_of_the_extender() -> None:
-    told = section("Metrics").split("`decision` of the extender is")[1]
+    told = " ".join(section("Metrics").split()).split("`decision` of the extender is")[1]
     assert re.findall(r"`([\w-]+)`", told) == [*get_args(Word), "not-ready", "unreadable", "failed"]
 
 
