@@ -35,7 +35,7 @@ WALKS_OWN_FOLDERS = {
     "cedana_sched/cluster/node/returning/pods.py": "plans and logs, in our folders on the host",
     "cedana_sched/runtime/changes.py": "plans and results, in our folder on the host; the restore container's own",
     "cedana_sched/runtime/layer.py": "reads an archive, and lays it by descriptors",
-    "cedana_sched/runtime/locks.py": "control groups",
+    "cedana_sched/runtime/held.py": "control groups",
     "cedana_sched/snapshot/archive.py": "writes an archive, by descriptors",
     "cedana_sched/snapshot/dump.py": "the folder of the stream's socket",
     "cedana_sched/snapshot/freezer.py": "control groups",

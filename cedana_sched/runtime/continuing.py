@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Any
 
 from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.held import HoldError, held, write_script
 from cedana_sched.runtime.kernel import detach, detach_below, die_with_parent
 from cedana_sched.runtime.layer import LayerError
-from cedana_sched.runtime.locks import LockError, take_locks, write_script
+from cedana_sched.runtime.locks import take_locks
 from cedana_sched.runtime.plan import ContainerPlan, Result
 from cedana_sched.runtime.rootfs import Rootfs
 from cedana_sched.runtime.shortages import is_shortage
@@ -106,8 +107,9 @@ def _attempt(
     if status == 0:
         try:
             if plan.locks:
-                take_locks(plan.work, plan.locks)
-        except LockError as error:
+                with held(plan.work) as processes:
+                    take_locks(processes, plan.locks)
+        except (HoldError, OSError) as error:
             why = str(error)
         else:
             return status, Result(restored=True, log=log, id=call.id)

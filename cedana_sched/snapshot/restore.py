@@ -22,7 +22,8 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import RestoreError, RetryableError
-from cedana_sched.runtime.locks import LockError, PosixLock, take_locks, write_script
+from cedana_sched.runtime.held import HoldError, held, write_script
+from cedana_sched.runtime.locks import PosixLock, take_locks
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain, last_lines
@@ -105,8 +106,9 @@ def _take_locks(request: RestoreRequest, log: Path) -> None:
     if not request.locks:
         return
     try:
-        take_locks(str(request.workdir), request.locks)
-    except LockError as error:
+        with held(str(request.workdir)) as processes:
+            take_locks(processes, request.locks)
+    except (HoldError, OSError) as error:
         _clean_up(request, log)
         raise RestoreError(str(error), remedy="end what has locked the file, then try again") from error
 

@@ -11,7 +11,7 @@ import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.volumes import volumes_of
-from cedana_sched.runtime import locks
+from cedana_sched.runtime.held import number_inside
 from cedana_sched.runtime.signs import Signs
 from cedana_sched.snapshot import freezer, progress, stopped
 from cedana_sched.snapshot.preflight import find_obstacles
@@ -131,4 +131,4 @@ def test_process_may_have_any_name(host: Host, tmp_path: Path) -> None:
     assert "state" in progress._describe(os.getpid())
     assert str(os.getpid()) in freezer._describe(os.getpid())
     assert stopped._started(os.getpid())
-    assert locks._number_inside(os.getpid())
+    assert number_inside(os.getpid())
