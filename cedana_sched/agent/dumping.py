@@ -4,6 +4,7 @@
     CONTAINER/pages-1.img, …     those of one container among several
     CONTAINER/rootfs.tar         what it has changed in its root
     CONTAINER/descriptors.json   what the runtime that restores it reads beside the images
+    CONTAINER/volume-files.json  which files of volumes its processes held
     volumes/NAME.tar             a volume of the workload
 
 All or nothing: the first step that fails stops the others, and all containers run on. Used by the capture process.

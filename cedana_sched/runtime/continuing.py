@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.first_look import look_before_they_run
 from cedana_sched.runtime.held import HoldError, held, write_script
 from cedana_sched.runtime.kernel import detach, detach_below, die_with_parent
 from cedana_sched.runtime.layer import LayerError
@@ -106,9 +107,9 @@ def _attempt(
     status = run(runc, _restore_arguments(call, plan), seconds=seconds, watch=watch)
     if status == 0:
         try:
-            if plan.locks:
-                with held(plan.work) as processes:
-                    take_locks(processes, plan.locks)
+            with held(plan.work) as processes:
+                look_before_they_run(processes, plan, spec)
+                take_locks(processes, plan.locks)
         except (HoldError, OSError) as error:
             why = str(error)
         else:
@@ -274,8 +275,7 @@ def _configure_criu(call: CreateCall, plan: ContainerPlan, spec: dict[str, Any])
     file = f"{plan.work}/criu.conf"
     with open(file, "w", encoding="utf-8") as configuration:
         configuration.write("".join(f"{line}\n" for line in plan.criu))
-        if plan.locks:
-            configuration.write(f"action-script {write_script(plan.work)}\n")
+        configuration.write(f"action-script {write_script(plan.work)}\n")
     spec.setdefault("annotations", {})[_CONFIGURATION] = file
     write_specification(call.bundle, spec)
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 import structlog
+from msgspec import structs
 
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container
@@ -24,6 +25,7 @@ from cedana_sched.cluster.node.containers.privileges import (
     SERVICE_ACCOUNT,
     privileges_of,
 )
+from cedana_sched.cluster.node.containers.volume_files import volume_files_note
 from cedana_sched.cluster.node.containers.volumes import volumes_of
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.returning.progress import StagingProgress
@@ -178,14 +180,16 @@ class PodRuntime:
     def _look(self, pod_uid: str, *, restored: bool) -> RunningWorkload | None:
         everything = self._bundles.all_of_pod(pod_uid)
         found = [container for container in everything if not container.is_ours]
-        containers = tuple(tree for container in found if (tree := self._describe(container)))
-        if not containers:
+        described = [(container, tree) for container in found if (tree := self._describe(container))]
+        if not described:
             return None
+        containers = tuple(tree for _, tree in described)
         beside = tuple(self._places.here(freezer_of(one.state)) for one in everything if one.is_ours)
         volumes = volumes_of(pod_uid, found, self._places)
         facts: dict[str, Any] = {"containers": [tree.name for tree in containers], "volumes": sorted(volumes)}
         if all(freezer.is_frozen(tree.freezer) for tree in containers):
             facts |= self._privileges(pod_uid, found)
+            containers = tuple(self._with_volume_files(*one) for one in described)
         return RunningWorkload(containers, volumes, facts, restored, beside)
 
     def _privileges(self, pod_uid: str, containers: Iterable[Container]) -> dict[str, Any]:
@@ -199,6 +203,14 @@ class PodRuntime:
                 log.warning("privileges not recorded", pod=pod_uid, container=container.name, problem=str(error))
         account = self._known.service_account(pod_uid)
         return {PRIVILEGES: privileges, IMAGES: images, SERVICE_ACCOUNT: account}
+
+    def _with_volume_files(self, container: Container, tree: RunningContainer) -> RunningContainer:
+        """What a dump writes down of a frozen container; what it could not read does not come back."""
+        try:
+            return structs.replace(tree, notes=tree.notes | volume_files_note(container, self._places))
+        except (OSError, ValueError) as error:
+            log.warning("files of volumes not recorded", container=container.name, problem=str(error))
+            return tree
 
     def _describe(self, container: Container) -> RunningContainer | None:
         try:

@@ -11,11 +11,12 @@ from pathlib import Path
 import cedana_sched
 from cedana_sched.runtime.plan import RESTORE, ContainerPlan, Plan, Result, read_result, write_plan
 from cedana_sched.runtime.privileges import Confinement, Credentials, Privileges
+from cedana_sched.runtime.volume_files import VOLUME_FILES, VolumeFiles, encode
 
 _SOURCE = Path(cedana_sched.__file__).parent
 _RUNC = """#!/bin/sh
 echo "$@" >>{asked}
-for word; do [ "$word" = restore ] && mkdir -p {states}/c1; done
+for word; do [ "$word" = restore ] && mkdir -p {states}/c1 && echo {group} >{work}/held; done
 exit 0
 """
 _VERBS = ("create", "restore", "start", "delete")
@@ -35,6 +36,9 @@ class StubbedNode:
         (here / "handler/cedana_sched/__init__.py").touch()
         (here / "handler/cedana_sched/runtime").symlink_to(_SOURCE / "runtime")
         self.python = folder / "python"
+        self.work, self.group = folder / "work", folder / "group"
+        self._write_group()
+        (folder / VOLUME_FILES).write_text(encode(VolumeFiles((), ())))
         self.interpreter = f'exec {sys.executable} "$@"'
         self.set_python(self.interpreter)
         self.launcher = folder / "cedana-runtime"
@@ -44,8 +48,14 @@ class StubbedNode:
 
     def runc(self) -> Path:
         runc = self.folder / "runc"
-        self._write(runc, _RUNC.format(asked=self.asked_file, states=self.states))
+        self._write(runc, _RUNC.format(asked=self.asked_file, states=self.states, group=self.group, work=self.work))
         return runc
+
+    def _write_group(self) -> None:
+        """A control group that is frozen, with nobody in it."""
+        self.group.mkdir()
+        (self.group / "freezer.state").write_text("FROZEN")
+        (self.group / "cgroup.procs").touch()
 
     def set_python(self, script: str) -> None:
         """What is run as the interpreter."""
@@ -64,9 +74,8 @@ class StubbedNode:
 
     def plan(self, decision: str = RESTORE, *names: str, why: str = "", sandbox: str = "") -> Plan:
         """Lay a plan for the pod."""
-        work = self.folder / "work"
         nothing = Privileges(Confinement(), Credentials())
-        one = ContainerPlan(str(self.folder), str(work), privileges=nothing)
+        one = ContainerPlan(str(self.folder), str(self.work), privileges=nothing)
         containers = dict.fromkeys(names or ("main",), one)
         plan = Plan(decision, why, containers=containers, sandbox=sandbox)
         write_plan(str(self.pod), plan)

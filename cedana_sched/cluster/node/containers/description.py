@@ -56,11 +56,20 @@ def freezer_of(state: State) -> Path:
     return Path(state.cgroup_paths.get("freezer") or state.cgroup_paths[""])
 
 
+def bind_mounts(container: Container, proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Where a container has what is not its own: its pod's volumes, and files that the kubelet makes.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it ended meanwhile.
+    """
+    root = proc / str(container.pid) / "root"
+    return tuple(resolve_inside(root, mount.destination) for mount in _binds(container))
+
+
 def _externals(container: Container, process: Path, mountinfo: str) -> Iterator[str]:
     root = process / "root"
     points = list(mount_points(mountinfo))
-    for mount in _binds(container):
-        place = resolve_inside(root, mount.destination)
+    for place in bind_mounts(container, process.parent):
         yield f"mnt[{place}]:{place}"
     for point in points:
         if point.startswith("/sys/fs/cgroup/"):

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
+from cedana_sched.cluster.node.returning.sent_files import refuse_sent_files
 from cedana_sched.runtime.locks import PosixLock
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.outside_signals import drop_outside_stops
@@ -34,9 +35,11 @@ def ready_images(toolchain: Toolchain, images: Path) -> ReadyImages:
     container has none but to itself, they stay.
 
     Raises:
+        RestoreError: nobody could see, before they run, whether they get the files that they had.
         SnapshotError: an image cannot be decoded.
     """
     images.chmod(0o700)  # they are the memory of processes
+    refuse_sent_files(toolchain, images)
     rearm_expired_timers(toolchain, images)
     drop_outside_stops(toolchain, images)
     entries = Images(toolchain, folder_reader(images)).entries("files.img")

@@ -1,0 +1,34 @@
+"""What restored processes must be like before their first instruction: CRIU gives back, and asks nobody.
+
+They are held meanwhile (`runtime.held`). Called by the handler; standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cedana_sched.runtime.confinement import confinement_of
+from cedana_sched.runtime.held import Held, HoldError
+from cedana_sched.runtime.plan import ContainerPlan
+from cedana_sched.runtime.volume_files import objection_to_files, read
+
+
+def look_before_they_run(held: Held, plan: ContainerPlan, spec: dict[str, Any]) -> None:
+    """Compare what came back with what was recorded of it, and with its new container.
+
+    Args:
+        held: all processes of the container.
+        plan: what is known of its snapshot.
+        spec: the config.json of its new container.
+
+    Raises:
+        HoldError: it must not run.
+        OSError: something of it cannot be read.
+    """
+    try:
+        may = confinement_of(spec)
+        files = read(plan.images)
+    except ValueError as error:
+        raise HoldError(str(error)) from error
+    if (why := objection_to_files(files, held.by_number(), may.groups | {may.group})) is not None:
+        raise HoldError(why)

@@ -1,0 +1,225 @@
+"""Files of volumes that processes hold: what they were at the dump, and what CRIU has opened for them.
+
+CRIU opens files again by their names, as root. Who can write to a volume may meanwhile have put another file in the
+place of one, or a link on the way to it, which leads to what only root may open. So the agent writes down, of frozen
+containers, what each file is that a process has open, maps, executes or stands in, and the handler compares that with
+the restored processes before their first instruction:
+
+    path        in the container: where a link was on the way, it is another one
+    mode        with the type of the file
+    user        its owner
+    group       the same, or one of the container's own: the kubelet gives volumes to the pod's `fsGroup`
+
+Neither inodes nor contents are compared: volumes are copied, and others write to them.
+
+    VOLUME_FILES    {"version": 1, "volumes": [PATH, …], "files": [[PID, PLACE, PATH, MODE, USER, GROUP], …]}
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from cedana_sched.runtime.held import number_inside
+
+VOLUME_FILES = "volume-files.json"
+"""Beside CRIU's images of a container."""
+VERSION = 1
+MOST_FILES = 1 << 15
+"""That are written down of one container; a process holds 1024 where nobody allows it more."""
+MOST_PLACES = 1 << 18
+"""That are looked at for them: descriptors of pipes and sockets as well."""
+
+_DELETED = " (deleted)"
+_DELETED_BY_CRIU = (".cr_link", ".ghost")
+"""Ends of names under which CRIU opens what was deleted before the dump, where the old name is taken."""
+_DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
+_SINGLE = {"cwd": "working directory", "root": "root directory", "exe": "program"}
+
+
+class VolumeFile(NamedTuple):
+    """What one process holds in one place."""
+
+    pid: int
+    """As the process sees itself."""
+    place: str
+    """Below /proc/PID: `fd/3`, `cwd`, `root`, `exe`, or `map_files/` and the first address of a mapping."""
+    path: str
+    mode: int
+    user: int
+    group: int
+
+
+class VolumeFiles(NamedTuple):
+    """Of one container."""
+
+    volumes: tuple[str, ...]
+    """Where they are mounted; as in `path`, no link leads there."""
+    files: tuple[VolumeFile, ...]
+
+
+def is_within(path: str, volumes: Iterable[str]) -> bool:
+    """Whether a file is in one of these volumes, or is itself mounted."""
+    name = path.removesuffix(_DELETED)
+    return any(name == volume or name.startswith(f"{volume.rstrip('/')}/") for volume in volumes)
+
+
+def files_of(processes: Iterable[int], volumes: Collection[str]) -> VolumeFiles:
+    """What frozen processes hold; those that have ended hold nothing.
+
+    Raises:
+        OSError: something cannot be read.
+        ValueError: they hold more than can be written down.
+    """
+    found: list[VolumeFile] = []
+    looked = 0
+    for process in processes:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            pid, entries = number_inside(process), _Entries(process)
+            for place in (*_SINGLE, *_descriptors(process), *entries.places()):
+                looked += 1
+                if looked > MOST_PLACES or len(found) > MOST_FILES:
+                    raise ValueError(f"they hold more than {MOST_FILES} files of volumes, or {MOST_PLACES} of any kind")
+                entry = entries.entry(place)
+                if is_within(os.readlink(entry), volumes):
+                    found.append(_look(pid, place, entry))
+    return VolumeFiles(tuple(volumes), tuple(found))
+
+
+def encode(files: VolumeFiles) -> str:
+    """What `read` reads. Names that are no text stay what they are."""
+    return json.dumps({"version": VERSION, **files._asdict()})
+
+
+def read(images: str) -> VolumeFiles | None:
+    """What was written down beside these images; None where nothing was.
+
+    Raises:
+        OSError: it cannot be read now.
+        ValueError: it was written down in another way.
+    """
+    try:
+        with open(f"{images}/{VOLUME_FILES}", encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        return None
+    try:
+        if content["version"] != VERSION:
+            raise ValueError(f"files of volumes are written down in version {content['version']}")
+        return VolumeFiles(tuple(content["volumes"]), tuple(VolumeFile(*one) for one in content["files"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this does not say which files of volumes were open: {error!r}") from error
+
+
+def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], groups: Collection[int]) -> str | None:
+    """Why restored processes must not run with what CRIU has opened for them, and what helps; None where they may.
+
+    Args:
+        held: at the dump; None of a snapshot of an earlier version, which says nothing.
+        processes: by the numbers by which they see themselves.
+        groups: of their new container.
+
+    Raises:
+        OSError: something cannot be read.
+    """
+    if held is None:
+        return (
+            "the snapshot does not say which files of volumes its processes held, as those of earlier versions do not "
+            "(start it from its beginning: its next snapshot will say it)"
+        )
+    entries: dict[int, _Entries] = {}
+    for one in held.files:
+        process = processes.get(one.pid)
+        now = None
+        if process is not None:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if process not in entries:
+                    entries[process] = _Entries(process)
+                now = _look(one.pid, one.place, entries[process].entry(one.place))
+        if (differs := _difference(one, now, groups)) is not None:
+            return (
+                f"{one.path}, which process {one.pid} holds as its {_in_words(one.place)}, is another file than when "
+                f"the snapshot was taken: {differs} (put back the file that was there, with its owner and mode, or "
+                "start the pod without the snapshot)"
+            )
+    return None
+
+
+def _difference(held: VolumeFile, now: VolumeFile | None, groups: Collection[int]) -> str | None:
+    if now is None:
+        return "it has not come back"
+    if not _is_same_path(held.path, now.path):
+        return f"it leads to {now.path}"
+    if now.mode != held.mode:
+        return f"mode {held.mode:o} in the snapshot, {now.mode:o} now"
+    if now.user != held.user:
+        return f"owner {held.user} in the snapshot, {now.user} now"
+    if now.group not in (held.group, *groups):
+        return f"group {held.group} in the snapshot, {now.group} now"
+    return None
+
+
+def _is_same_path(held: str, now: str) -> bool:
+    """What was deleted comes out of the snapshot, and may bear a name of CRIU's that is deleted as well."""
+    if now == held:
+        return True
+    name, other = held.removesuffix(_DELETED), now.removesuffix(_DELETED)
+    is_deleted = held.endswith(_DELETED) and now.endswith(_DELETED)
+    return is_deleted and other.startswith(name) and "/" not in other[len(name) :] and other.endswith(_DELETED_BY_CRIU)
+
+
+def _in_words(place: str) -> str:
+    if place.startswith(_DESCRIPTORS):
+        return f"descriptor {place.removeprefix(_DESCRIPTORS)}"
+    return _SINGLE.get(place, f"mapping at {place.removeprefix(_MAPPINGS)}")
+
+
+def _descriptors(process: int) -> Iterator[str]:
+    """Places.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it has ended.
+    """
+    for number in os.listdir(f"/proc/{process}/fd"):
+        yield f"{_DESCRIPTORS}{number}"
+
+
+class _Entries:
+    """Where /proc shows what a process holds. Two mappings of before may be one now: they are found by an address."""
+
+    def __init__(self, process: int) -> None:
+        """Of this process.
+
+        Raises:
+            FileNotFoundError, ProcessLookupError: it has ended.
+        """
+        self._process = process
+        self._areas: list[tuple[int, int, str]] = []
+        for name in os.listdir(f"/proc/{process}/map_files"):
+            begin, end = name.split("-")
+            self._areas.append((int(begin, 16), int(end, 16), name))
+        self._areas.sort()
+
+    def places(self) -> Iterator[str]:
+        for begin, _, _ in self._areas:
+            yield f"{_MAPPINGS}{begin:x}"
+
+    def entry(self, place: str) -> str:
+        """The link that leads there; there is none where nothing is."""
+        if not place.startswith(_MAPPINGS):
+            return f"/proc/{self._process}/{place}"
+        address = int(place.removeprefix(_MAPPINGS), 16)
+        at = bisect_right(self._areas, address, key=lambda area: area[0]) - 1
+        name = self._areas[at][2] if at >= 0 and address < self._areas[at][1] else f"{address:x}"
+        return f"/proc/{self._process}/{_MAPPINGS}{name}"
+
+
+def _look(pid: int, place: str, entry: str) -> VolumeFile:
+    path, seen = os.readlink(entry), os.stat(entry)
+    return VolumeFile(pid, place, path, seen.st_mode, seen.st_uid, seen.st_gid)
