@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from cedana_sched.runtime.confinement import confinement_of
+from cedana_sched.runtime.credentials import credentials_of
 from cedana_sched.runtime.held import Held, HoldError
 from cedana_sched.runtime.plan import ContainerPlan
+from cedana_sched.runtime.privileges import Privileges, objection_to
 from cedana_sched.runtime.volume_files import objection_to_files, read
 
 
@@ -28,7 +30,10 @@ def look_before_they_run(held: Held, plan: ContainerPlan, spec: dict[str, Any]) 
     try:
         may = confinement_of(spec)
         files = read(plan.images)
+        have = credentials_of(held.processes, may)
     except ValueError as error:
         raise HoldError(str(error)) from error
+    if (why := objection_to(Privileges(may, have), may)) is not None:
+        raise HoldError(why)
     if (why := objection_to_files(files, held.by_number(), may.groups | {may.group})) is not None:
         raise HoldError(why)

@@ -3,7 +3,7 @@
 CRIU restores processes as they were: with the users, capabilities and filters that they had, whatever the container
 that they come back in allows. So before CRIU sees a byte, what was recorded at the dump is compared with the new
 container: by the handler, which refuses, and by the agent, which looks once more. Pure; standard library only. Read by
-`runtime.confinement` and `cluster.node.containers.credentials`, kept by `runtime.privilege_record`.
+`runtime.confinement` and `runtime.credentials`, kept by `runtime.privilege_record`.
 """
 
 from __future__ import annotations

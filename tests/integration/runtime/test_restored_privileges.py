@@ -199,6 +199,20 @@ def test_what_came_back_with_too_much_before_does_not_spread(site: Site) -> None
     assert "users of its processes: 0 in the snapshot, 1000 in the new container" in str(error)
 
 
+def test_what_came_back_counts_and_not_what_was_recorded_of_it(site: Site) -> None:
+    _, images = saved(site)
+    weak = site.node.pod("pod-weak")
+    weak.run("main", WITNESS, change=unprivileged).await_lines(1)
+    site.facts["privileges"] = site.freeze(weak).restore_facts["privileges"]
+    site.template = unprivileged
+    second = site.replacement("pod-2", "main")
+    error = site.bring_back(second, images, "main")
+    again = second.containers["main"]
+    again.await_lines(1)
+    assert again.lines == ["cold"], "root's process has not executed an instruction"
+    assert "users of its processes: 0 in the snapshot, 1000 in the new container" in str(error)
+
+
 def test_a_snapshot_that_does_not_say_is_refused_in_words(site: Site) -> None:
     _, images = saved(site)
     del site.facts["privileges"]

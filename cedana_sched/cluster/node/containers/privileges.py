@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from cedana_sched.cluster.node.containers.bundles import Container
-from cedana_sched.cluster.node.containers.credentials import credentials_of
 from cedana_sched.cluster.node.containers.description import freezer_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.runtime.confinement import confinement_of
+from cedana_sched.runtime.credentials import credentials_of
 from cedana_sched.runtime.privileges import Confinement, Privileges
 from cedana_sched.snapshot import freezer
 

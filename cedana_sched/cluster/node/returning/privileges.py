@@ -1,8 +1,9 @@
 """What a snapshot says of privileges and images, and what the agent refuses before and after the handler has its turn.
 
-The handler compares a container's privileges before CRIU sees a byte (`runtime.planned`). The agent looks at the images
-before anything is laid into the pod, because a container does not say by which image it was made. And it looks at what
-came back once more: the handler may be one that was laid on the node by an earlier version.
+The handler compares what was recorded of a container before CRIU sees a byte (`runtime.planned`), and what came back
+before it runs (`runtime.first_look`). The agent looks at the images before anything is laid into the pod, because a
+container does not say by which image it was made. And it compares the record once more with the container that runs:
+the handler may be one that was laid on the node by an earlier version.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> 
 def refused_after_all(
     folder: str, plan: Plan, results: Mapping[str, Result], running: Iterable[Container], places: Places
 ) -> dict[str, Result]:
-    """The results, in which a container that came back with more than it is allowed counts as one that did not."""
+    """The results, in which a container that had more than it is allowed now counts as one that did not come back."""
     checked = dict(results)
     for container in running:
         result = checked.get(container.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.containers.credentials import MOST_IDS, credentials_of
+from cedana_sched.runtime.credentials import MOST_IDS, credentials_of
 from cedana_sched.runtime.privileges import Capabilities, Confinement, Credentials
 
 STATUS = """Name:\t{name}

@@ -2,13 +2,14 @@
 
 Read while they are frozen: what runs may give itself more a moment later. Every thread is read, because each has
 credentials of its own. Ids are turned into those inside of the container's user namespace, as CRIU's images have them.
+Called by the agent at the dump, and by the handler for what came back. Standard library only.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from cedana_sched.runtime.capability_names import capabilities_in
 from cedana_sched.runtime.privileges import Capabilities, Confinement, Credentials, Map
@@ -25,7 +26,7 @@ _SETS = {
 """Lines of /proc/PID/status, by the names of `Capabilities` (proc_pid_status(5))."""
 
 
-def credentials_of(pids: Iterable[int], container: Confinement, proc: Path = Path("/proc")) -> Credentials:
+def credentials_of(pids: Iterable[int], container: Confinement, proc: str | os.PathLike[str] = "/proc") -> Credentials:
     """Of all threads of these processes together; those that have ended are passed over.
 
     Raises:
@@ -34,7 +35,7 @@ def credentials_of(pids: Iterable[int], container: Confinement, proc: Path = Pat
     """
     found = Credentials()
     for pid in pids:
-        for folder in _threads(proc / str(pid)):
+        for folder in _threads(os.path.join(proc, str(pid))):
             if (one := _of_thread(folder, container)) is None:
                 continue
             found = _together(found, one)
@@ -55,29 +56,29 @@ def _together(one: Credentials, other: Credentials) -> Credentials:
     )
 
 
-def _threads(process: Path) -> Iterator[Path]:
+def _threads(process: str) -> Iterator[str]:
     """The folders of its threads; none where it has ended.
 
     Raises:
         OSError: they cannot be listed.
     """
     try:
-        yield from list((process / "task").iterdir())
+        yield from [f"{process}/task/{thread}" for thread in os.listdir(f"{process}/task")]
     except (FileNotFoundError, ProcessLookupError):
         return
 
 
-def _of_thread(folder: Path, container: Confinement) -> Credentials | None:
+def _of_thread(folder: str, container: Confinement) -> Credentials | None:
     """None of one that has ended, or waits for its parent to hear of its end.
 
     Raises:
         OSError: it cannot be read.
     """
     try:
-        status = dict(_fields((folder / "status").read_bytes()))
+        status = dict(_fields(_content(f"{folder}/status")))
         if status["State"][0] in "ZX":
             return None
-        label = _label(folder / "attr/current")
+        label = _label(f"{folder}/attr/current")
     except (FileNotFoundError, ProcessLookupError):
         return None
     return Credentials(
@@ -91,6 +92,11 @@ def _of_thread(folder: Path, container: Confinement) -> Credentials | None:
     )
 
 
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def _fields(status: bytes) -> Iterator[tuple[str, str]]:
     """The lines of a status; the name of a process need not be text."""
     for line in status.decode(errors="replace").split("\n"):
@@ -99,14 +105,14 @@ def _fields(status: bytes) -> Iterator[tuple[str, str]]:
             yield name, value.strip()
 
 
-def _label(file: Path) -> str:
+def _label(file: str) -> str:
     """That of AppArmor, without its mode, or of SELinux; empty where there is none.
 
     Raises:
         FileNotFoundError, ProcessLookupError: the process has ended.
     """
     try:
-        label = file.read_bytes().decode(errors="replace").strip("\0\n")
+        label = _content(file).decode(errors="replace").strip("\0\n")
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # no such module is active
             raise
