@@ -10,13 +10,14 @@ from typing import Any
 from cedana_sched.runtime.confinement import confinement_of
 from cedana_sched.runtime.credentials import credentials_of
 from cedana_sched.runtime.held import Held, HoldError
+from cedana_sched.runtime.limits import cap_limits
 from cedana_sched.runtime.plan import ContainerPlan
 from cedana_sched.runtime.privileges import Privileges, objection_to
 from cedana_sched.runtime.volume_files import objection_to_files, read
 
 
 def look_before_they_run(held: Held, plan: ContainerPlan, spec: dict[str, Any]) -> None:
-    """Compare what came back with what was recorded of it, and with its new container.
+    """Compare what came back with what was recorded of it, and with its new container; lower its limits to that one's.
 
     Args:
         held: all processes of the container.
@@ -37,3 +38,4 @@ def look_before_they_run(held: Held, plan: ContainerPlan, spec: dict[str, Any]) 
         raise HoldError(why)
     if (why := objection_to_files(files, held.by_number(), may.groups | {may.group})) is not None:
         raise HoldError(why)
+    cap_limits(held.processes, spec)
