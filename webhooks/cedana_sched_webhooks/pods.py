@@ -73,6 +73,7 @@ def answer(request: Request, knowledge: Knowledge, configuration: Configuration,
         if replica is None:
             return _unmarked(pod, Answer("not-ours"))
         refuse_foreign_use(pod)
+        _refuse_own_users(pod)
         alone = told.by_chance is None
         return _prepare(pod, request.namespace, replica, knowledge, configuration, alone=alone)
     except UsageError as error:
@@ -189,6 +190,21 @@ def _forbids_host(namespace: str, knowledge: Knowledge) -> bool:
 def _foreign_runtime_class(spec: dict[str, Any]) -> str | None:
     runtime_class = spec.get("runtimeClassName")
     return runtime_class if runtime_class and runtime_class != names.RUNTIME_CLASS else None
+
+
+def _refuse_own_users(pod: Object) -> None:
+    """The kubelet maps them to ids of the node that nobody else has, and a restore compares both.
+
+    Raises:
+        UsageError: the pod has some.
+    """
+    if (pod.get("spec") or {}).get("hostUsers") is False:
+        raise UsageError(
+            "spec.hostUsers",
+            False,  # noqa: FBT003 - what the pod says
+            "gives each pod other users of the node, so that no snapshot continues in another pod",
+            remedy="leave it out",
+        )
 
 
 def _cannot_continue(runtime_class: str) -> str:

@@ -14,10 +14,6 @@ MOUNT_PATH: Final = "/run/cedana-restore"
 VOLUME_SIZE: Final = "1Mi"
 LEAST_MEMORY: Final = "64Mi"
 
-USERS_OF_OWN: Final = 65536
-"""A pod with `hostUsers: false` has the users below it only. Its inotify instances count for root of the node."""
-_USER_OF_OWN = 65532
-
 _KEPT = frozenset({"resources", "terminationMessagePath"})
 _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
 """Variables by which the dynamic loader or Python load something else, or start another program."""
@@ -39,7 +35,7 @@ def container(wanted: RestoreContainer, spec: dict[str, Any]) -> dict[str, Any]:
         "resources": _resources(spec["containers"][0]),
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _user(wanted, spec),
+            "runAsUser": wanted.user,
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
@@ -49,11 +45,6 @@ def container(wanted: RestoreContainer, spec: dict[str, Any]) -> dict[str, Any]:
         "volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": MOUNT_PATH}],
     }
     return made
-
-
-def _user(wanted: RestoreContainer, spec: dict[str, Any]) -> int:
-    has_own_users = spec.get("hostUsers") is False
-    return _USER_OF_OWN if has_own_users and wanted.user >= USERS_OF_OWN else wanted.user
 
 
 def made_ours(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:

@@ -251,24 +251,35 @@ def test_the_restore_container_is_admissible_under_pod_security_restricted() -> 
     }
 
 
-@pytest.mark.parametrize(
-    ("host_users", "wanted", "user"),
-    [
-        (None, 1001380016, 1001380016),
-        (True, 1001380016, 1001380016),
-        (False, 1001380016, 65532),
-        (False, 65536, 65532),
-        (False, 65535, 65535),
-        (True, 1234, 1234),
-    ],
-)
-def test_the_restore_container_has_a_user_of_its_own_that_the_pod_has(
-    host_users: bool | None, wanted: int, user: int
-) -> None:
+def test_the_restore_container_has_a_user_of_its_own() -> None:
     """What the kernel counts per user of the node is shared with all pods of that user."""
-    spec = pod()["spec"] | ({} if host_users is None else {"hostUsers": host_users})
-    made = restore_container.container(RestoreContainer(image="i", user=wanted), spec)
-    assert made["securityContext"]["runAsUser"] == user
+    made = restore_container.container(RestoreContainer(image="i", user=1234), pod()["spec"])
+    assert made["securityContext"]["runAsUser"] == 1234
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.RESTORES: "sim/0@1"}])
+def test_a_pod_with_users_of_its_own_is_told_at_once_that_no_snapshot_of_it_would_continue(
+    annotations: dict[str, str],
+) -> None:
+    body = pod(annotations=annotations)
+    body["spec"]["hostUsers"] = False
+    answer = ask(body, knowledge(checkpoints=[checkpoint(1)]))
+    assert answer.decision == "unclear"
+    metadata = patched(body, answer.patch)["metadata"]
+    assert metadata["labels"][names.PROTECTED] == "false"
+    assert names.RESTORES not in metadata["annotations"]
+    assert metadata["annotations"][names.REFUSED] == (
+        "spec.hostUsers: False gives each pod other users of the node, so that no snapshot continues in another pod "
+        "(leave it out)"
+    )
+    assert "initContainers" not in patched(body, answer.patch)["spec"]
+
+
+def test_a_pod_with_users_of_its_own_that_nobody_wants_protected_is_left_alone() -> None:
+    body = pod()
+    body["spec"]["hostUsers"] = False
+    del body["spec"]["containers"][0]["env"]
+    assert ask(body, knowledge()).decision == "not-ours"
 
 
 @pytest.mark.parametrize(
