@@ -92,12 +92,11 @@ class NodePods:
         """Whether the policy of a pod's Restore lets it continue under another ServiceAccount."""
         return self._policy(workload).service_account_may_change
 
-    def image(self, uid: str, container: str) -> str | None:
-        """By which a pod's container is made, as the pod names it; None where the pod is not known here."""
+    def images(self, uid: str) -> dict[str, str]:
+        """By which a pod's containers are made, by their names, as the pod has them; none of one that is not known."""
         if (pod := self.pod(uid)) is None:
-            return None
-        entries = (*pod.spec.containers, *pod.spec.init_containers)
-        return next((entry.image for entry in entries if entry.name == container), None)
+            return {}
+        return {entry.name: entry.image for entry in (*pod.spec.containers, *pod.spec.init_containers)}
 
     def service_account(self, uid: str) -> str | None:
         """The name of a pod's ServiceAccount; None where the pod is not known here."""

@@ -73,8 +73,8 @@ class KnownPods(Protocol):
         """See `KnowsPeers`."""
         ...
 
-    def image(self, uid: str, container: str) -> str | None:
-        """By which a pod's container is made, as the pod names it; None where the pod is not known."""
+    def images(self, uid: str) -> dict[str, str]:
+        """By which a pod's containers are made, by their names, as the pod has them; none of one that is not known."""
         ...
 
     def service_account(self, uid: str) -> str | None:
@@ -194,15 +194,14 @@ class PodRuntime:
 
     def _privileges(self, pod_uid: str, containers: Iterable[Container]) -> dict[str, Any]:
         """What a dump records of frozen containers; what it could not read does not come back."""
-        privileges, images = {}, {}
+        privileges = {}
         for container in containers:
-            images[container.name] = self._known.image(pod_uid, container.name)
             try:
                 privileges[container.name] = encode(privileges_of(container, self._places))
             except (OSError, ValueError) as error:
                 log.warning("privileges not recorded", pod=pod_uid, container=container.name, problem=str(error))
         account = self._known.service_account(pod_uid)
-        return {PRIVILEGES: privileges, IMAGES: images, SERVICE_ACCOUNT: account}
+        return {PRIVILEGES: privileges, IMAGES: self._known.images(pod_uid), SERVICE_ACCOUNT: account}
 
     def _with_volume_files(self, container: Container, tree: RunningContainer) -> RunningContainer:
         """What a dump writes down of a frozen container; what it could not read does not come back."""

@@ -48,8 +48,8 @@ class NobodyKnows:
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
         return None
 
-    def image(self, uid: str, container: str) -> str | None:
-        return IMAGE
+    def images(self, uid: str) -> dict[str, str]:
+        return dict.fromkeys(CONTAINERS, IMAGE)
 
     def service_account(self, uid: str) -> str | None:
         return ACCOUNT
@@ -57,6 +57,8 @@ class NobodyKnows:
 
 IMAGE = "registry.example/sim@sha256:0a1b"
 """By which all containers are made."""
+CONTAINERS = ("main", "beside", "first", "second", "stubborn", "speaker", "server", "listener", "good", "client")
+"""What containers of pods are called that are saved."""
 ACCOUNT = "simulations"
 """Whose all pods are."""
 _ATTEMPTS = 10

@@ -225,7 +225,7 @@ def test_another_image_is_refused_before_anything_is_laid_unless_the_policy_allo
     site: Site, may_change: bool
 ) -> None:
     _, images = saved(site)
-    assert site.facts["images"] == {"main": IMAGE}
+    assert site.facts["images"]["main"] == IMAGE
     site.facts["images"] = {"main": "registry.example/other"}
     site.watched.other_images = may_change
     second = site.replacement("pod-2", "main")

@@ -80,6 +80,14 @@ def test_containers_that_had_ended_do_nothing_this_time(site: Site) -> None:
     assert second.containers["prepare"].lines == []
 
 
+def test_a_container_that_was_not_there_does_not_see_what_the_others_have_left(site: Site) -> None:
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main", "reader")
+    with pytest.raises(RestoreError, match="container reader: it was not in the pod when the snapshot was taken"):
+        site.refuse(second, images)
+    assert list(second.volume.iterdir()) == []
+
+
 def test_a_container_that_the_kubelet_starts_again_begins_anew(site: Site) -> None:
     _, images = save_counting_pod(site)
     second = site.replacement("pod-2", "main")

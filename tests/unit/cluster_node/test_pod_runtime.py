@@ -30,8 +30,8 @@ class Returns:
         self.asked.append(arguments)
         return "sim-1"
 
-    def image(self, uid: str, container: str) -> str | None:
-        return f"registry.example/{container}"
+    def images(self, uid: str) -> dict[str, str]:
+        return {name: f"registry.example/{name}" for name in ("main", "side")}
 
     def service_account(self, uid: str) -> str | None:
         return "builder"

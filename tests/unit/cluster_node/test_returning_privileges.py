@@ -17,6 +17,7 @@ from cedana_sched.cluster.node.returning.privileges import (
 )
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.runtime.continuing import RESTORED
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result, read_result
 from cedana_sched.runtime.privilege_record import encode
@@ -101,5 +102,24 @@ def test_a_pod_of_another_account_is_refused(facts: dict[str, Any]) -> None:
         refuse_other_service_account(facts, of_default)
 
 
-def test_images_of_containers_that_do_not_continue_are_no_matter() -> None:
-    refuse_other_images({"images": {"main": "a:1"}}, ["main"], pod(main="a:1", beside="b:1"))
+def with_init(**restart_policies: str | None) -> Pod:
+    inits = tuple(Container(name, "b:1", restart_policy=policy) for name, policy in restart_policies.items())
+    spec = PodSpec(containers=(Container("main", "a:1"),), init_containers=inits)
+    return Pod(metadata=Metadata(name="p", uid="u"), spec=spec)
+
+
+def test_a_container_that_was_not_in_the_pod_is_refused() -> None:
+    for added in (pod(main="a:1", beside="b:1"), with_init(beside="Always")):
+        with pytest.raises(RestoreError, match="container beside: it was not in the pod when the snapshot was taken"):
+            refuse_other_images({"images": {"main": "a:1"}}, ["main"], added)
+
+
+def test_a_container_that_had_ended_is_known_as_well() -> None:
+    refuse_other_images({"images": {"main": "a:1", "beside": "b:1"}}, ["main"], pod(main="a:1", beside="b:1"))
+    refuse_other_images({"images": {"main": "a:1", "beside": "b:1"}}, ["main"], with_init(beside="Always"))
+    with pytest.raises(RestoreError, match="container beside: image: b:2 in the snapshot, b:1 in the new container"):
+        refuse_other_images({"images": {"main": "a:1", "beside": "b:2"}}, ["main"], pod(main="a:1", beside="b:1"))
+
+
+def test_init_containers_that_end_before_the_others_begin_are_no_matter() -> None:
+    refuse_other_images({"images": {"main": "a:1"}}, ["main"], with_init(**{"prepare": None, RESTORE_CONTAINER: None}))

@@ -38,6 +38,7 @@ from cedana_sched.cluster.node.returning.outcomes import (
     wait_while_coming_back,
 )
 from cedana_sched.cluster.node.returning.privileges import (
+    is_sidecar,
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,
@@ -297,7 +298,8 @@ class ReturningPods:
                 stall_seconds=self._stall_seconds,
                 privileges=privileges.get(name),
             )
-        done = (entry.name for entry in pod.spec.init_containers if entry.name not in {*names, RESTORE_CONTAINER})
+        before = (entry.name for entry in pod.spec.init_containers if not is_sidecar(entry))
+        done = (name for name in before if name not in {*names, RESTORE_CONTAINER})
         fails = self._pods.on_restore_failure(workload) is OnRestoreFailure.FAIL
         return Plan(
             decision=RESTORE,

@@ -8,7 +8,7 @@ the handler may be one that was laid on the node by an earlier version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from cedana_sched.cluster.node.containers.bundles import Container
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT, confinement_in
+from cedana_sched.kube.objects import Container as KubeContainer
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime import plan as plans
@@ -42,8 +43,16 @@ def recorded_privileges(restore_facts: Mapping[str, Any]) -> dict[str, Privilege
         ) from error
 
 
-def refuse_other_images(restore_facts: Mapping[str, Any], names: Iterable[str], pod: Pod) -> None:
+def refuse_other_images(restore_facts: Mapping[str, Any], names: Collection[str], pod: Pod) -> None:
     """Compare the images by which the containers of a pod were and are made, as the pod names them.
+
+    Also of those that do not continue: they see what the others keep in their volumes. Init containers that end before
+    the others begin see nothing, for they do not run this time.
+
+    Args:
+        restore_facts: of the snapshot.
+        names: of the containers that continue.
+        pod: the new one.
 
     Raises:
         RestoreError: one is another, or the snapshot does not say which it was.
@@ -51,7 +60,15 @@ def refuse_other_images(restore_facts: Mapping[str, Any], names: Iterable[str], 
     known = restore_facts.get(IMAGES)
     before: Mapping[str, object] = known if isinstance(known, dict) else {}
     present = {entry.name: entry.image for entry in (*pod.spec.containers, *pod.spec.init_containers)}
-    for name in names:
+    beside = [entry.name for entry in (*pod.spec.containers, *filter(is_sidecar, pod.spec.init_containers))]
+    for name in dict.fromkeys((*names, *beside)):
+        if name not in names and name not in before:
+            raise RestoreError(
+                f"container {name}: it was not in the pod when the snapshot was taken, and would see what the others "
+                "have left in their volumes",
+                remedy="take it out of the pod, allow other images in its CheckpointPolicy (imageMayChange), or start "
+                "the pod without the snapshot",
+            )
         if before.get(name) != present.get(name):
             raise RestoreError(
                 f"container {name}: image: {before.get(name) or 'not recorded'} in the snapshot, {present.get(name)} "
@@ -59,6 +76,11 @@ def refuse_other_images(restore_facts: Mapping[str, Any], names: Iterable[str], 
                 remedy="give the pod the image that it had, allow another one in its CheckpointPolicy "
                 "(imageMayChange), or start it without the snapshot",
             )
+
+
+def is_sidecar(entry: KubeContainer) -> bool:
+    """Whether an init container runs beside the others."""
+    return entry.restart_policy == "Always"
 
 
 def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> None:
