@@ -9,7 +9,7 @@ import typer
 
 from cedana_sched.cli import storage
 from cedana_sched.cli.command import Session, command
-from cedana_sched.model.identity import validate_name
+from cedana_sched.model.identity import validate_namespace
 
 app = typer.Typer(help="Keys that seal snapshots.", no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def rewrap(
 ) -> None:
     """Wrap with the newest key what older ones have wrapped; snapshots are not written anew. Older keys may go then."""
     if namespace is not None:
-        validate_name("namespace", namespace)
+        validate_namespace(namespace)
     changed = storage.open_store(place, session).rewrap(namespace)
     session.output.data(changed, lambda: f"{sum(changed.values())} data keys wrapped anew")
 
@@ -59,7 +59,7 @@ def erase(
 
     Wrapped data keys in backups of the store, or in older versions that a bucket keeps, go by removing them there.
     """
-    erased = storage.open_store(place, session).erase(validate_name("namespace", namespace))
+    erased = storage.open_store(place, session).erase(validate_namespace(namespace))
     session.output.data(
         erased, lambda: f"{erased.namespace}: {erased.data_keys} data keys and {erased.snapshots} snapshots erased"
     )

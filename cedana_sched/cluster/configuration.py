@@ -69,6 +69,9 @@ class AgentConfiguration(ComponentConfiguration):
     """`agent.json`."""
 
     storage: StorageConfig
+    shared_namespaces: tuple[str, ...] = ()
+    """Names of namespaces, `*` for all: whoever has one of them, in any cluster, has what the store keeps under it. Of
+    others it keeps apart what was saved in namespaces that had the name before, or have it elsewhere."""
     restart_containerd: bool = True
     """Restart containerd when its configuration was changed; otherwise the node is ready after the next restart."""
     containerd_socket: Path = Path("/run/containerd/containerd.sock")

@@ -1,4 +1,8 @@
-"""Who a snapshot belongs to: `namespace / id / index / container`, and nothing crosses a namespace."""
+"""Who a snapshot belongs to: `namespace / id / index / container`, and nothing crosses a namespace.
+
+A namespace of a cluster is more than its name: it may be deleted and made again, and another cluster has one of the
+same name. So a store calls it by its name and its uid (`namespace_of_uid`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ _SHOWN, _LONGEST = 20, 300
 """Characters of what cannot be read that an error shows."""
 IDENTITY_PATTERN = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(IDENTITY_PATTERN)
+_UID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NAMESPACE = re.compile(rf"(?P<name>{IDENTITY_PATTERN})\.(?P<uid>{_UID})")
 _ALPHABET_REMEDY = "use 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 
 
@@ -27,6 +33,29 @@ def validate_name(field: str, value: str) -> str:
     if not _NAME.fullmatch(value):
         raise UsageError(field, value, "has characters that an identity cannot hold", remedy=_ALPHABET_REMEDY)
     return value
+
+
+def validate_namespace(value: str) -> str:
+    """The same of a namespace, by its name alone, or as `namespace_of_uid` calls it."""
+    return value if _NAMESPACE.fullmatch(value) else validate_name("namespace", value)
+
+
+def namespace_of_uid(name: str, uid: str) -> str:
+    """What a store calls the namespace of a cluster that has this uid; names of namespaces have no dots there.
+
+    Raises:
+        UsageError: it is no uid of a namespace.
+    """
+    called = f"{name}.{uid}"
+    if not _NAMESPACE.fullmatch(called):
+        raise UsageError("uid", uid[:_LONGEST], f"is no uid of namespace {name[:_SHOWN]}", remedy="give a UUID")
+    return called
+
+
+def name_of_namespace(namespace: str) -> str:
+    """The name alone of what `namespace_of_uid` has called a namespace; another one is its name."""
+    match = _NAMESPACE.fullmatch(namespace)
+    return match["name"] if match else namespace
 
 
 LARGEST_INDEX = 2**31 - 1
@@ -65,7 +94,7 @@ class Identity(msgspec.Struct, frozen=True, order=True):
     container: str = "main"
 
     def __post_init__(self) -> None:
-        validate_name("namespace", self.namespace)
+        validate_namespace(self.namespace)
         validate_name("id", self.id)
         validate_name("container", self.container)
         if not 0 <= self.index <= LARGEST_INDEX:

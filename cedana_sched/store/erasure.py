@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from cedana_sched.model.errors import NotFoundError
@@ -12,6 +14,8 @@ from cedana_sched.store.format import HEAD_BYTES
 from cedana_sched.store.sealing.data_keys import erase
 from cedana_sched.store.sealing.envelope import is_sealed
 
+_SHOWN = 10
+
 
 class Erasure(msgspec.Struct, frozen=True):
     """What was erased of one namespace."""
@@ -21,10 +25,11 @@ class Erasure(msgspec.Struct, frozen=True):
     snapshots: int
 
 
-def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str) -> Erasure:
+def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str, others: Sequence[str] = ()) -> Erasure:
     """Remove the data keys, which is the erasure; then the manifests that nobody can read any more.
 
     Snapshots that are not sealed stay. Packs go with the next garbage collections. Cut off, it is to be repeated.
+    `others`: namespaces of that name, which may be meant where nothing is found.
 
     Raises:
         NotFoundError: nothing in it is sealed.
@@ -41,6 +46,7 @@ def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str) -> E
             backend.delete([entry.key])
             removed += 1
     if not data_keys and not removed:
-        remedy = "name another; 'snapshots rm' removes snapshots that are not sealed"
+        meant = f"name one of {', '.join(others[:_SHOWN])}" if others else "name another"
+        remedy = f"{meant}; 'snapshots rm' removes snapshots that are not sealed"
         raise NotFoundError("namespace", namespace, "has nothing that is sealed", remedy=remedy)
     return Erasure(namespace, data_keys, removed)

@@ -1,5 +1,8 @@
 """Where everything lies below the store's root. A namespace is a folder, and no key is shared between two.
 
+A cluster's namespace is called by its name and its uid (`research.7c9e6679-7425-40de-944b-e07fc1f90ae7`), unless its
+name is shared: so one that is made again under that name, or is another cluster's, has another folder and data key.
+
 cedana-sched-store                                                  in folders: that this is one, and its name
 v1/<namespace>/packs/<writer>-<number>                              chunks, one behind the other
                snapshots/<id>/<index>/<container>/<generation>.manifest            the commit

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cedana_sched.model.errors import CommitConflictError, IntegrityError
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity, SnapshotRef, name_of_namespace
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Compression, Retention
@@ -153,19 +153,23 @@ class SnapshotStore:
         summaries = self._catalogue.readable(self._catalogue.of(identity))
         return next((one for one in reversed(summaries) if one.checkpoint_uid == checkpoint_uid), None)
 
+    def namespaces(self, name: str | None = None) -> tuple[str, ...]:
+        """What the namespaces of a name are called in the store: all where it is None, one where it has a uid."""
+        found = self._backend.folders(layout.ROOT)
+        return tuple(one for one in found if name is None or name in (one, name_of_namespace(one)))
+
     def list(self, namespace: str | None = None, id: str | None = None) -> list[SnapshotSummary]:  # noqa: A002
-        """The committed snapshots, newest last; of one namespace, of one id in it, or all."""
-        namespaces = (namespace,) if namespace else self._backend.folders(layout.ROOT)
+        """The committed snapshots, newest last; of the namespaces of a name, of one id in them, or all."""
         found = [
             summary
-            for one in namespaces
+            for one in self.namespaces(namespace)
             for summary in self._catalogue.readable(self._catalogue.generations(layout.snapshots_folder(one, id)))
         ]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
     def committed(self) -> tuple[SnapshotRef, ...]:
         """Every committed snapshot, also those whose manifest cannot be read."""
-        folders = map(layout.snapshots_folder, self._backend.folders(layout.ROOT))
+        folders = map(layout.snapshots_folder, self.namespaces())
         return tuple(sorted(ref for folder in folders for ref in self._catalogue.generations(folder).committed))
 
     def latest(
@@ -255,8 +259,7 @@ class SnapshotStore:
     def collect_garbage(
         self, namespace: str | None = None, *, grace_seconds: float = GRACE_SECONDS
     ) -> tuple[GarbageReport, ...]:
-        """One run of garbage collection over one namespace or all; see `garbage.py` for the grace period."""
-        namespaces = (namespace,) if namespace else self._backend.folders(layout.ROOT)
+        """One run of garbage collection over the namespaces of a name or all; see `garbage.py` for the grace period."""
         return tuple(
             collect_garbage(
                 self._backend,
@@ -265,7 +268,7 @@ class SnapshotStore:
                 grace_seconds=grace_seconds,
                 time_to_live_seconds=self._time_to_live,
             )
-            for one in namespaces
+            for one in self.namespaces(namespace)
         )
 
     def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
@@ -311,16 +314,16 @@ class SnapshotStore:
         Raises:
             SealedError: there is no key, or not one that is needed.
         """
-        namespaces = (namespace,) if namespace else self._backend.folders(layout.ROOT)
-        return {one: self._seals.rewrap(one) for one in namespaces}
+        return {one: self._seals.rewrap(one) for one in self.namespaces(namespace)}
 
     def erase(self, namespace: str) -> Erasure:
-        """Give up what is sealed in a namespace, for good.
+        """Give up what is sealed in a namespace, for good: in one, whose name must be whole.
 
         Raises:
             NotFoundError: nothing in it is sealed.
         """
-        return erase_namespace(self._backend, self._catalogue, namespace)
+        others = tuple(one for one in self.namespaces(namespace) if one != namespace)
+        return erase_namespace(self._backend, self._catalogue, namespace, others)
 
     def probe(self) -> None:
         """Write, read and delete a few bytes: what else it can do does not matter to who has seen that before.

@@ -24,6 +24,7 @@ from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.installation.keeping import keep_registered
+from cedana_sched.cluster.node.kept_namespaces import KeptNamespaces
 from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.order_border import PodBorder
@@ -139,6 +140,7 @@ class _Agent:
             shelter=shelter,
             store_in_use=True,  # pods come back only where Checkpoints, or their annotations, name snapshots
         )
+        self._kept = KeptNamespaces(api, self._agent.perform, configuration.shared_namespaces)
         self._pre_stop = PreStopServer(
             self._pods.with_token, self._runtime.ending, self._pods.wait_released, answered=self._container_ends
         )
@@ -179,7 +181,7 @@ class _Agent:
         return await asyncio.to_thread(owners_of, pod_uid, self._places)
 
     def _do(self, order: Order) -> AsyncIterator[Outcome]:
-        return self._agent.perform(order)
+        return self._kept.perform(order)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
         assert self._deletions is not None  # noqa: S101  # set before the watch begins

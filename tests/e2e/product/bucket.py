@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cedana_sched.model.identity import name_of_namespace
 from cedana_sched.store import layout
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
@@ -19,4 +20,5 @@ async def manifests(cluster: Cluster, api: Api, namespace: str) -> list[str]:
     """Keys of the manifests of all snapshots of a namespace: one for each snapshot that can be continued."""
     found = await run_in_bucket(cluster, api, "find . -ignore_readdir_race -type f -name '*.manifest'")
     keys = sorted(line.removeprefix("./") for line in found.splitlines())
-    return [key for key in keys if key.startswith(f"{layout.snapshots_folder(namespace)}/")]
+    files = {key: file for key in keys if (file := layout.parse_generation_key(key)) is not None}
+    return [key for key, file in files.items() if name_of_namespace(file.identity.namespace) == namespace]

@@ -1,4 +1,4 @@
-"""One Armada has two clusters with one bucket and one key: a preempted job goes on in whichever has room."""
+"""One Armada has two clusters that share bucket, key and a namespace: a preempted job goes on in whichever has room."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ async def test_job_goes_on_in_another_cluster_and_comes_back(
     armada: Armada, cluster: Cluster, api: Api, other_cluster: Cluster, namespace: Namespace, toolbox: str,
     installed: Product, s3: S3Server, steps: Steps,
 ) -> None:  # fmt: skip
-    await installed.ensure(armada=product_beside(armada, cluster))
-    key, sealing = await installation.key_of(api, _KEY), {"sealing": {"existingSecret": _KEY}}
+    shared = {"sharedNamespaces": [namespace.name]}
+    await installed.ensure(armada=product_beside(armada, cluster), storage=shared)
+    key, storage = await installation.key_of(api, _KEY), {"sealing": {"existingSecret": _KEY}, **shared}
     async with (
         armada.having(other_cluster) as executor,
         other_cluster.api() as other_api,
         Namespace.created(other_cluster, other_api, namespace.name) as elsewhere,
         shared_bucket(armada, api, executor, other_api),
-        installation.installed(other_cluster, other_api, s3, steps, secrets=[key], storage=sealing) as theirs,
+        installation.installed(other_cluster, other_api, s3, steps, secrets=[key], storage=storage) as theirs,
         Group.of(armada, namespace, "bio") as bio,
         Following.of(namespace, "md") as here,
         Following.of(elsewhere, "md") as there,
     ):
-        await theirs.ensure(armada=product_beside(armada, other_cluster), storage=sealing)
+        await theirs.ensure(armada=product_beside(armada, other_cluster), storage=storage)
         async with _cordoned(elsewhere):
             await _takes_all(cluster, bio, toolbox)
             first = await bio.submit("md", toolbox, *counting(counts=_COUNTS))

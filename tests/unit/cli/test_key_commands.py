@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cedana_sched.cli.exit_codes import ExitCode
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.identity import Identity, namespace_of_uid
 from tests.servers.sealing import sealed_store
 from tests.servers.snapshots import take
 
@@ -37,6 +37,16 @@ def test_the_life_of_a_key(cli: Cli, keys: str) -> None:
     assert erased.stdout == "default: 1 data keys and 1 snapshots erased\n"
     assert json.loads(cli("snapshots", "list", "--key-file", keys, "-o", "json").stdout) == []
     assert cli("keys", "erase", "default").exit_code == ExitCode.NOT_FOUND
+
+
+def test_a_name_alone_erases_none_of_the_namespaces_that_had_it(cli: Cli, keys: str, tmp_path: Path) -> None:
+    whole = namespace_of_uid("team-a", "0a1b2c3d-0000-4000-8000-000000000001")
+    take(sealed_store(tmp_path / "store", Path(keys)), Identity(whole, "md"), {"core.img": b"memory"})
+
+    refused = cli("keys", "erase", "team-a", "--key-file", keys)
+    assert refused.exit_code == ExitCode.NOT_FOUND
+    assert f"name one of {whole}" in refused.stderr
+    assert cli("keys", "erase", whole, "--key-file", keys).stdout == f"{whole}: 1 data keys and 1 snapshots erased\n"
 
 
 def test_without_the_key_the_error_names_it(cli: Cli, keys: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity, SnapshotRef, namespace_of_uid
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.store.format import encode_manifest
@@ -52,6 +52,18 @@ def test_list_shows_every_generation_with_raw_sizes_in_json(cli: Cli, folder: Pa
 )
 def test_list_of_an_id(cli: Cli, folder: Path, id_: str, generations: int) -> None:
     assert len(names(cli("snapshots", "list", id_, "-o", "json").stdout)) == generations
+
+
+def test_a_namespaces_name_stands_for_all_that_had_it(cli: Cli, folder: Path) -> None:
+    uids = [f"0a1b2c3d-0000-4000-8000-00000000000{number}" for number in (1, 2)]
+    store = SnapshotStore.open(StorageConfig(path=folder))
+    for uid in uids:
+        take(store, Identity(namespace_of_uid("team-b", uid), "train"), {"pages-1.img": MEMORY})
+
+    assert len(names(cli("snapshots", "list", "team-b/train", "-o", "json").stdout)) == 3
+    one = f"team-b.{uids[0]}/train"
+    assert names(cli("snapshots", "list", one, "-o", "json").stdout) == [f"{one}/0/main@1"]
+    assert f"{one}/0/main@1" in cli("snapshots", "inspect", f"{one}@1").stdout
 
 
 def test_list_as_a_table(cli: Cli, folder: Path) -> None:
