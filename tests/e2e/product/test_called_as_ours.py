@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import EVICTING, ID
+from cedana_sched.model.objects.names import CONTINUES, EVICTING, ID, INDEX, WANTED
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -80,7 +80,7 @@ async def test_what_the_webhook_makes_comes_through_and_lives_on(namespace: Name
     for name in ("injected", "cloud"):
         await create(namespace, harmless()[name])
     await namespace.kubectl("label", "pod/injected", "a=b")
-    await namespace.kubectl("annotate", "pod/injected", "a=b", f"{ID}=x")
+    await namespace.kubectl("annotate", "pod/injected", "a=b")
     await namespace.kubectl("set", "image", "pod/injected", "main=registry.invalid/app:2")
     image = [{"op": "replace", "path": "/spec/initContainers/0/image", "value": "attacker/image"}]
     said = await refusal(namespace, "patch", "pod/injected", "--type=json", f"--patch={json.dumps(image)}")
@@ -106,6 +106,7 @@ async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -
         "--as-group=system:masters",
     ]
     await namespace.kubectl("annotate", "pod/plain", f"{EVICTING}=true", *who)
-    for change in (f"{EVICTING}-", f"{EVICTING}=forged"):
+    of_others = (f"{one}=forged" for one in (ID, INDEX, WANTED, CONTINUES))
+    for change in (f"{EVICTING}-", f"{EVICTING}=forged", *of_others):
         said = await refusal(namespace, "annotate", "pod/plain", change, "--overwrite")
         assert "for cedana-sched alone to write" in said
