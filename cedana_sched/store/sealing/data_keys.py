@@ -3,6 +3,9 @@
 `keys/<data key>` in a namespace holds one, wrapped for that namespace and that name, so that none can be put in
 another's place. There is usually one; two writers that begin at the same moment in an empty namespace may leave two.
 Both are good, and new snapshots take the one with the greater name, which begins with the time.
+
+Whoever can write to the store can lay something there that is none, under whatever name. So what cannot be unwrapped is
+named in the log and passed over, and names of the future come last.
 """
 
 from __future__ import annotations
@@ -14,16 +17,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
+import structlog
 
-from cedana_sched.model.errors import IntegrityError
+from cedana_sched.model.errors import IntegrityError, SealedError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
 from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.sealing.aead import KEY_BYTES, context
-from cedana_sched.store.sealing.key_provider import KeyProvider, Wrapped
+from cedana_sched.store.sealing.key_provider import KeyProvider, NotUnwrappedError, Wrapped
 
 REMEMBERED_SECONDS = 60.0
 """An erased data key is forgotten by processes that have used it after so long at most."""
+MOST_TRIED = 32
+"""So many objects that may be data keys are looked at before a dump, while its workload is frozen."""
+FUTURE_SECONDS = 86_400.0
+
+_log = structlog.get_logger(__name__)
 
 
 class DataKey(NamedTuple):
@@ -51,14 +60,24 @@ class DataKeys:
         self._known: dict[tuple[str, str], tuple[DataKey, float]] = {}
 
     def for_writing(self, namespace: str) -> DataKey:
-        """The namespace's newest key; one is made where there is none.
+        """The namespace's newest key that is one; one is made where there is none.
 
         Raises:
-            SealedError: it cannot be unwrapped.
+            SealedError: there are some, and a wrapping key that is not here may unwrap them.
             StoreError: the store cannot be asked or written.
         """
-        names = data_key_names(self._backend, namespace)
-        return self.named(namespace, max(names)) if names else self._made(namespace)
+        missing: SealedError | None = None
+        for name in _newest_first(data_key_names(self._backend, namespace))[:MOST_TRIED]:
+            try:
+                return self.named(namespace, name)
+            except (NotUnwrappedError, IntegrityError) as error:
+                _log.warning("data_key_passed_over", namespace=namespace, data_key=name, why=str(error))
+            except SealedError as error:
+                _log.warning("data_key_passed_over", namespace=namespace, data_key=name, why=str(error))
+                missing = missing or error
+        if missing is not None:
+            raise missing
+        return self._made(namespace)
 
     def named(self, namespace: str, name: str) -> DataKey:
         """The key under which something was sealed.
@@ -81,20 +100,30 @@ class DataKeys:
         """Wrap with the newest wrapping key what an older one has wrapped; how many data keys.
 
         Raises:
-            SealedError: one cannot be unwrapped.
+            SealedError: one cannot be unwrapped; the others are wrapped anew.
         """
         newest = self._provider.newest()
         changed = 0
+        failed: SealedError | IntegrityError | None = None
         for name in data_key_names(self._backend, namespace):
-            wrapped = self._wrapped(namespace, name)
-            if wrapped.key_id != newest:
-                secret = self._provider.unwrap(wrapped, _place(namespace, name))
-                self._backend.put(layout.data_key_key(namespace, name), self._record(namespace, name, secret))
-                changed += 1
+            try:
+                changed += self._rewrap_one(namespace, name, newest)
+            except (SealedError, IntegrityError) as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return changed
 
+    def _rewrap_one(self, namespace: str, name: str, newest: str) -> bool:
+        wrapped = self._wrapped(namespace, name)
+        if wrapped.key_id == newest:
+            return False
+        secret = self._provider.unwrap(wrapped, _place(namespace, name))
+        self._backend.put(layout.data_key_key(namespace, name), self._record(namespace, name, secret))
+        return True
+
     def _made(self, namespace: str) -> DataKey:
-        key = DataKey(f"{int(time.time()):010x}{secrets.token_hex(11)}", secrets.token_bytes(KEY_BYTES))
+        key = DataKey(f"{_time_in_names(time.time())}{secrets.token_hex(11)}", secrets.token_bytes(KEY_BYTES))
         self._backend.put(layout.data_key_key(namespace, key.name), self._record(namespace, *key))
         self._remember(namespace, key)
         return key
@@ -119,6 +148,16 @@ class DataKeys:
 def data_key_names(backend: Backend, namespace: str) -> list[str]:
     """Of the keys, wrapped, that a namespace has; whoever has none holds no sealed snapshot."""
     return list(_names(backend, namespace))
+
+
+def _newest_first(names: list[str]) -> list[str]:
+    """Those of the future last: no clock is that wrong."""
+    future = _time_in_names(time.time() + FUTURE_SECONDS)
+    return sorted(names, key=lambda name: (name < future, name), reverse=True)
+
+
+def _time_in_names(moment: float) -> str:
+    return f"{int(moment):010x}"
 
 
 def erase(backend: Backend, namespace: str) -> int:

@@ -20,7 +20,7 @@ from cedana_sched.model.errors import SealedError, UsageError
 from cedana_sched.model.segments import is_segment
 from cedana_sched.runtime.whole import write_whole
 from cedana_sched.store.sealing.aead import KEY_BYTES, NONCE_BYTES
-from cedana_sched.store.sealing.key_provider import Wrapped
+from cedana_sched.store.sealing.key_provider import NotUnwrappedError, Wrapped
 
 FIELD = "key file"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -59,7 +59,7 @@ class KeyFile:
         except (InvalidTag, ValueError) as error:
             sentence = f"{FIELD}: {self.description!r}: its key {wrapped.key_id!r} does not unwrap this data key"
             remedy = "give the file with which the store was sealed; if it is that one, somebody changed the store"
-            raise SealedError(sentence, remedy=remedy) from error
+            raise NotUnwrappedError(sentence, remedy=remedy) from error
 
     def _keys(self) -> dict[str, bytes]:
         try:

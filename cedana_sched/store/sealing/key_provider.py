@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from cedana_sched.model.errors import SealedError
+
 
 class Wrapped(NamedTuple):
     """A data key that only who has the wrapping key of this id can use."""
 
     key_id: str
     data: bytes
+
+
+class NotUnwrappedError(SealedError):
+    """The wrapping key is here, and it has not wrapped this for that place: somebody changed or forged it."""
 
 
 class KeyProvider(Protocol):
@@ -32,5 +38,6 @@ class KeyProvider(Protocol):
         """The data key.
 
         Raises:
-            SealedError: the wrapping key is not here, or it was wrapped by another one or for another place.
+            SealedError: the wrapping key is not here.
+            NotUnwrappedError: it is, and this was not wrapped by it, or for another place.
         """
