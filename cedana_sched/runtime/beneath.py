@@ -1,4 +1,4 @@
-"""Files of a pod, opened so that no process of the pod leads us elsewhere.
+"""Files of a pod, or of whoever else writes into a folder, opened so that none of them leads us elsewhere.
 
 A process that is not frozen may exchange any name in a volume, at any instant, for a link to a file of the host. So
 root never opens such a file by its path. It holds a descriptor of the folder, and opens names beneath it by openat2(2),
@@ -6,7 +6,8 @@ which refuses every link, whatever leads out of the folder, and whatever is moun
 descriptor that opens nothing (O_PATH), and opens what that descriptor holds, and only a regular file or a folder: a
 device may act as soon as it is opened, a watchdog for one.
 
-Called by whoever reads or lays files of pods: `snapshot.archive`, `runtime.layer`, the agent's side of a node.
+Called by whoever reads or lays files of pods: `snapshot.archive`, `runtime.layer`, the agent's side of a node; and by
+`store.tree`, for a folder that is a store.
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ def open_folder(folder: int, path: str) -> int:
         OSError: as of `look`, or it is no folder (ENOTDIR).
     """
     return _openat2(folder, path, _FOLDER, _INSIDE | _RESOLVE_NO_XDEV)
+
+
+def open_mounted_folder(folder: int, path: str) -> int:
+    """The same of what may be mounted there, or below what is mounted."""
+    return _openat2(folder, path, _FOLDER, _INSIDE)
 
 
 def open_regular(seen: int, flags: int = os.O_RDONLY) -> int:
@@ -161,7 +167,7 @@ def _openat2(folder: int, path: str, flags: int, resolve: int) -> int:
             return found
         number = ctypes.get_errno()
         if number == errno.ENOSYS:
-            why = "this kernel has no openat2, which Linux has since 5.6: without it no file of a pod is touched"
+            why = "this kernel has no openat2, which Linux has since 5.6: without it no file of others is touched"
             raise OSError(number, why, path)
         if number not in (errno.EAGAIN, errno.EINTR):
             break

@@ -17,11 +17,12 @@ import structlog
 
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.runtime.whole import write_whole
-from cedana_sched.store import layout
+from cedana_sched.store import layout, tree
 
 NAME = "cedana-sched-store"
 NOTES = "stores"
 """Below a state directory: the notes of who lives there."""
+_MOST_BYTES = 1024
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,7 @@ class StoreMark:
         """
         was_seen = self.was_seen  # before we look: another thread may be making it
         try:
-            name = (self._root / NAME).read_text().strip()
+            name = self._name()
         except FileNotFoundError:
             self._require_unmarked(was_seen=was_seen, writing=writing)
         except (PermissionError, NotADirectoryError):
@@ -101,7 +102,10 @@ class StoreMark:
                 os.link(partial, self._root / NAME)
         finally:
             partial.unlink(missing_ok=True)
-        self._remember((self._root / NAME).read_text().strip())
+        self._remember(self._name())
+
+    def _name(self) -> str:
+        return tree.read_file(self._root, NAME, _MOST_BYTES).decode("ascii", "replace").strip()
 
     def _remember(self, name: str) -> None:
         if self._seen == name:

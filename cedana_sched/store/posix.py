@@ -1,7 +1,8 @@
 """Objects as files of one folder: a local disk, NFS, CephFS, Lustre or a mounted volume.
 
 A file appears under its name complete and on stable storage, or not at all: it is written under another name,
-flushed, then linked (exclusive) or renamed (replacing), and the folder is flushed after that.
+flushed, then linked (exclusive) or renamed (replacing), and the folder is flushed after that. Whoever else can write
+there leads us nowhere by a link: see `tree`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
+from cedana_sched.store import tree
 from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
 from cedana_sched.store.mark import StoreMark
 
@@ -21,13 +26,21 @@ _PARTIAL = ".partial-"
 _UNIQUE = 12
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
+_FOREIGN = {
+    errno.ELOOP: "a link is in its place or on the way",
+    errno.EXDEV: "a link is in its place or on the way",
+    errno.EINVAL: "no regular file is in its place",
+}
+"""What none of us lays there."""
 
 
 def explain(error: OSError, action: str, root: Path) -> StoreError:
     """The store's own error for what the kernel said."""
-    sentence = f"cannot {action} in {root}: {error.strerror or error}"
+    sentence = f"cannot {action} in {root}: {_FOREIGN.get(error.errno or 0) or error.strerror or error}"
     if isinstance(error, FileNotFoundError):
         return MissingObjectError(sentence)
+    if error.errno in _FOREIGN:
+        return StoreDeniedError(sentence, remedy="remove it, and look who can write there")
     if error.errno in _FULL:
         return StoreUnavailableError(sentence, remedy="free space there, or remove old snapshots")
     if error.errno in _DENIED:
@@ -35,41 +48,82 @@ def explain(error: OSError, action: str, root: Path) -> StoreError:
     return StoreUnavailableError(sentence, remedy="check the disk or the file server")
 
 
-class PosixSink:
-    """A file being written under a name that nobody reads."""
+class Partial:
+    """A file being written under a name that nobody reads, in the folder where it will have another one.
 
-    def __init__(self, backend: PosixBackend, key: str) -> None:
-        self._backend = backend
-        self._target = backend.path_of(key)
-        self._descriptor, self._partial = backend.create_partial(self._target)
+    It holds that folder: whatever becomes of the folder's own name, it is finished there. Its calls raise OSErrors.
+    """
+
+    def __init__(self, folder: int, name: str) -> None:
+        self._target = name
+        self._name = f"{_PARTIAL}{secrets.token_hex(_UNIQUE // 2)}-{name}"
+        self._has_name = False
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(self._name, flags, 0o600, dir_fd=folder)
+        self._folder = os.dup(folder)
 
     def write(self, data: Buffer) -> None:
         view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def flush(self) -> None:
+        os.fsync(self._descriptor)
+
+    def modified(self) -> float:
+        return os.fstat(self._descriptor).st_mtime
+
+    def replace(self) -> None:
+        """Give it its name, whatever has it."""
+        os.rename(self._name, self._target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self._has_name = True
+        os.fsync(self._folder)
+
+    def link(self) -> bool:
+        """The same, unless something has that name; whether nothing had."""
         try:
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            os.link(self._name, self._target, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        os.fsync(self._folder)
+        return True
+
+    def close(self) -> None:
+        """Remove what is left under the name that nobody reads; never raises, and may be called again."""
+        if self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        if not self._has_name:
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self._folder)
+        for one in (descriptor, self._folder):
+            with contextlib.suppress(OSError):
+                os.close(one)
+
+
+class PosixSink:
+    """A large file that is written."""
+
+    def __init__(self, partial: Partial, root: Path) -> None:
+        self._partial = partial
+        self._root = root
+
+    def write(self, data: Buffer) -> None:
+        try:
+            self._partial.write(data)
         except OSError as error:
-            raise explain(error, "write a pack", self._backend.root) from error
+            raise explain(error, "write a pack", self._root) from error
 
     def finish(self) -> None:
         try:
-            os.fsync(self._descriptor)
-            self._close()
-            self._partial.rename(self._target)
-            flush_folder(self._target.parent)
+            self._partial.flush()
+            self._partial.replace()
         except OSError as error:
-            raise explain(error, "finish a pack", self._backend.root) from error
+            raise explain(error, "finish a pack", self._root) from error
+        self._partial.close()
 
     def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            self._close()
-        with contextlib.suppress(OSError):
-            self._partial.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+        self._partial.close()
 
 
 class PosixBackend:
@@ -80,7 +134,7 @@ class PosixBackend:
 
     def __init__(self, root: Path, notes: Path | None = None) -> None:
         self.root = root
-        self._folders: set[Path] = set()
+        self._folders: set[str] = set()
         self._mark = StoreMark(root, notes)
         if self._mark.was_seen:
             return
@@ -101,60 +155,33 @@ class PosixBackend:
     def description(self) -> str:
         return f"the folder {self.root}"
 
-    def path_of(self, key: str) -> Path:
-        return self.root / key
-
-    def create_partial(self, target: Path) -> tuple[int, Path]:
-        """A descriptor on a new file beside `target`, and its name."""
-        try:
-            self._make_folder(target.parent)
-            partial = target.parent / f"{_PARTIAL}{secrets.token_hex(_UNIQUE // 2)}-{target.name}"
-            return os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), partial
-        except FileNotFoundError as error:
-            self._folders.discard(target.parent)
-            sentence = f"{target.parent} vanished while the store was in use"
-            raise StoreUnavailableError(sentence, remedy="check that the volume is still mounted") from error
-        except OSError as error:
-            raise explain(error, "create a file", self.root) from error
-
     def put(self, key: str, data: Buffer) -> None:
-        partial = self._write_partial(key, data)
-        try:
-            partial.rename(self.path_of(key))
-            flush_folder(partial.parent)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise explain(error, "write", self.root) from error
+        with self._written(key, data) as partial:
+            try:
+                partial.replace()
+            except OSError as error:
+                raise explain(error, "write", self.root) from error
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        partial = self._write_partial(key, data)
-        try:
-            os.link(partial, self.path_of(key))
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise explain(error, "commit", self.root) from error
-        finally:
-            partial.unlink(missing_ok=True)
-        try:
-            flush_folder(partial.parent)
-        except OSError as error:
-            raise explain(error, "commit", self.root) from error
-        return True
+        with self._written(key, data) as partial:
+            try:
+                return partial.link()
+            except OSError as error:
+                raise explain(error, "commit", self.root) from error
 
     def open_sink(self, key: str) -> PosixSink:
-        return PosixSink(self, key)
+        return PosixSink(self._partial(key), self.root)
 
     def get(self, key: str) -> bytes:
         try:
-            return self.path_of(key).read_bytes()
+            return tree.read_file(self.root, key)
         except OSError as error:
             self._require_for(error)
             raise explain(error, f"read {key}", self.root) from error
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         try:
-            descriptor = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = tree.open_file(self.root, key)
             try:
                 return os.pread(descriptor, length, offset)
             finally:
@@ -164,15 +191,16 @@ class PosixBackend:
             raise explain(error, f"read {key}", self.root) from error
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        for path in self._walk(prefix):
-            if not path.name.startswith(_PARTIAL):
+        for folder, path, name in self._walk(prefix):
+            if not name.startswith(_PARTIAL):
                 with contextlib.suppress(FileNotFoundError):
-                    status = path.stat()
-                    yield Entry(path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime)
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    yield Entry(f"{path}/{name}", status.st_size, status.st_mtime)
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         try:
-            return tuple(sorted(one.name for one in self.path_of(prefix).iterdir() if one.is_dir()))
+            with tree.opened(self.root, prefix) as folder:
+                return tuple(sorted(tree.folders(folder)))
         except FileNotFoundError:
             self._mark.require()
             return ()
@@ -180,89 +208,98 @@ class PosixBackend:
             raise explain(error, "list", self.root) from error
 
     def stat(self, key: str) -> Entry | None:
+        above, _, name = key.rpartition("/")
         try:
-            status = self.path_of(key).stat()
+            with tree.opened(self.root, above) as folder:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             self._mark.require()
             return None
         except OSError as error:
             raise explain(error, f"look at {key}", self.root) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise explain(OSError(errno.EINVAL, ""), f"look at {key}", self.root)
         return Entry(key, status.st_size, status.st_mtime)
 
     def delete(self, keys: Iterable[str]) -> None:
         try:
-            for key in keys:
-                self.path_of(key).unlink(missing_ok=True)
+            for above, names in groupby((key.rpartition("/") for key in keys), itemgetter(0)):
+                with contextlib.suppress(FileNotFoundError), tree.opened(self.root, above) as folder:
+                    for _, _, name in names:
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(name, dir_fd=folder)
         except OSError as error:
             raise explain(error, "delete", self.root) from error
 
     def now(self) -> float:
-        descriptor, partial = self.create_partial(self.root / "clock")
+        partial = self._partial("clock")
         try:
-            return os.fstat(descriptor).st_mtime
+            return partial.modified()
         finally:
-            os.close(descriptor)
-            partial.unlink(missing_ok=True)
+            partial.close()
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
         limit, swept = self.now() - older_than_seconds, 0
-        for path in self._walk(prefix):
-            if not path.name.startswith(_PARTIAL):
+        for folder, path, name in self._walk(prefix):
+            if not name.startswith(_PARTIAL):
                 continue
-            target = path.with_name(path.name[len(_PARTIAL) + _UNIQUE + 1 :])
+            target = f"{path}/{name[len(_PARTIAL) + _UNIQUE + 1 :]}"
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime <= limit and not spare(target.relative_to(self.root).as_posix()):
-                    path.unlink()
+                if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime <= limit and not spare(target):
+                    os.unlink(name, dir_fd=folder)
                     swept += 1
         return swept
 
-    def _walk(self, prefix: str) -> Iterator[Path]:
-        def fail(error: OSError) -> None:
-            self._require_for(error)
-            if not isinstance(error, FileNotFoundError):
-                raise explain(error, "list", self.root) from error
-
-        for folder, _, names in os.walk(self.root / prefix, onerror=fail):
-            for name in names:
-                yield Path(folder, name)
-
-    def _write_partial(self, key: str, data: Buffer) -> Path:
-        descriptor, partial = self.create_partial(self.path_of(key))
+    def _walk(self, prefix: str) -> Iterator[tree.Name]:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            with tree.opened(self.root, prefix) as folder:
+                yield from tree.walk(folder, prefix)
+        except FileNotFoundError:
+            self._mark.require()
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise explain(error, "write", self.root) from error
-        finally:
-            os.close(descriptor)
-        return partial
+            raise explain(error, "list", self.root) from error
 
-    def _make_folder(self, folder: Path) -> None:
-        if folder in self._folders:
+    def _partial(self, key: str) -> Partial:
+        """A new file beside the one that has this key, or will have it."""
+        above, _, name = key.rpartition("/")
+        try:
+            self._make_folder(above)
+            with tree.opened(self.root, above) as folder:
+                return Partial(folder, name)
+        except FileNotFoundError as error:
+            self._folders.discard(above)
+            sentence = f"{self.root / above} vanished while the store was in use"
+            raise StoreUnavailableError(sentence, remedy="check that the volume is still mounted") from error
+        except OSError as error:
+            raise explain(error, "create a file", self.root) from error
+
+    @contextlib.contextmanager
+    def _written(self, key: str, data: Buffer) -> Iterator[Partial]:
+        """A whole file that has not got its name; what it has not got at the end is removed."""
+        partial = self._partial(key)
+        try:
+            try:
+                partial.write(data)
+                partial.flush()
+            except OSError as error:
+                raise explain(error, "write", self.root) from error
+            yield partial
+        finally:
+            partial.close()
+
+    def _make_folder(self, path: str) -> None:
+        if path in self._folders:
             return
         self._mark.require(writing=True)
-        missing, above = [], folder
-        while above != self.root and not above.is_dir():
-            missing.append(above)
-            above = above.parent
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True, mode=0o700)
-            flush_folder(one.parent)
-        self._folders.add(folder)
+        above = ""
+        for name in path.split("/") if path else ():
+            with tree.opened(self.root, above) as folder, contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
+                os.fsync(folder)
+            above = f"{above}/{name}" if above else name
+        self._folders.add(path)
 
     def _require_for(self, error: OSError) -> None:
         """What is missing is missing only in a store that is there."""
         if isinstance(error, FileNotFoundError):
             self._mark.require()
-
-
-def flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from cedana_sched.store import tree
 from cedana_sched.store.mark import NAME, StoreMark
 from tests.unit.runtime.test_whole_files import full_disk
 
@@ -29,16 +29,16 @@ def test_a_store_that_another_thread_is_just_making_is_not_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
 ) -> None:
     """It has looked for the mark, and the other one has made it since; the folder of objects is not there yet."""
-    mark, read, looked = StoreMark(tmp_path, None), Path.read_text, False
+    mark, read, looked = StoreMark(tmp_path, None), tree.read_file, False
 
-    def read_before_it_is_made(path: Path, *arguments: Any, **named: Any) -> str:
+    def read_before_it_is_made(root: Path, path: str, most: int) -> bytes:
         nonlocal looked
-        if path.name == NAME and not looked:
+        if path == NAME and not looked:
             looked = True
             mark.require(writing=True)
             raise FileNotFoundError(path)
-        return read(path, *arguments, **named)
+        return read(root, path, most)
 
-    monkeypatch.setattr(Path, "read_text", read_before_it_is_made)
+    monkeypatch.setattr(tree, "read_file", read_before_it_is_made)
     mark.require(writing=writing)
     assert looked
