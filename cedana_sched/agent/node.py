@@ -79,7 +79,8 @@ class NodeAgent:
             budget: how much is dumped at once.
             stall_seconds: how long a dump may go without a sign of life.
             shelter: see `Captures`.
-            store_in_use: whether it is asked for snapshots only where somebody has taken some.
+            store_in_use: whether it is asked for snapshots, and to remove some, only where somebody has taken some: a
+                folder without a store is none then.
         """
         self._launcher = launcher
         self._stall_seconds = stall_seconds
@@ -100,6 +101,7 @@ class NodeAgent:
         self._returns = Returns(
             runtime, self._store, staging, self._threads, self._prefetching.begin, store_in_use=store_in_use
         )
+        self._store_in_use = store_in_use
         self._preflight = Preflight(runtime)
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
@@ -290,6 +292,8 @@ class NodeAgent:
 
     async def _remove(self, order: orders.Remove) -> orders.Outcome:
         try:
+            if self._store_in_use:
+                await self._threads.run(self._store.require_there)
             await self._threads.run(self._store.remove, order.snapshot)
         except NotFoundError as error:
             log.info("snapshot was removed already", snapshot=str(order.snapshot), said=error.message)

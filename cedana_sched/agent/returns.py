@@ -36,7 +36,7 @@ class Returns:
         *,
         store_in_use: bool = False,
     ) -> None:
-        """`continued` is called with the snapshot of a workload that runs again; `store_in_use`: see `latest`."""
+        """`continued` is called with the snapshot of a workload that runs again; `store_in_use`: see `NodeAgent`."""
         self._store_in_use = store_in_use
         self._runtime = runtime
         self._store = store
@@ -63,11 +63,11 @@ class Returns:
         return orders.Found(order.restore_uid, snapshot)
 
     def _newest(self, order: orders.Find) -> SnapshotRef | None:
+        if self._store_in_use:
+            self._store.require_there()
         if order.wanted is not None:
             return self._store.open_snapshot(order.wanted).manifest.ref
-        newest = self._store.latest(
-            order.identity, excluding=order.excluding, avoiding=order.avoiding, in_use=self._store_in_use
-        )
+        newest = self._store.latest(order.identity, excluding=order.excluding, avoiding=order.avoiding)
         return newest.ref if newest is not None else None
 
     async def stage_by_and_by(

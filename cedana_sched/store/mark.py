@@ -27,6 +27,11 @@ _MOST_BYTES = 1024
 log = structlog.get_logger(__name__)
 
 
+def has_store(folder: Path) -> bool:
+    """Whether anything was ever saved in a folder, or at least tried there."""
+    return any(os.path.lexists(folder / name) for name in (NAME, layout.ROOT))
+
+
 class StoreMark:
     """Of one folder. Any thread may ask.
 

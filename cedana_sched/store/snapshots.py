@@ -178,21 +178,17 @@ class SnapshotStore:
         *,
         excluding: Collection[str] = (),
         avoiding: Collection[int] = (),
-        in_use: bool = False,
     ) -> SnapshotSummary | None:
         """The newest committed snapshot of an identity, if there is any that can be read.
 
         Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
-        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over. `in_use`: somebody has
-        written into this store before, so that a folder without one is none.
+        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over.
 
         Raises:
             StoreUnavailableError: the store is away.
             SealedError: the newest is sealed, and its key is not here.
             UnsealedError: the newest is not sealed, and it must be.
         """
-        if in_use and isinstance(self._backend, PosixBackend):
-            self._backend.require_there()
         generations = self._catalogue.of(identity)
         for ref in sorted(generations.committed, reverse=True):
             if ref.generation in avoiding:
@@ -201,6 +197,15 @@ class SnapshotStore:
             if summary is not None and summary.checkpoint_uid not in excluding:
                 return summary
         return None
+
+    def require_there(self) -> None:
+        """Called by who knows that somebody has saved something here: a folder without a store is none then.
+
+        Raises:
+            StoreUnavailableError: the store is away.
+        """
+        if isinstance(self._backend, PosixBackend):
+            self._backend.require_there()
 
     def manifest_digest(self, ref: SnapshotRef) -> str:
         """By which the manifest of a committed snapshot is known again; raises as `open_snapshot` does."""

@@ -36,6 +36,7 @@ from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.cluster.node.shelter import shelter
+from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
 from cedana_sched.kube.objects import Pod
@@ -140,7 +141,8 @@ class _Agent:
             shelter=shelter,
             store_in_use=True,  # pods come back only where Checkpoints, or their annotations, name snapshots
         )
-        self._kept = KeptNamespaces(api, self._agent.perform, configuration.shared_namespaces)
+        beginnings = StoreBeginnings(api, self._agent.perform, configuration.storage.path)
+        self._kept = KeptNamespaces(api, beginnings.perform, configuration.shared_namespaces)
         self._pre_stop = PreStopServer(
             self._pods.with_token, self._runtime.ending, self._pods.wait_released, answered=self._container_ends
         )

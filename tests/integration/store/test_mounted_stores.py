@@ -121,10 +121,11 @@ def test_a_node_that_never_saw_the_store_does_not_take_an_empty_folder_for_it(vo
     store = volume.open()
     assert store.latest(MD) is None, "a first job, on a machine of its own"
     with pytest.raises(StoreUnavailableError, match=AWAY):
-        store.latest(MD, in_use=True)
+        store.require_there()
     volume.mount()
     take(volume.open(noted=False), MD, {"core.img": b"1"})
-    assert store.latest(MD, in_use=True) is not None
+    store.require_there()
+    assert store.latest(MD) is not None
 
 
 def test_two_that_write_first_agree_on_one_mark(volume: Volume) -> None:

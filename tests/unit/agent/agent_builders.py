@@ -55,7 +55,7 @@ class _Toolchain:
     version = "4.2.1"
 
 
-def agent_of(runtime: FakeRuntime, folder: Path, store: Path) -> NodeAgent:
+def agent_of(runtime: FakeRuntime, folder: Path, store: Path, *, store_in_use: bool = False) -> NodeAgent:
     """An agent that never starts CRIU."""
     return NodeAgent(
         runtime=runtime,
@@ -63,4 +63,5 @@ def agent_of(runtime: FakeRuntime, folder: Path, store: Path) -> NodeAgent:
         toolchain=cast("Any", _Toolchain()),
         cache_directory=folder / "cache",
         state_directory=folder / "state",
+        store_in_use=store_in_use,
     )

@@ -55,6 +55,13 @@ async def test_snapshot_goes_and_its_successor_that_shares_its_packs_stays_whole
     assert store.verify(second).ok
 
 
+async def test_a_node_that_never_saw_the_store_has_not_removed_what_is_in_it(tmp_path: Path, place: Path) -> None:
+    agent = agent_of(FakeRuntime(tmp_path), tmp_path, place, store_in_use=True)
+    said = await _performed(agent, SnapshotRef(SIM, 1))
+    assert isinstance(said, RemoveFailed)
+    assert "is not mounted" in said.why
+
+
 async def test_store_that_cannot_be_written_is_said(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,18 @@ def test_the_numbers_of_the_page() -> None:
     assert sum(Timing().pause(number) for number in range(1, DAMAGED_TIMES)) == 15
 
 
+@pytest.mark.parametrize("wanted", [None, SnapshotRef(MD, 1)])
+async def test_a_node_that_never_saw_the_store_asks_again(bench: Bench, wanted: SnapshotRef | None) -> None:
+    returns = Returns(bench.runtime, bench.store, bench.staging, bench.threads, store_in_use=True)
+    said = await returns.find(orders.Find("r1", MD, wanted))
+    assert isinstance(said, orders.StageFailed)
+    assert said.retryable
+    assert "is not mounted" in said.why
+
+    bench.commit()
+    assert await returns.find(orders.Find("r1", MD, wanted)) == orders.Found("r1", SnapshotRef(MD, 1))
+
+
 async def test_the_newest_snapshot_that_was_not_called_off_is_found(bench: Bench) -> None:
     for uid in ("c1", "c2"):
         bench.commit(uid)
