@@ -3,6 +3,10 @@
 A manifest never changes, so what it names needs to be read once. A collection leaves that in the object `references`,
 by the key, size and date of each manifest, and the next one, on whichever node, reads only manifests that are new. The
 object is an aid: lost or damaged, everything is read again.
+
+It is not sealed. Whoever can write to the store can have packs collected that a manifest names, by an object of his
+own, as he can by a `removed` beside each manifest: sealed alone, it would keep nobody from that. What is read of it
+decides only what is spared, so he gains no more than a loss, which verification and every read notice.
 """
 
 from __future__ import annotations
