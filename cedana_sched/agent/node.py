@@ -59,6 +59,7 @@ class NodeAgent:
         state_directory: Path,
         launcher: tuple[str, ...] = (),
         reserve: Callable[[], Reserve] = Reserve,
+        namespace_share: float = 1.0,
         budget: DumpBudget | None = None,
         stall_seconds: float = STALL_SECONDS,
         shelter: Shelter | None = None,
@@ -76,6 +77,7 @@ class NodeAgent:
             launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
                 `nsenter --mount=/proc/1/ns/mnt --`.
             reserve: what staged snapshots leave free of the disk.
+            namespace_share: of what is left, that staged snapshots of one namespace take together; see `Room`.
             budget: how much is dumped at once.
             stall_seconds: how long a dump may go without a sign of life.
             shelter: see `Captures`.
@@ -96,7 +98,7 @@ class NodeAgent:
         self._work = state_directory / "captures"
         self._threads = StoreThreads()
         self._garbage = Garbage(self._store, self._threads)
-        staging = Staging(state_directory / "staged", toolchain.version, reserve)
+        staging = Staging(state_directory / "staged", toolchain.version, reserve, namespace_share)
         self._prefetching = Prefetching(self._store, self._threads)
         self._returns = Returns(
             runtime, self._store, staging, self._threads, self._prefetching.begin, store_in_use=store_in_use

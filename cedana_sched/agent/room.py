@@ -1,7 +1,8 @@
 """Room for staged snapshots: asked for before the first byte, so that no return ever brings a node into pressure.
 
 The kubelet evicts pods when less than some share of its filesystem, or of the images', is free, or of the inodes. A
-staged snapshot lies on one of the two. What is left has to stay above that, also when several are staged at once.
+staged snapshot lies on one of the two. What is left has to stay above that, also when several are staged at once. And
+who stages much leaves room to others: snapshots of one namespace that lie ready together take a share of it at most.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,17 @@ class Reserve(NamedTuple):
         return max(int(total * self.inode_share), self.inodes)
 
 
+@dataclass
+class _Taken:
+    """What one staged snapshot takes, until it is freed."""
+
+    namespace: str
+    size: int
+    """Bytes, when it is whole."""
+    pending: int
+    """Bytes of it that are not written yet, and so do not show in the filesystem."""
+
+
 class NoRoomError(RestoreError, RetryableError):
     """This node has no room for the snapshot now: another one may have, or this one later."""
 
@@ -50,6 +63,8 @@ class Room:
         folder: what is staged lies there; it need not exist yet.
         reserve: says what is never taken; asked each time.
         look: asks the filesystem.
+        namespace_share: of what staged snapshots may take in all, that those of one namespace may take together; a
+            single one may take all.
     """
 
     def __init__(
@@ -57,43 +72,55 @@ class Room:
         folder: Path,
         reserve: Callable[[], Reserve] = Reserve,
         look: Callable[[Path], os.statvfs_result] = os.statvfs,
+        namespace_share: float = 1.0,
     ) -> None:
         self._folder = folder
         self._reserve = reserve
         self._look = look
         self._lock = threading.Lock()
-        self._promised: dict[object, int] = {}
+        self._namespace_share = namespace_share
+        self._taken: dict[str, _Taken] = {}
 
     @contextlib.contextmanager
-    def taken(self, manifest: Manifest, progress: Progress | None = None) -> Iterator[Progress]:
-        """Room for a snapshot inside the block; whoever writes it calls what is given as its own `progress`.
+    def taken(self, restore_uid: str, manifest: Manifest, progress: Progress | None = None) -> Iterator[Progress]:
+        """Room for a snapshot, kept beyond the block until it is `freed`; after an error it is free.
+
+        Whoever writes it in the block calls what is given as its own `progress`.
 
         Raises:
             NoRoomError: there is too little; nothing was written.
         """
-        needed, token = needed_bytes(manifest), object()
+        needed = needed_bytes(manifest)
+        taken = _Taken(manifest.ref.identity.namespace, needed, needed)
         with self._lock:
             self._refuse(manifest, needed)
-            self._promised[token] = needed
+            self._taken[restore_uid] = taken
 
         def passed_on(done: int, total: int) -> None:
             with self._lock:
-                self._promised[token] = max(0, needed - done)  # what is written shows in the filesystem
+                taken.pending = max(0, needed - done)
             if progress is not None:
                 progress(done, total)
 
         try:
             yield passed_on
-        finally:
-            with self._lock:
-                del self._promised[token]
+        except BaseException:
+            self.freed(restore_uid)
+            raise
+        with self._lock:
+            taken.pending = 0
+
+    def freed(self, restore_uid: str) -> None:
+        """What was staged for a restore is removed; nothing happens if nothing was."""
+        with self._lock:
+            self._taken.pop(restore_uid, None)
 
     def _refuse(self, manifest: Manifest, needed: int) -> None:
         place = next(parent for parent in (self._folder, *self._folder.parents) if parent.exists())
         found = self._look(place)
         reserve = self._reserve()
         reserved = reserve.of_bytes(found.f_blocks * found.f_frsize)
-        promised = sum(self._promised.values())
+        promised = sum(one.pending for one in self._taken.values())
         free = found.f_bavail * found.f_frsize - reserved - promised
         if needed > free:
             raise NoRoomError(
@@ -102,12 +129,26 @@ class Room:
                 + (f" and the {promised / _GIB:.1f} GiB that are being staged" if promised else ""),
                 remedy="free space on this node, or have the pod scheduled to another one",
             )
+        self._refuse_share(manifest, needed, free)
         inodes = found.f_favail - reserve.of_inodes(found.f_files)
         if found.f_files and len(manifest.streams) > inodes:
             raise NoRoomError(
                 f"{manifest.ref} needs {len(manifest.streams)} files below {self._folder}, and {max(0, inodes)} inodes"
                 " are free beyond those that stay free for the kubelet",
                 remedy="remove files on this node, or have the pod scheduled to another one",
+            )
+
+    def _refuse_share(self, manifest: Manifest, needed: int, free: int) -> None:
+        """A namespace's second snapshot leaves room to others."""
+        namespace = manifest.ref.identity.namespace
+        theirs = sum(one.size for one in self._taken.values() if one.namespace == namespace)
+        share = int((free + sum(one.size for one in self._taken.values())) * self._namespace_share)
+        if theirs and theirs + needed > share:
+            raise NoRoomError(
+                f"{manifest.ref} needs {needed / _GIB:.1f} GiB below {self._folder}, where snapshots of namespace"
+                f" {namespace} that are not continued yet take {theirs / _GIB:.1f} GiB of the {share / _GIB:.1f} GiB"
+                " that one namespace may take",
+                remedy="wait until one of them has come back, or have the pod scheduled to another node",
             )
 
 

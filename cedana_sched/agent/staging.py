@@ -26,16 +26,23 @@ class Staging:
     UID.facts   what the runtime wants back, as JSON; written last, so that what has it is whole
     """
 
-    def __init__(self, directory: Path, criu_version: str, reserve: Callable[[], Reserve] = Reserve) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        criu_version: str,
+        reserve: Callable[[], Reserve] = Reserve,
+        namespace_share: float = 1.0,
+    ) -> None:
         """Below `directory`.
 
         Args:
             directory: made when it is missing.
             criu_version: of the CRIU that continues them.
             reserve: what stays free of the filesystem; see `Room`.
+            namespace_share: see `Room`.
         """
         self._directory = directory
-        self._room = Room(directory, reserve)
+        self._room = Room(directory, reserve, namespace_share=namespace_share)
         self._criu_version = criu_version
 
     def stage(
@@ -69,7 +76,7 @@ class Staging:
             )
         target = self.images(restore_uid)
         self.remove(restore_uid)
-        with self._room.taken(reader.manifest, progress) as taking:
+        with self._room.taken(restore_uid, reader.manifest, progress) as taking:
             target.mkdir(parents=True)
             reader.stage(target, taking)
         write_whole(self._facts(restore_uid), msgspec.json.encode(reader.manifest.metadata.runtime))
@@ -90,6 +97,7 @@ class Staging:
         """Free the disk again; nothing happens if nothing is staged."""
         self._facts(restore_uid).unlink(missing_ok=True)
         shutil.rmtree(self.images(restore_uid), ignore_errors=True)
+        self._room.freed(restore_uid)
 
     def remove_all_but(self, restore_uids: Collection[str]) -> None:
         """Free what an agent that was killed has left behind for restores that nobody waits for any more."""

@@ -85,6 +85,9 @@ class AgentConfiguration(ComponentConfiguration):
     staging_reserve: Annotated[float | None, Field(ge=0, lt=1)] = None
     """Share of the filesystem of `data` that staged snapshots leave free; None: a little more than what the node's
     kubelet evicts pods for."""
+    staging_namespace_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of what staged snapshots may take, that those of one namespace take together at most; a single one may take
+    all."""
     dumps: DumpsConfiguration = DumpsConfiguration()
     stall_seconds: StallSeconds = STALL_SECONDS
     """A dump or restore that gives no sign of life for so long is ended, and tried again."""

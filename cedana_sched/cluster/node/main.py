@@ -136,6 +136,7 @@ class _Agent:
             state_directory=data,
             launcher=ENTER_HOST,
             reserve=_reserve(configuration),
+            namespace_share=configuration.staging_namespace_share,
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
             shelter=shelter,

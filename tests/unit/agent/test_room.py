@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.room import NoRoomError, Reserve, Room, needed_bytes
 from cedana_sched.model import orders
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest
-from tests.unit.agent.test_returns import MD, STAGE, Bench
+from tests.unit.agent.test_returns import CONTINUE, MD, STAGE, Bench
 
 BLOCK = 4096
 
@@ -51,29 +52,93 @@ def test_the_reserve_stays_free(manifest: Manifest, tmp_path: Path, spare: int, 
     reserve = int(100_000 * BLOCK * 0.25)
     room = Room(tmp_path / "not/there/yet", lambda: Reserve(0.25), lambda _: disk(NEEDED + reserve + spare))
     if fits:
-        with room.taken(manifest):
+        with room.taken("r1", manifest):
             return
     words = r"default/md.* needs 0\.0 GiB below .* stay free for the kubelet"
-    with pytest.raises(NoRoomError, match=words), room.taken(manifest):
+    with pytest.raises(NoRoomError, match=words), room.taken("r1", manifest):
         raise AssertionError("it was let in")
 
 
 def test_several_at_once_do_not_fill_it_together(manifest: Manifest, tmp_path: Path) -> None:
     free = NEEDED + BLOCK
     room = Room(tmp_path, Reserve, lambda _: disk(free))
-    with room.taken(manifest) as taking:
-        with pytest.raises(NoRoomError, match="that are being staged"), room.taken(manifest):
+    with room.taken("r1", manifest) as taking:
+        with pytest.raises(NoRoomError, match="that are being staged"), room.taken("r2", manifest):
             raise AssertionError("it was let in")
         taking(NEEDED, NEEDED)  # all of it is written, and counted by the filesystem
-        with room.taken(manifest):
+        with room.taken("r2", manifest):
             pass
-    with room.taken(manifest):
+    with room.taken("r3", manifest):
         pass
+
+
+def of_namespace(manifest: Manifest, namespace: str) -> Manifest:
+    identity = replace(manifest.ref.identity, namespace=namespace)
+    return replace(manifest, summary=replace(manifest.summary, ref=SnapshotRef(identity, 1)))
+
+
+class Disk:
+    """A filesystem on which what was staged lies until it is freed."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def look(self, _: Path) -> os.statvfs_result:
+        return disk(self.free)
+
+    def lay(self, room: Room, uid: str, manifest: Manifest) -> None:
+        with room.taken(uid, manifest) as taking:
+            self.free -= NEEDED
+            taking(NEEDED, NEEDED)
+
+
+def test_one_namespace_leaves_room_to_others(manifest: Manifest, tmp_path: Path) -> None:
+    node = Disk(5 * NEEDED)
+    room = Room(tmp_path, look=node.look, namespace_share=0.5)
+    greedy, modest = of_namespace(manifest, "greedy"), of_namespace(manifest, "modest")
+    node.lay(room, "g1", greedy)
+    node.lay(room, "g2", greedy)
+    with pytest.raises(NoRoomError, match="where snapshots of namespace greedy that are not continued yet take"):
+        node.lay(room, "g3", greedy)
+    node.lay(room, "m1", modest)
+    node.lay(room, "m2", modest)
+
+    room.freed("g1")
+    node.free += NEEDED
+    node.lay(room, "g3", greedy)
+
+
+def test_a_single_one_may_take_all(manifest: Manifest, tmp_path: Path) -> None:
+    node = Disk(NEEDED)
+    node.lay(Room(tmp_path, look=node.look, namespace_share=0.1), "r1", manifest)
+
+
+def test_what_could_not_be_staged_takes_nothing(manifest: Manifest, tmp_path: Path) -> None:
+    room = Room(tmp_path, look=Disk(2 * NEEDED).look, namespace_share=0.1)
+    with pytest.raises(OSError, match="spoilt"), room.taken("r1", manifest):
+        raise OSError("spoilt")
+    with room.taken("r2", manifest):
+        pass
+
+
+async def test_what_is_continued_makes_room(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.commit()
+    bench.staging._room = room = Room(tmp_path, namespace_share=1e-12)
+    assert await bench.returns.stage(STAGE) == orders.Staged("r1")
+    refused = await bench.returns.stage(replace(STAGE, restore_uid="r2"))
+    assert isinstance(refused, orders.StageFailed)
+    assert refused.retryable
+    assert "that one namespace may take" in refused.why
+
+    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert room._taken == {}
+    assert await bench.returns.stage(replace(STAGE, restore_uid="r2")) == orders.Staged("r2")
 
 
 def test_inodes_run_out_too(manifest: Manifest, tmp_path: Path) -> None:
     room = Room(tmp_path, lambda: Reserve(0.16, inode_share=0.06), lambda _: disk(1 << 40, free_inodes=61))
-    with pytest.raises(NoRoomError, match=r"needs 2 files .* and 1 inodes"), room.taken(manifest):
+    with pytest.raises(NoRoomError, match=r"needs 2 files .* and 1 inodes"), room.taken("r1", manifest):
         raise AssertionError("it was let in")
 
 
