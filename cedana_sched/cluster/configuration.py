@@ -53,6 +53,9 @@ class CoordinatorConfiguration(PodsConfiguration):
     """By name of the adapter, which says itself what may stand there."""
     deployment: str | None = None
     """Name of its own Deployment, on which Events about itself go."""
+    sealing_secret: str | None = None
+    """Name of the Secret with the keys that seal snapshots, which is made where there is none; None: an admin makes it,
+    or nothing is sealed."""
     operations_port: Port = 8081
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
     lease: LeaseConfiguration = LeaseConfiguration()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import uuid
 
@@ -12,6 +13,7 @@ from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
+from cedana_sched.cluster.coordinator.sealing_secret import make_sealing_secret
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.lease import LeaderElection
 from cedana_sched.kube.token_access import TokenAccess
@@ -60,8 +62,11 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
                 refused=metrics.refused,
             )
             leading.append(leader)
-            async with leader.coordinating() as coordinator:
+            async with asyncio.TaskGroup() as group, leader.coordinating() as coordinator:
                 metrics.leads(leads=True)
+                if configuration.sealing_secret is not None:
+                    making = make_sealing_secret(api, configuration.namespace, configuration.sealing_secret)
+                    group.create_task(making, name="keys that seal snapshots")
                 try:
                     await coordinator.ended()
                 finally:

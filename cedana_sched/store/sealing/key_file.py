@@ -97,17 +97,23 @@ def parse_keys(text: str, place: str) -> dict[str, bytes]:
     return keys
 
 
+def new_text() -> tuple[str, str]:
+    """What a file with one key holds, for who keeps it elsewhere; first the id of the key."""
+    key_id, line = _new_line()
+    return key_id, _HEAD + line
+
+
 def create(path: Path) -> str:
     """Make a file with one key; the id of the key.
 
     Raises:
         UsageError: there is one already, or it cannot be written.
     """
-    key_id, line = _new_line()
+    key_id, text = new_text()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(_HEAD + line)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:

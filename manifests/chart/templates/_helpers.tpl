@@ -73,6 +73,11 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end -}}
 
+{{/* The same, where the coordinator makes it: no part of the release, which would put another key in its place. */}}
+{{- define "cedana.ownSealingSecret" -}}
+{{- if not .Values.storage.sealing.existingSecret -}}{{ include "cedana.sealingSecret" . }}{{- end -}}
+{{- end -}}
+
 {{/* The Secret with the store's keys; empty: none. */}}
 {{- define "cedana.storageSecret" -}}
 {{- $s3 := .Values.storage.s3 -}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import re
@@ -19,7 +18,6 @@ from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.model.objects import names
 from cedana_sched.service.configuration import NEVER_TOUCHED
 from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.sealing.key_file import KeyFile
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_volcano.webhooks import JOBS as VCJOBS
@@ -71,6 +69,7 @@ ARMADA: dict[str, Any] = {
 }
 VALIDATED = ("checkpointpolicies", "checkpointstorages")
 EXTENDER = "cedana-sched-volcano-extender"
+SEALING = "cedana-sched-sealing"
 
 
 @pytest.mark.parametrize("told", [S3, FOLDER, CLAIM, EVERYTHING], ids=["s3", "folder", "claim", "everything"])
@@ -97,19 +96,18 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
 
 
-async def test_agents_seal_with_a_key_that_the_chart_makes(helm: Binaries, tmp_path: Path) -> None:
+async def test_agents_seal_with_a_key_that_no_rendering_makes(helm: Binaries) -> None:
+    """Each would make another, and a rollback brings an old one back."""
     objects = await render(helm, FOLDER)
-    secret = named(objects, "Secret", "cedana-sched-sealing")
-    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    keys = tmp_path / "keys"
-    keys.touch(mode=0o600)
-    keys.write_bytes(base64.b64decode(secret["data"]["keys"]))
-    assert KeyFile(keys).newest()
+    assert objects == await render(helm, FOLDER)
+    assert coordinator_of(objects).sealing_secret == SEALING
+    assert [one for one in of_kind(objects, "Secret") if "sealing" in one["metadata"]["name"]] == []
     storage, pod = _storage_of(objects), _agent_of(objects)
     assert (storage.key_file, storage.accept_unsealed) == (Path("/etc/cedana-sched-keys/keys"), False)
     (volume,) = (one for one in pod["volumes"] if one["name"] == "keys")
     assert volume["secret"] == {
-        "secretName": "cedana-sched-sealing", "defaultMode": 0o400, "items": [{"key": "keys", "path": "keys"}],
+        "secretName": SEALING, "optional": True, "defaultMode": 0o400,
+        "items": [{"key": "keys", "path": "keys"}],
     }  # fmt: skip
     (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "keys")
     assert mount["mountPath"] == "/etc/cedana-sched-keys"
@@ -120,15 +118,37 @@ async def test_the_key_may_be_the_admins_and_nothing_may_be_sealed(helm: Binarie
         return {"storage": {**FOLDER["storage"], "sealing": sealing}}
 
     theirs = await render(helm, told(existingSecret="theirs", acceptUnsealed=True))
-    assert not [one for one in of_kind(theirs, "Secret") if "sealing" in one["metadata"]["name"]]
+    assert coordinator_of(theirs).sealing_secret is None
+    assert _secrets_of_the_coordinator(theirs) == []
     assert "theirs" in [volume.get("secret", {}).get("secretName") for volume in _agent_of(theirs)["volumes"]]
     assert _storage_of(theirs).accept_unsealed
 
     unsealed = await render(helm, told(enabled=False))
     assert _storage_of(unsealed).key_file is None
+    assert coordinator_of(unsealed).sealing_secret is None
+    assert _secrets_of_the_coordinator(unsealed) == []
     assert not [volume for volume in _agent_of(unsealed)["volumes"] if volume["name"] == "keys"]
     with pytest.raises(ChartError, match="acceptUnsealed says nothing"):
         await render(helm, told(enabled=False, acceptUnsealed=True))
+
+
+async def test_ours_create_the_secrets_of_their_own_keys_and_no_others(helm: Binaries) -> None:
+    objects = await render(helm, {**FOLDER, "fullnameOverride": "ours"})
+    assert _secrets_of_the_coordinator(objects, "ours") == [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
+    ]
+    policy = named(objects, "ValidatingAdmissionPolicy", "ours-narrowed-secrets")["spec"]
+    [rule] = policy["matchConstraints"]["resourceRules"]
+    assert (rule["resources"], rule["operations"], policy["failurePolicy"]) == (["secrets"], ["CREATE"], "Fail")
+    [validation] = policy["validations"]
+    account = f"system:serviceaccount:{NAMESPACE}:ours"
+    allowed = f"in ['{account}-webhooks/ours-webhooks','{account}-coordinator/ours-sealing']"
+    assert validation["expression"].endswith(allowed)
+    assert "object.type == 'Opaque'" in validation["expression"], "else it is filled with somebody's token"
+
+
+def _secrets_of_the_coordinator(objects: list[Object], fullname: str = "cedana-sched") -> list[Object]:
+    return [rule for rule in rules_of(objects, f"{fullname}-coordinator") if "secrets" in rule["resources"]]
 
 
 def _storage_of(objects: list[Object]) -> StorageConfig:
@@ -383,8 +403,8 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
         ("pods", "patch"),
         *ASKS,
     }
-    secrets = [rule for rule in rules_of(objects, "cedana-sched-coordinator") if "secrets" in rule["resources"]]
-    assert secrets == []
+    secrets = {triple for rule in _secrets_of_the_coordinator(objects) for triple in triples(rule)}
+    assert secrets == {("", "secrets", "create")}, "it need not know the key that it makes"
 
 
 async def test_an_adapter_has_the_rights_that_it_asks_for(helm: Binaries) -> None:
