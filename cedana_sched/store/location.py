@@ -80,6 +80,8 @@ class StorageConfig(BaseModel):
     """Wrapping keys; None seals nothing."""
     accept_unsealed: Annotated[bool, Field(alias="acceptUnsealed")] = False
     """With `key_file`: read snapshots from before the store was sealed, which anybody may have written."""
+    write_unsealed: Annotated[bool, Field(alias="writeUnsealed")] = False
+    """With `key_file`: seal nothing yet, for others who read the store may have no keys; reads both kinds."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,6 +93,8 @@ class StorageConfig(BaseModel):
             raise ValueError("keyFile must be absolute: begin it with '/'")
         if self.accept_unsealed and self.key_file is None:
             raise ValueError("acceptUnsealed says nothing without keyFile: give keyFile, or leave it out")
+        if self.write_unsealed and self.key_file is None:
+            raise ValueError("writeUnsealed says nothing without keyFile: give keyFile, or leave it out")
         return self
 
     @classmethod

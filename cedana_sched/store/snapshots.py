@@ -354,7 +354,7 @@ def _seals_of(config: StorageConfig, backend: Backend) -> Seals:
         return Seals(backend)
     keys = KeyFile(config.key_file)
     keys.newest()  # a file that cannot be used is found now, not when something is frozen
-    return Seals(backend, keys, accepts_unsealed=config.accept_unsealed)
+    return Seals(backend, keys, accepts_unsealed=config.accept_unsealed, writes_unsealed=config.write_unsealed)
 
 
 def open_backend(config: StorageConfig, notes: Path | None = None) -> Backend:

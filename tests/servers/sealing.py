@@ -19,10 +19,15 @@ def new_keys(folder: Path, name: str = "keys") -> Path:
 
 
 def sealed_store(
-    place: Path | Backend, keys: Path | None, *, accepts_unsealed: bool = False, cache_directory: Path | None = None
+    place: Path | Backend,
+    keys: Path | None,
+    *,
+    accepts_unsealed: bool = False,
+    writes_unsealed: bool = False,
+    cache_directory: Path | None = None,
 ) -> SnapshotStore:
     """The store there, as a process sees it that has these keys; None for one that has none."""
     backend = PosixBackend(place) if isinstance(place, Path) else place
     provider = key_file.KeyFile(keys) if keys is not None else None
-    seals = Seals(backend, provider, accepts_unsealed=accepts_unsealed)
+    seals = Seals(backend, provider, accepts_unsealed=accepts_unsealed, writes_unsealed=writes_unsealed)
     return SnapshotStore(backend, seals=seals, cache_directory=cache_directory)

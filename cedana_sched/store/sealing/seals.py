@@ -1,7 +1,8 @@
 """Which seal a namespace gets and which manifests are opened: what the rest of the store knows of sealing.
 
 With keys, everything that is written is sealed, and what is not sealed is refused: whoever can write to the store could
-else give any manifest without one. Without keys nothing is sealed, and nothing is written beside what is.
+else give any manifest without one. Without keys nothing is sealed, and nothing is written beside what is. Who is told
+to write unsealed, until all others have keys, has keys only to read with.
 """
 
 from __future__ import annotations
@@ -29,14 +30,21 @@ class Seals:
         provider: what wraps them; None seals nothing.
         accepts_unsealed: read what was written before the store was sealed. Whoever can write to the store can then
             forge snapshots as if nothing were sealed.
+        writes_unsealed: seal nothing yet, so that those who have no keys read what is written; reads both.
     """
 
     def __init__(
-        self, backend: Backend, provider: KeyProvider | None = None, *, accepts_unsealed: bool = False
+        self,
+        backend: Backend,
+        provider: KeyProvider | None = None,
+        *,
+        accepts_unsealed: bool = False,
+        writes_unsealed: bool = False,
     ) -> None:
         self._backend = backend
         self._keys = DataKeys(backend, provider) if provider is not None else None
-        self._accepts_unsealed = accepts_unsealed or provider is None
+        self._writes_unsealed = writes_unsealed
+        self._accepts_unsealed = accepts_unsealed or writes_unsealed or provider is None
 
     def for_writing(self, namespace: str) -> Seal:
         """The seal of a new snapshot in a namespace.
@@ -45,7 +53,7 @@ class Seals:
             SealedError: the namespace is sealed, and this process has no key, or not that one.
         """
         if self._keys is not None:
-            return NamespaceSeal(self._keys.for_writing(namespace))
+            return NO_SEAL if self._writes_unsealed else NamespaceSeal(self._keys.for_writing(namespace))
         if data_key_names(self._backend, namespace):
             sentence = f"{_FIELD}: none is given, and snapshots of namespace {namespace} are sealed"
             raise SealedError(sentence, remedy=_GIVE)

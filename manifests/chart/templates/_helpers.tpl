@@ -58,6 +58,7 @@ app.kubernetes.io/component: {{ . }}
 {{- if .enabled -}}
 {{- $_ := set $storage "keyFile" (include "cedana.keyFile" $) -}}
 {{- if .acceptUnsealed }}{{ $_ := set $storage "acceptUnsealed" true }}{{ end -}}
+{{- if .writeUnsealed }}{{ $_ := set $storage "writeUnsealed" true }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- $storage | toJson -}}

@@ -128,8 +128,16 @@ async def test_the_key_may_be_the_admins_and_nothing_may_be_sealed(helm: Binarie
     assert coordinator_of(unsealed).sealing_secret is None
     assert _secrets_of_the_coordinator(unsealed) == []
     assert not [volume for volume in _agent_of(unsealed)["volumes"] if volume["name"] == "keys"]
-    with pytest.raises(ChartError, match="acceptUnsealed says nothing"):
-        await render(helm, told(enabled=False, acceptUnsealed=True))
+    for field in ("acceptUnsealed", "writeUnsealed"):
+        with pytest.raises(ChartError, match=f"{field} says nothing"):
+            await render(helm, told(enabled=False, **{field: True}))
+
+
+async def test_agents_may_have_the_key_before_they_seal(helm: Binaries) -> None:
+    told = {"storage": {**FOLDER["storage"], "sealing": {"writeUnsealed": True}}}
+    storage = _storage_of(await render(helm, told))
+    assert (storage.key_file is not None, storage.write_unsealed) == (True, True)
+    assert not _storage_of(await render(helm, FOLDER)).write_unsealed
 
 
 async def test_ours_create_the_secrets_of_their_own_keys_and_no_others(helm: Binaries) -> None:

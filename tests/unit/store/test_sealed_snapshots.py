@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -161,6 +162,23 @@ def test_a_store_may_be_sealed_later(tmp_path: Path, keys: Path) -> None:
     for ref in (before.ref, after.ref):
         assert staged(store, ref, tmp_path / "staged") == MEMORY
     assert staged(sealed_store(tmp_path / "store", keys), after.ref, tmp_path / "staged") == MEMORY
+
+
+def test_nodes_get_keys_one_after_the_other_and_then_seal_one_after_the_other(tmp_path: Path, keys: Path) -> None:
+    """Whoever is a step ahead is read and continued by whoever is a step behind, and the other way round."""
+    steps = [
+        sealed_store(tmp_path / "store", None),
+        sealed_store(tmp_path / "store", keys, writes_unsealed=True),
+        sealed_store(tmp_path / "store", keys, accepts_unsealed=True),
+    ]
+    for behind, ahead in itertools.pairwise(steps):
+        for writer, other in ((behind, ahead), (ahead, behind), (behind, ahead)):
+            made = take(writer, WORKLOAD, STREAMS)
+            assert staged(other, made.ref, tmp_path / "staged") == MEMORY
+            latest = other.latest(WORKLOAD)
+            assert latest is not None
+            assert latest.ref == made.ref
+    assert not sealed_store(tmp_path / "store", None).open_snapshot(SnapshotRef(WORKLOAD, 1)).manifest.data_key
 
 
 def test_a_wrapping_key_is_replaced_without_a_snapshot_written_anew(folder: Path, keys: Path, tmp_path: Path) -> None:
