@@ -1,8 +1,9 @@
-"""Who is believed to be the API server: who knows the first segment of our paths, and has its certificate, if asked.
+"""Who is believed to be the API server: who knows the first segment of a path, and has its certificate, if asked.
 
-The segment is random, one for each installation. It stands in the Secret of our certificates and in the webhook
-configurations, which whoever may read rules the cluster as good as alone. Whoever else reaches our port is told that
-there is nothing.
+Each path has a segment of its own, derived from a random secret of the installation. The segments stand in the webhook
+configurations, the secret in the Secret of our certificates; whoever may read these rules the cluster as good as alone.
+But an API server that reaches no webhook may tell a tenant the path that it has called: that opens no other. Whoever
+else reaches our port is told that there is nothing.
 """
 
 from __future__ import annotations
@@ -14,21 +15,26 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 SETTLE_SECONDS: Final = 5.0
-"""Until all replicas have heard of a new segment: before that no configuration names it."""
+"""Until all replicas have heard of a new secret: before that no configuration names what is derived from it."""
 FORMER_SECONDS: Final = 60.0
 """For so long one that was replaced counts: all API servers have heard of the new configurations by then."""
-SHORTEST_SEGMENT: Final = 22
+SHORTEST_SECRET: Final = 22
 """Characters: 128 bits, where a person has written one."""
-_SEGMENT_BYTES: Final = 32
+_SECRET_BYTES: Final = 32
 
 
-def new_segment() -> str:
+def new_secret() -> str:
     """One that nobody guesses."""
-    return secrets.token_hex(_SEGMENT_BYTES)
+    return secrets.token_hex(_SECRET_BYTES)
+
+
+def segment_of(secret: str, path: str) -> str:
+    """What stands before a path: it tells neither the secret nor what stands before another path."""
+    return hmac.digest(secret.encode(), path.encode(), "sha256").hex()
 
 
 class Callers:
-    """Knows the segment, and the one before it.
+    """Knows the secret, and the one before it.
 
     Args:
         clock: seconds of a clock that never goes back.
@@ -40,36 +46,50 @@ class Callers:
     ) -> None:
         self._clock = clock
         self._certificate_names = certificate_names
-        self._segment = ""
+        self._secret = ""
+        self._undivided = ""
         self._former: dict[str, float] = {}
-        """Until when each one counts, by the clock."""
+        """Until when each secret that was replaced counts, by the clock."""
+        self._former_undivided: dict[str, float] = {}
         self._settled_at = 0.0
 
     @property
     def is_told(self) -> bool:
-        """Whether there is a segment; before that nobody is believed."""
-        return bool(self._segment)
+        """Whether there is a secret; before that nobody is believed."""
+        return bool(self._secret)
 
     @property
     def is_settled(self) -> bool:
         """Whether the other replicas have heard of it, too."""
         return self.is_told and self._clock() >= self._settled_at
 
-    def learn(self, segment: str) -> None:
+    def learn(self, secret: str) -> None:
         """From now on this is the one."""
-        if segment == self._segment:
+        if secret == self._secret:
             return
-        if self._segment:
-            self._former[self._segment] = self._clock() + FORMER_SECONDS
+        if self._secret:
+            self._former[self._secret] = self._clock() + FORMER_SECONDS
             self._settled_at = self._clock() + SETTLE_SECONDS
-        self._former.pop(segment, None)
-        self._segment = segment
+        self._former.pop(secret, None)
+        self._secret = secret
 
-    def is_known(self, segment: str) -> bool:
-        """Whether a caller who says this is believed, in a time that shows nothing of what would be."""
+    def learn_undivided(self, segment: str) -> None:
+        """From now on this one counts before every path, as replicas of an older release have it; empty: none does."""
+        if segment == self._undivided:
+            return
+        if self._undivided:
+            self._former_undivided[self._undivided] = self._clock() + FORMER_SECONDS
+        self._former_undivided.pop(segment, None)
+        self._undivided = segment
+
+    def is_known(self, segment: str, path: str) -> bool:
+        """Whether who calls the path behind this segment is believed, in a time that shows nothing of what would be."""
         now, given = self._clock(), segment.encode(errors="replace")
-        self._former = {former: until for former, until in self._former.items() if until > now}
-        known = [one for one in (self._segment, *self._former) if one]
+        for former in (self._former, self._former_undivided):
+            for gone in [one for one, until in former.items() if until <= now]:
+                del former[gone]
+        known = [segment_of(one, path) for one in (self._secret, *self._former) if one]
+        known += [one for one in (self._undivided, *self._former_undivided) if one]
         return any([hmac.compare_digest(one.encode(), given) for one in known])  # noqa: C419  # all of them, always
 
     def has_name(self, certificate: Mapping[str, Any] | None) -> bool:

@@ -1,6 +1,6 @@
 """Keeps certificates of our own authority: in one Secret that all replicas share, and in the webhook configurations.
 
-So it keeps the segment by which the API server is known (see `callers`). Whichever replica comes first makes them; the
+So it keeps the secret by which the API server is known (see `callers`). Whichever replica comes first makes them; the
 others find the Secret taken and read it. Every replica watches the Secret and the configurations, so that a change of
 either is seen at once, and what somebody has emptied is filled again.
 """
@@ -24,7 +24,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.segments import is_segment
-from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SEGMENT, Callers, new_segment
+from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SECRET, Callers, new_secret, segment_of
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
@@ -40,7 +40,12 @@ LONGEST_WAIT: Final = dt.timedelta(days=1)
 
 LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
 
-_SEGMENT: Final = "path"
+HANDOVER: Final = dt.timedelta(minutes=10)
+"""So long replicas of an older release may run beside, which know one segment for all paths, and write that."""
+
+_CALLERS: Final = "callers.key"
+_UNDIVIDED: Final = "path"
+"""That one segment; it goes when nobody can need it any more."""
 _KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate": "tls.crt", "key": "tls.key"}
 
 
@@ -65,7 +70,7 @@ class OwnCertificateKeeper:
         namespace: of the Secret.
         service_names: by which the API server calls us.
         serving: is given each new certificate.
-        callers: are told each new segment.
+        callers: are told each new secret.
         hooks: where each webhook is answered, behind the segment, by its name.
         now: the time of day.
     """
@@ -93,6 +98,7 @@ class OwnCertificateKeeper:
         self._metrics = metrics
         self._now = now
         self._changed = asyncio.Event()
+        self._shared_since: dt.datetime | None = None
         watch = Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={self._name}")
         self._secrets = Mirror(watch)
         self._trusting = tuple(
@@ -137,21 +143,36 @@ class OwnCertificateKeeper:
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""
         secret = self._secrets.get(self._name, self._namespace)
-        if (segment := _segment(secret)) is not None:
-            self._callers.learn(segment)
+        known, undivided = _word(secret, _CALLERS), _word(secret, _UNDIVIDED)
+        self._callers.learn_undivided(undivided or "")
+        if known is not None:
+            self._callers.learn(known)
         issued = _issued(secret) if secret is not None else None
         if issued is not None and self._serving.load(issued.certificate, issued.key):
             log.info("certificate", secret=self._name, version=secret.metadata.resource_version if secret else "")
-        trusted = issued is not None and segment is not None and await self._spread(issued.authorities, segment)
+        until = self._shared_until(undivided)
+        trusted = issued is not None and known is not None and await self._spread(issued.authorities, known, undivided)
         step = plan(issued, self._service_names, trusted=trusted, now=self._now())
-        if (made := step.issued or issued) is not None and (step.issued is not None or segment is None):
-            await self._write(secret, made, segment or new_segment())
-        return step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
+        is_over = undivided is not None and trusted and until is None
+        if (made := step.issued or issued) is not None and (step.issued is not None or known is None or is_over):
+            await self._write(secret, made, known or new_secret(), without_undivided=is_over)
+        due = step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
+        return min(due, until) if until is not None else due
 
-    async def _write(self, secret: Secret | None, issued: Issued, segment: str) -> None:
+    def _shared_until(self, undivided: str | None) -> dt.datetime | None:
+        """Until when replicas of an older release may run; None where none can any more."""
+        if undivided is None:
+            self._shared_since = None
+            return None
+        if self._shared_since is None:
+            self._shared_since = self._now()
+        until = self._shared_since + HANDOVER
+        return until if self._now() < until else None
+
+    async def _write(self, secret: Secret | None, issued: Issued, known: str, *, without_undivided: bool) -> None:
         """The watch brings back what was written: by us, or by another replica that was faster."""
-        data = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
-        data[_SEGMENT] = base64.b64encode(segment.encode()).decode()
+        data: Object = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
+        data[_CALLERS] = base64.b64encode(known.encode()).decode()
         try:
             if secret is None:
                 metadata: Object = {"name": self._name, "namespace": self._namespace}
@@ -159,15 +180,19 @@ class OwnCertificateKeeper:
                 await self._api.create(SECRETS, {"metadata": metadata, "type": "Opaque", "data": data}, into=Secret)
             else:
                 version = {"resourceVersion": secret.metadata.resource_version}
+                data |= {_UNDIVIDED: None} if without_undivided else {}
                 await self._api.patch(SECRETS, self._name, self._namespace, {"metadata": version, "data": data})
             log.info("certificates made", secret=self._name)
         except (AlreadyExistsError, ConflictError):
             log.info("certificates made by another replica", secret=self._name)
 
-    async def _spread(self, authorities: bytes, segment: str) -> bool:
+    async def _spread(self, authorities: bytes, known: str, undivided: str | None) -> bool:
         """Write what is not so yet in the configurations. Whether it was so everywhere already."""
-        paths = {name: f"/{segment}{path}" for name, path in self._hooks.items()} if self._callers.is_settled else {}
-        registration = Registration(base64.b64encode(authorities).decode(), paths)
+        hooks = self._hooks if self._callers.is_settled else {}
+        paths = {name: f"/{segment_of(known, path)}{path}" for name, path in hooks.items()}
+        is_shared = self._shared_until(undivided) is not None
+        left = {name: f"/{undivided}{path}" for name, path in hooks.items()} if is_shared else {}
+        registration = Registration(base64.b64encode(authorities).decode(), paths, left)
         trusted = True
         for one in self._trusting:
             configuration = one.mirror.get(one.name)
@@ -180,13 +205,13 @@ class OwnCertificateKeeper:
         return trusted
 
 
-def _segment(secret: Secret | None) -> str | None:
-    """None when there is none yet, or what stands there can be no part of a path."""
+def _word(secret: Secret | None, key: str) -> str | None:
+    """None when there is none yet, or what stands there is none that we would make, or use."""
     try:
-        found = base64.b64decode(secret.data.get(_SEGMENT, "") if secret is not None else "", validate=True).decode()
+        found = base64.b64decode(secret.data.get(key, "") if secret is not None else "", validate=True).decode()
     except ValueError:
         return None
-    return found if is_segment(found) and len(found) >= SHORTEST_SEGMENT else None
+    return found if is_segment(found) and len(found) >= SHORTEST_SECRET else None
 
 
 def _issued(secret: Secret) -> Issued | None:

@@ -37,8 +37,8 @@ def admission_application(
 ) -> web.Application:
     """Answers reviews; `handlers` are by path. The API server waits while a handler does.
 
-    With `callers` each path stands behind a segment that only the API server knows, and nobody else is answered: what
-    he sends is not even read. Without, whoever asks is believed.
+    With `callers` each path stands behind a segment of its own that only the API server knows, and nobody else is
+    answered: what he sends is not even read. Without, whoever asks is believed.
 
     Of large reviews a few are answered at a time. What is above `Shape.largest_bytes`, and is not looked at, is let
     through with a warning.
@@ -53,7 +53,7 @@ def admission_application(
         if callers is None:
             application.router.add_post(path, respond)
         else:
-            application.router.add_post(f"/{{caller}}{path}", _of_known(respond, callers, metrics))
+            application.router.add_post(f"/{{caller}}{path}", _of_known(path, respond, callers, metrics))
     if callers is not None:
         application.router.add_route("*", "/{path:.*}", _of_nobody(metrics))
     return application
@@ -62,13 +62,13 @@ def admission_application(
 Respond = Callable[[web.Request], Awaitable[web.Response]]
 
 
-def _of_known(respond: Respond, callers: Callers, metrics: Metrics) -> Respond:
+def _of_known(path: str, respond: Respond, callers: Callers, metrics: Metrics) -> Respond:
     """The same, for the API server alone."""
     nothing = _of_nobody(metrics)
 
     async def respond_to_known(received: web.Request) -> web.Response:
         certificate = received.transport.get_extra_info("peercert") if received.transport is not None else None
-        is_known = callers.is_known(received.match_info["caller"])
+        is_known = callers.is_known(received.match_info["caller"], path)
         return await (respond if is_known and callers.has_name(certificate) else nothing)(received)
 
     return respond_to_known

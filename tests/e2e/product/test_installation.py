@@ -8,6 +8,7 @@ import pytest
 from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_READY, RUNTIME_CLASS
+from cedana_sched_webhooks.callers import segment_of
 from cedana_sched_webhooks.registrations import PODS, STATUSES
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
@@ -49,10 +50,12 @@ async def test_the_api_server_trusts_the_webhooks(installed: Product, api: Api) 
         lambda body: all(webhook["clientConfig"].get("caBundle") for webhook in body["webhooks"]),
     )
     secret = await api.get("v1", "Secret", f"{RELEASE}-webhooks", installed.namespace)
-    segment = base64.b64decode(secret["data"]["path"]).decode()
+    known = base64.b64decode(secret["data"]["callers.key"]).decode()
     told = {webhook["clientConfig"]["service"]["path"] for webhook in configuration["webhooks"]}
-    assert f"/{segment}/mutate/pods" in told
-    assert {path.split("/")[1] for path in told} == {segment}, "of each webhook"
+    assert f"/{segment_of(known, PODS)}{PODS}" in told
+    segments = {path.split("/")[1] for path in told}
+    assert len(segments) == len(told), "each has one of its own"
+    assert known not in segments
     bundle = base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"])
     assert bundle.startswith(b"-----BEGIN CERTIFICATE-----")
 
@@ -61,13 +64,17 @@ async def test_nobody_but_the_api_server_is_answered_by_the_webhooks(installed: 
     """The API server's proxy brings us there as any pod would come."""
     service = f"/api/v1/namespaces/{installed.namespace}/services/https:{WEBHOOKS}:443/proxy"
     secret = await api.get("v1", "Secret", WEBHOOKS, installed.namespace)
-    segment = base64.b64decode(secret["data"]["path"]).decode()
+    known = base64.b64decode(secret["data"]["callers.key"]).decode()
+    segment = segment_of(known, PODS)
     review = {"request": {"uid": "1", "namespace": "lab", "object": pod("x", container("x"))}}
     for stranger in ("", f"/{segment[:-1]}", f"/{'0' * len(segment)}"):
         for path in (PODS, STATUSES):
             with pytest.raises(ApiException) as caught:
                 await api.call("POST", f"{service}{stranger}{path}", body=review)
             assert caught.value.status == 404
+    with pytest.raises(ApiException) as caught:
+        await api.call("POST", f"{service}/{segment}{STATUSES}", body=review)
+    assert caught.value.status == 404, "the segment of another path"
     assert (await api.call("POST", f"{service}/{segment}{PODS}", body=review))["response"]["allowed"]
 
 

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -21,10 +21,11 @@ from cryptography.x509.oid import NameOID
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.service.listening import listening
-from cedana_sched_webhooks.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, new_segment
+from cedana_sched_webhooks.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, new_secret, segment_of
 from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
@@ -35,7 +36,8 @@ from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 SCHEDULER = "system:serviceaccount:volcano-system:volcano-scheduler"
-SEGMENT = new_segment()
+SECRET = new_secret()
+SEGMENT = segment_of(SECRET, STATUSES)
 
 
 class Marks:
@@ -64,10 +66,12 @@ def forged() -> bytes:
 
 
 @asynccontextmanager
-async def replica(marks: Marks, callers: Callers, serving: ServingCertificate | None = None) -> AsyncIterator[str]:
+async def replica(
+    marks: Marks, callers: Callers, serving: ServingCertificate | None = None, api: object = None
+) -> AsyncIterator[str]:
     """Its address."""
     told = configuration(scheduler_users=frozenset({SCHEDULER}))
-    answers = handlers(knowledge(), told, Siblings(cast("Api", None)), marks)
+    answers = handlers(knowledge(), told, Siblings(cast("Api", api)), marks)
     metrics = Metrics()
     application = admission_application(answers, asyncio.Event(), metrics, callers)
     context = serving.context if serving is not None else None
@@ -75,9 +79,9 @@ async def replica(marks: Marks, callers: Callers, serving: ServingCertificate | 
         yield f"http{'s' if serving is not None else ''}://localhost:{port}"
 
 
-def knowing(segment: str = SEGMENT) -> Callers:
+def knowing(secret: str = SECRET) -> Callers:
     callers = Callers()
-    callers.learn(segment)
+    callers.learn(secret)
     return callers
 
 
@@ -85,7 +89,10 @@ def knowing(segment: str = SEGMENT) -> Callers:
     "path",
     [
         STATUSES,
-        f"/{new_segment()}{STATUSES}",
+        f"/{new_secret()}{STATUSES}",
+        f"/{SECRET}{STATUSES}",
+        f"/{segment_of(SECRET, PODS)}{STATUSES}",
+        f"/{segment_of(SECRET, JOBS)}{STATUSES}",
         f"/{SEGMENT[:-1]}{STATUSES}",
         f"//{STATUSES}",
         f"/%00{STATUSES}",
@@ -101,6 +108,34 @@ async def test_a_forged_review_marks_nobody(path: str, method: str) -> None:
         client.request(method, f"{address}{path}", data=forged()) as answer,
     ):
         assert (answer.status, await answer.read()) == (404, b"")
+    assert marks.marked == []
+
+
+class Jobs:
+    """All that a review of a pod may do to a cluster."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    async def get(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
+        self.read.append(resource.path(namespace, name))
+        return into()
+
+
+async def test_whoever_knows_the_segment_of_pods_reads_and_writes_nothing() -> None:
+    """An API server that reaches no webhook tells it who creates a pod, where the chart says `Fail`."""
+    jobs, marks = Jobs(), Marks()
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "theirs", "uid": "u", "controller": True}
+    metadata = {"annotations": {names.ID: "theirs"}, "ownerReferences": [owner]}
+    created = {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
+    review = {"request": {"uid": "1", "namespace": "tenant-b", "object": created}}
+    async with replica(marks, knowing(), api=jobs) as address, aiohttp.ClientSession() as client:
+        async with client.post(f"{address}/{segment_of(SECRET, PODS)}{PODS}", json=review) as answer:
+            assert (await answer.json())["response"]["allowed"]
+        for path in (STATUSES, JOBS, "/validate/checkpointpolicies"):
+            async with client.post(f"{address}/{segment_of(SECRET, PODS)}{path}", data=forged()) as answer:
+                assert answer.status == 404
+    assert jobs.read == ["/apis/batch/v1/namespaces/tenant-b/jobs/theirs"]
     assert marks.marked == []
 
 
@@ -144,13 +179,29 @@ def test_a_former_segment_counts_for_a_while() -> None:
     settled = [callers.is_settled]
     callers.learn("b" * 32)
     settled.append(callers.is_settled)
-    assert callers.is_known("a" * 32)
-    assert callers.is_known("b" * 32)
+    before, now_ = (segment_of(one * 32, PODS) for one in "ab")
+    assert callers.is_known(before, PODS)
+    assert callers.is_known(now_, PODS)
     now[0] += SETTLE_SECONDS
     settled.append(callers.is_settled)
     assert settled == [True, False, True]
     now[0] += FORMER_SECONDS
-    assert not callers.is_known("a" * 32)
+    assert not callers.is_known(before, PODS)
+
+
+def test_one_segment_for_all_paths_counts_as_long_as_an_older_replica_may_have_written_it() -> None:
+    now, older = [1000.0], "o" * 32
+    callers = Callers(lambda: now[0])
+    callers.learn(SECRET)
+    callers.learn_undivided(older)
+    assert callers.is_known(older, PODS)
+    assert callers.is_known(older, STATUSES)
+    callers.learn_undivided("")
+    assert callers.is_known(older, STATUSES)
+    now[0] += FORMER_SECONDS
+    assert not callers.is_known(older, STATUSES)
+    assert not callers.is_known("", STATUSES)
+    assert callers.is_known(SEGMENT, STATUSES)
 
 
 def test_how_long_a_comparison_takes_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +215,7 @@ def test_how_long_a_comparison_takes_shows_nothing(monkeypatch: pytest.MonkeyPat
     callers.learn("a" * 32)
     callers.learn("b" * 32)
     monkeypatch.setattr("hmac.compare_digest", compare)
-    assert callers.is_known("b" * 32)
+    assert callers.is_known(segment_of("b" * 32, PODS), PODS)
     assert len(compared) == 2, "all of them, also when the first one fits"
 
 
@@ -238,7 +289,7 @@ async def test_a_certificate_is_asked_for_where_the_api_server_has_one(
     issued, serving = own(), ServingCertificate(Metrics(), authorities["cluster"].file)
     serving.load(issued.certificate, issued.key)
     callers = Callers(certificate_names=frozenset({"kube-apiserver"}))
-    callers.learn(SEGMENT)
+    callers.learn(SECRET)
     trusting = ssl.create_default_context(cadata=issued.authorities.decode())
     if shown is not None:
         trusting.load_cert_chain(*authorities[shown[0]].client(shown[1]))

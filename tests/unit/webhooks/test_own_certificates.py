@@ -13,14 +13,15 @@ import pytest
 
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
 from cedana_sched_webhooks import callers, own_certificates
-from cedana_sched_webhooks.callers import FORMER_SECONDS, Callers
+from cedana_sched_webhooks.callers import FORMER_SECONDS, Callers, segment_of
 from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
+from cedana_sched_webhooks.own_certificates import HANDOVER, OwnCertificateKeeper
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
+PATH = "/mutate/pods"
 NAMES = OwnCertificates(secret="certificates")  # noqa: S106  # a Secret's name
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 
@@ -96,9 +97,16 @@ class Installation:
         services = [one["clientConfig"].get("service") for webhooks in found for one in webhooks]
         return {service.get("path", "") for service in services if service is not None}
 
+    def word(self) -> str:
+        """From which segments are derived."""
+        return self.secret().get("callers.key", b"-").decode()
+
+    def path(self) -> str:
+        """At which pods are to be reviewed."""
+        return f"/{segment_of(self.word(), PATH)}{PATH}"
+
     def trusts(self) -> bool:
-        segment = self.secret().get("path", b"-").decode()
-        return self.bundles() == {self.secret().get("ca.crt", b"-")} and self.paths() <= {f"/{segment}/mutate/pods"}
+        return self.bundles() == {self.secret().get("ca.crt", b"-")} and self.paths() <= {self.path()}
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):
@@ -220,10 +228,11 @@ async def test_all_replicas_know_the_segment_by_which_they_are_called() -> None:
     there = Installation()
     async with there.replica() as first, there.replica() as second:
         await there.until(there.trusts)
-        segment = there.secret()["path"].decode()
-        await there.until(lambda: first.callers.is_known(segment) and second.callers.is_known(segment))
-        assert len(segment) >= 43
-        assert there.paths() == {f"/{segment}/mutate/pods"}
+        segment = segment_of(there.word(), PATH)
+        await there.until(lambda: first.callers.is_known(segment, PATH) and second.callers.is_known(segment, PATH))
+        assert len(there.word()) >= 43
+        assert there.word() not in str(there.paths()), "the API server may tell a tenant what it calls"
+        assert there.paths() == {there.path()}
         assert "service" not in there.api.stored(MUTATING_WEBHOOKS, "cedana-sched")["webhooks"][1]["clientConfig"]
 
 
@@ -234,27 +243,63 @@ async def test_a_segment_stays_through_an_upgrade_and_comes_to_an_older_installa
         before = there.secret()
         for resource in CONFIGURATIONS:  # a chart that names paths, as an older one did
             stored = there.api.stored(resource, "cedana-sched")
-            named = [{**one, "clientConfig": {"service": {"path": "/mutate/pods"}}} for one in stored["webhooks"][:1]]
+            named = [{**one, "clientConfig": {"service": {"path": PATH}}} for one in stored["webhooks"][:1]]
             there.api.put(resource, {**stored, "webhooks": named})
         await there.until(there.trusts)
         assert there.secret() == before
         stored = there.api.stored(SECRETS, "certificates", "ours")
-        data = {name: value for name, value in stored["data"].items() if name != "path"}
+        data = {name: value for name, value in stored["data"].items() if name != "callers.key"}
     there.api.put(SECRETS, {**stored, "data": data})
     async with there.replica():
-        await there.until(lambda: "path" in there.secret() and there.trusts())
-        assert there.secret() == {**before, "path": there.secret()["path"]}
+        await there.until(lambda: "callers.key" in there.secret() and there.trusts())
+        assert there.secret() == {**before, "callers.key": there.secret()["callers.key"]}
+
+
+OLDER = "o" * 43
+
+
+async def beside_an_older_release(there: Installation) -> None:
+    """What it has written, and goes on writing as long as a replica of it runs."""
+    async with there.replica():
+        await there.until(there.trusts)
+    stored = there.api.stored(SECRETS, "certificates", "ours")
+    data = {name: value for name, value in stored["data"].items() if name != "callers.key"}
+    data["path"] = base64.b64encode(OLDER.encode()).decode()
+    there.api.put(SECRETS, {**stored, "data": data})
+    for resource in CONFIGURATIONS:
+        configuration = there.api.stored(resource, "cedana-sched")
+        for one in configuration["webhooks"]:
+            if "service" in one["clientConfig"]:
+                one["clientConfig"]["service"]["path"] = f"/{OLDER}{PATH}"
+        there.api.put(resource, configuration)
+
+
+async def test_replicas_of_an_older_release_are_called_as_they_know_it_until_they_are_gone() -> None:
+    there = Installation()
+    await beside_an_older_release(there)
+    async with there.replica() as replica, there.replica():
+        await there.until(lambda: "callers.key" in there.secret() and replica.callers.is_told)
+        there.pass_time(HANDOVER / 2)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert there.paths() == {f"/{OLDER}{PATH}"}
+        assert replica.callers.is_known(OLDER, PATH)
+        assert there.word() != OLDER, "a tenant may know that one already"
+        there.pass_time(HANDOVER / 2)
+        await there.until(lambda: there.trusts() and "path" not in there.secret())
+        assert replica.callers.is_known(OLDER, PATH), "an API server may call by it for a while"
 
 
 @pytest.mark.parametrize("written", [b"", b"short", b"with/a/slash" * 4, b"\xff" * 40])
-async def test_what_cannot_be_a_segment_is_replaced(written: bytes) -> None:
+async def test_what_cannot_be_a_secret_is_replaced(written: bytes) -> None:
     there = Installation()
     async with there.replica() as replica:
         await there.until(there.trusts)
         stored = there.api.stored(SECRETS, "certificates", "ours")
-        there.api.put(SECRETS, {**stored, "data": {**stored["data"], "path": base64.b64encode(written).decode()}})
-        await there.until(lambda: there.secret()["path"] != written)
-        await there.until(lambda: replica.callers.is_known(there.secret()["path"].decode()))
+        data = {**stored["data"], "callers.key": base64.b64encode(written).decode()}
+        there.api.put(SECRETS, {**stored, "data": data})
+        await there.until(lambda: there.secret()["callers.key"] != written)
+        await there.until(lambda: replica.callers.is_known(segment_of(there.word(), PATH), PATH))
 
 
 async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_for_a_while(
@@ -266,17 +311,17 @@ async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_f
     async with there.replica() as replica:
         replica.callers._clock = lambda: seconds[0]
         await there.until(there.trusts)
-        former, stored = there.secret()["path"].decode(), there.api.stored(SECRETS, "certificates", "ours")
-        there.api.put(SECRETS, {**stored, "data": {**stored["data"], "path": ""}})
-        await there.until(lambda: there.secret()["path"] not in {b"", former.encode()})
-        segment = there.secret()["path"].decode()
-        await there.until(lambda: replica.callers.is_known(segment))
+        word, former, stored = there.word(), there.path(), there.api.stored(SECRETS, "certificates", "ours")
+        there.api.put(SECRETS, {**stored, "data": {**stored["data"], "callers.key": ""}})
+        await there.until(lambda: there.word() not in {"", word})
+        before, segment = segment_of(word, PATH), segment_of(there.word(), PATH)
+        await there.until(lambda: replica.callers.is_known(segment, PATH))
         for _ in range(100):
             await asyncio.sleep(0.001)
-        assert there.paths() == {f"/{former}/mutate/pods"}
+        assert there.paths() == {former}
         seconds[0] += callers.SETTLE_SECONDS
         await there.until(there.trusts)
-        assert replica.callers.is_known(former)
+        assert replica.callers.is_known(before, PATH)
         seconds[0] += FORMER_SECONDS
-        assert not replica.callers.is_known(former)
-        assert replica.callers.is_known(segment)
+        assert not replica.callers.is_known(before, PATH)
+        assert replica.callers.is_known(segment, PATH)

@@ -17,8 +17,10 @@ import aiohttp
 
 from cedana_sched.kube.resources import CHECKPOINTS, MUTATING_WEBHOOKS, NODES, PREEMPTION_HOLDS, SECRETS, Resource
 from cedana_sched.model.objects import names
+from cedana_sched_webhooks.callers import segment_of
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.main import serve
+from cedana_sched_webhooks.registrations import PODS
 from tests.unit.webhooks.admission_builders import KUEUE, configuration, patched, pod, suspension
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
@@ -79,16 +81,17 @@ async def test_from_the_start_to_the_end() -> None:
         data = api.stored(SECRETS, "cedana-sched-webhooks", "ours")["data"]
         trusting = ssl.create_default_context(cadata=base64.b64decode(data["ca.crt"]).decode())
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
+            secret = base64.b64decode(data["callers.key"]).decode()
 
-            async def ask(path: str, request: Any, segment: str = base64.b64decode(data["path"]).decode()) -> Any:
-                url = f"https://127.0.0.1:{settings.port}/{segment}{path}"
+            async def ask(path: str, request: Any) -> Any:
+                url = f"https://127.0.0.1:{settings.port}/{segment_of(secret, path)}{path}"
                 async with client.post(url, json={"request": request}, server_hostname=HOST) as answer:
                     return (await answer.json())["response"]
 
             async with asyncio.timeout(20):
                 while not (path := called_at(api)):  # noqa: ASYNC110  # all is in memory: each turn is progress
                     await asyncio.sleep(0)
-            assert path == f"/{base64.b64decode(data['path']).decode()}/mutate/pods"
+            assert path == f"/{segment_of(secret, PODS)}{PODS}"
             created = await ask("/mutate/pods", {"uid": "1", "namespace": "lab", "object": pod()})
             made = patched(pod(), json.loads(base64.b64decode(created["patch"])))
             assert made["metadata"]["annotations"][names.RESTORES] == "sim/0@3"

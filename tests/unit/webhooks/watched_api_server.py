@@ -76,7 +76,8 @@ class FakeApiServer(ListsInMemory, Api):
             if patch["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
                 raise ConflictError("it has changed", status=409)
             self.writes.append(("update", resource.plural))
-            self.put(resource, {**current, "data": {**current.get("data", {}), **patch["data"]}})
+            data = {**current.get("data", {}), **patch["data"]}
+            self.put(resource, {**current, "data": {key: value for key, value in data.items() if value is not None}})
             return
         self.writes.append(("patch", resource.plural))
         operations = [one for one in patch if one["op"] != "test"]
