@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOOKS_AT_PROCESSES = frozenset({
     "cedana_sched/agent/orphans.py",
     "cedana_sched/cluster/node/containers/daemon_answers.py",
+    "cedana_sched/cluster/node/hold_port.py",
     "tests/integration/engine/test_vanishing_processes.py",  # it tries the next one
     "tests/processes.py",
 })  # fmt: skip

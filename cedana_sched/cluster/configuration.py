@@ -94,8 +94,15 @@ class AgentConfiguration(ComponentConfiguration):
     dumps: DumpsConfiguration = DumpsConfiguration()
     stall_seconds: StallSeconds = STALL_SECONDS
     """A dump or restore that gives no sign of life for so long is ended, and tried again."""
+    hold_port: Port = 10352
+    """Of the node's `holds` pod: who else listens there is told of."""
     operations_port: Port = 10351
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
+
+    @property
+    def hold_listeners(self) -> Path:
+        """The folder in which the keepers of this node's holds say which sockets are theirs."""
+        return self.state / "holds" / "listeners"
 
     @property
     def hold_socket(self) -> Path:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +37,10 @@ SILENT_SECONDS = 60.0
 """A connection over which nothing is called for so long is closed; the kubelet calls at once."""
 END_SECONDS = 1.0
 """For calls that are held when we must end all the same."""
+BUFFER_BYTES = 1 << 12
+"""Of what comes over a connection and is not read: a call has no body."""
+MOST_OPEN = 2_048
+"""Connections; a node has some hundred containers. Of more, those go first over which no pod is held."""
 _HOLD = "/v1/hold/"
 
 
@@ -46,16 +50,28 @@ class _Calls(web.Server):
     def __init__(
         self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]], changed: Callable[[], None]
     ) -> None:
-        super().__init__(answer, handler_cancellation=True, access_log=None, keepalive_timeout=SILENT_SECONDS)
+        super().__init__(
+            answer,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=SILENT_SECONDS,
+            read_bufsize=BUFFER_BYTES,
+        )
         self._changed = changed
-        self._open: set[web.RequestHandler] = set()
+        self._open: dict[web.RequestHandler, None] = {}
+        """The oldest first."""
+        self._held: set[web.RequestHandler] = set()
         self._beginning: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._open) + len(self._beginning)
 
     def take(self, connection: socket.socket) -> None:
-        """Read what is called over a connection that was accepted."""
+        """Read what is called over a connection that was accepted, if there is room for it."""
+        if len(self) >= MOST_OPEN and not self._made_room():
+            log.warning("too many calls are open: another one is not answered", open=len(self))
+            connection.close()
+            return
         task = asyncio.create_task(self._begin(connection), name="preStop call")
         self._beginning.add(task)
         task.add_done_callback(self._has_begun)
@@ -72,12 +88,31 @@ class _Calls(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        self._open.add(handler)
+        self._open[handler] = None
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
-        self._open.discard(handler)
+        self._open.pop(handler, None)
         self._changed()
+
+    @contextmanager
+    def held(self, handler: web.RequestHandler) -> Iterator[None]:
+        """A pod is held over this connection inside the block."""
+        self._held.add(handler)
+        try:
+            yield
+        finally:
+            self._held.discard(handler)
+
+    def _made_room(self) -> bool:
+        """Break the oldest connection over which nobody is held; False where there is none."""
+        idle = next((one for one in self._open if one not in self._held), None)
+        if idle is None:
+            return False
+        del self._open[idle]
+        if idle.transport is not None:
+            idle.transport.abort()
+        return True
 
     async def end(self) -> None:
         """Break what is open; who is held has a moment left."""
@@ -127,6 +162,12 @@ class Keeper:
     def on_change(self, changed: Callable[[], None]) -> None:
         """See `draining.Busy`."""
         self._changed.append(changed)
+
+    @property
+    def inode(self) -> int:
+        """Of the socket that calls come to, while it serves."""
+        assert self._listener is not None  # noqa: S101  # see above
+        return self._listener.inode
 
     @asynccontextmanager
     async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
@@ -184,7 +225,9 @@ class Keeper:
             with self._shares.one_more(_token_of(request.path)) as may:
                 if not may:
                     return web.Response(status=429, text="more calls of this pod are open than it has containers\n")
-                response = await self._answer(request)
+                assert self._calls is not None  # noqa: S101  # it has read this one
+                with self._calls.held(request.protocol):
+                    response = await self._answer(request)
                 if response.status == 404:
                     await asyncio.sleep(UNKNOWN_SECONDS)
                 return response

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import socket
 import struct
 import sys
@@ -70,6 +71,11 @@ class Listener:
     @property
     def port(self) -> int:
         return self._address[1]
+
+    @property
+    def inode(self) -> int:
+        """By which the kernel's table of sockets names it."""
+        return os.fstat(self._socket.fileno()).st_ino
 
     @property
     def is_open(self) -> bool:

@@ -9,6 +9,7 @@ import structlog
 from cedana_sched import __version__
 from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.cluster.holds.keeper import Keeper
+from cedana_sched.cluster.holds.listeners import announcing
 from cedana_sched.service.draining import wait_idle
 
 log = structlog.get_logger(__name__)
@@ -18,10 +19,11 @@ async def serve(configuration: HoldsConfiguration, stopping: asyncio.Event) -> N
     """Serve the node until `stopping` is set and nothing is held; new calls are for the next one, once it listens."""
     keeper = Keeper(configuration.socket, configuration.agent_away_seconds)
     async with keeper, keeper.serve(configuration.port):
-        configuration.serving.touch()
-        log.info("holds are kept", version=__version__, port=configuration.port)
-        await stopping.wait()
-        await keeper.leave()
-        await wait_idle([keeper])
-        await keeper.close()
+        with announcing(configuration.listeners, keeper.inode, configuration.port):
+            configuration.serving.touch()
+            log.info("holds are kept", version=__version__, port=configuration.port)
+            await stopping.wait()
+            await keeper.leave()
+            await wait_idle([keeper])
+            await keeper.close()
         await wait_idle([keeper])  # what came meanwhile, where there is no next one

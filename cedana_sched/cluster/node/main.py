@@ -21,6 +21,7 @@ from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
+from cedana_sched.cluster.node.hold_port import REASON, HoldPort
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.installation.keeping import keep_registered
@@ -40,7 +41,9 @@ from cedana_sched.cluster.node.shelter import shelter
 from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
+from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import awaited
@@ -55,6 +58,8 @@ from cedana_sched.snapshot.toolchain import ensure_toolchain
 
 log = structlog.get_logger(__name__)
 
+COMPONENT = "cedana-sched"
+"""Who says it, in Events."""
 HOST_ROOT = Path("/proc/1/root")
 ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
 """CRIU runs where the containers' mounts are."""
@@ -157,6 +162,13 @@ class _Agent:
         self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, self._runtime)
         self.busy: tuple[Busy, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
+        self._events = EventRecorder(api, COMPONENT)
+        reference = NODES.reference(node)
+
+        def taken(text: str) -> None:
+            self._events.tell(Happening(reference, REASON, text, warning=True))
+
+        self._hold_port = HoldPort(configuration.hold_port, configuration.hold_listeners, taken, self._named)
         self._deletions: asyncio.TaskGroup | None = None
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -175,6 +187,8 @@ class _Agent:
             await self._forget()
             group.create_task(send_heartbeats(self._places), name="heartbeats")
             group.create_task(self._beginnings.run(), name="new beginnings")
+            group.create_task(self._hold_port.run(), name="port of holds")
+            group.create_task(self._events.run(), name="events")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_socket))
             log.info("agent serves", pods=len(self._pods.mirror))
             ready()
@@ -189,6 +203,9 @@ class _Agent:
 
     async def _owners(self, pod_uid: str) -> set[tuple[str, str]]:
         return await asyncio.to_thread(owners_of, pod_uid, self._places)
+
+    def _named(self, pod_uid: str) -> set[str]:
+        return {f"{namespace}/{name}" for namespace, name in owners_of(pod_uid, self._places)}
 
     def _do(self, order: Order) -> AsyncIterator[Outcome]:
         return self._kept.perform(order)

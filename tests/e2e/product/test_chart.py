@@ -82,7 +82,8 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert coordinator.namespace == agent.namespace == webhooks.namespace == NAMESPACE
     assert str(agent.storage) == ("s3://lab/prod" if "s3" in told["storage"] else "/data/snapshots")
     holds = HoldsConfiguration.model_validate_json(files["holds.json"])
-    assert webhooks.agent_port == holds.port
+    assert webhooks.agent_port == holds.port == agent.hold_port
+    assert agent.hold_listeners == holds.listeners
     assert agent.hold_socket == holds.socket
     assert holds.agent_away_seconds == told.get("agent", {}).get("holdAwaySeconds", 120)
     levels = {read.log.level for read in (coordinator, agent, webhooks, holds)}

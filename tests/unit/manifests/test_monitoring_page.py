@@ -14,6 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from cedana_sched.agent.budget import DumpMetrics
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
+from cedana_sched.cluster.node.hold_port import HoldPortMetrics
 from cedana_sched_armada import metrics as armada
 from cedana_sched_volcano.extender.claims import Word
 from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
@@ -35,6 +36,7 @@ def metrics() -> Iterator[tuple[str, tuple[str, ...]]]:
     CoordinatorMetrics(registry)
     AdapterMetrics(registry)
     DumpMetrics(registry)
+    HoldPortMetrics(registry)
     registries = (registry, REGISTRY, ExtenderMetrics().registry, WebhooksMetrics().registry)
     assert armada.FOLLOWED in REGISTRY._collector_to_names
     for collector in (collector for one in registries for collector in one._collector_to_names):

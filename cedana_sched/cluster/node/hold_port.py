@@ -1,0 +1,115 @@
+"""Tells of others that listen at the port of the node's `holds` pod: the kernel gives them some of its preStop calls.
+
+A pod whose call is answered by them is ended before it is saved. They must be root on the node's network; nothing keeps
+those out, so that they are to be seen at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import psutil
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+
+from cedana_sched.cluster.holds.listeners import TABLES, announced, listening_at
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 15.0
+"""No event shows that a socket listens."""
+REASON = "PreStopCallsTaken"
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+_REMEDY = "end it: until then pods that are deleted on this node may lose their work; keep tenants from hostNetwork"
+
+
+class HoldPortMetrics:
+    """What Prometheus hears of it."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.strangers = Gauge(
+            "cedana_sched_hold_port_strangers",
+            "Sockets of others that listen at the port of the node's holds pod.",
+            registry=registry,
+        )
+
+
+class HoldPort:
+    """Looks after the port of one node.
+
+    Args:
+        port: of the node's `holds` pod.
+        ours: the folder in which ours say which sockets are theirs.
+        tell: hears what is wrong, whenever it is another thing than before.
+        owners: names of the pods with a uid; blocks.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        ours: Path,
+        tell: Callable[[str], None],
+        owners: Callable[[str], Collection[str]],
+        metrics: HoldPortMetrics | None = None,
+        *,
+        tables: tuple[Path, ...] = TABLES,
+    ) -> None:
+        self._port = port
+        self._ours = ours
+        self._tell = tell
+        self._owners = owners
+        self._metrics = metrics or HoldPortMetrics()
+        self._tables = tables
+        self._seen: set[int] = set()
+        self._told: set[int] = set()
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Tell of who was there the last time as well: ours listens a moment before it says so."""
+        now = await asyncio.to_thread(self._strangers)
+        strangers, self._seen = now & self._seen, now
+        self._metrics.strangers.set(len(strangers))
+        if strangers - self._told:
+            who = await asyncio.to_thread(self._who, strangers)
+            text = f"{who} listens at port {self._port}, and takes preStop calls from the holds pod: {_REMEDY}"
+            log.error("preStop calls are taken by others", port=self._port, by=who)
+            self._tell(text)
+        self._told = strangers
+
+    def _strangers(self) -> set[int]:
+        return listening_at(self._port, self._tables) - announced(self._ours)
+
+    def _who(self, inodes: set[int]) -> str:
+        links = {f"socket:[{inode}]" for inode in inodes}
+        processes = (Path("/proc", str(pid)) for pid in psutil.pids())
+        found = {self._named(process) for process in processes if _has_open(process, links)}
+        return ", ".join(sorted(found)) or "A process that is not to be found"
+
+    def _named(self, process: Path) -> str:
+        with contextlib.suppress(OSError):  # it has just ended
+            if pod := _POD.search((process / "cgroup").read_text()):
+                uid = pod[1].replace("_", "-")
+                return f"Pod {', '.join(sorted(self._owners(uid))) or uid}"
+        return f"Process {process.name}"
+
+
+def _has_open(process: Path, links: set[str]) -> bool:
+    try:
+        return any(_target(link) in links for link in (process / "fd").iterdir())
+    except OSError:  # it has just ended, or is not ours to look into
+        return False
+
+
+def _target(link: Path) -> str:
+    with contextlib.suppress(OSError):
+        return str(link.readlink())
+    return ""
