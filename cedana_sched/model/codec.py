@@ -24,7 +24,7 @@ def _encode_hook(value: Any) -> Any:
 
 def _decode_hook(expected: type, value: Any) -> Any:
     if issubclass(expected, BaseModel):
-        return expected.model_validate(value)
+        return expected.model_validate(value, extra="ignore")  # as structs do: a newer version may have written it
     raise NotImplementedError(f"cannot decode {expected.__name__}")
 
 

@@ -20,6 +20,7 @@ from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 from cedana_sched_webhooks.identity import Replica
@@ -127,7 +128,7 @@ class Knowledge(Preemptions):
             remedy = "name a CheckpointPolicy of this cluster, or leave the annotation out"
             raise UsageError(field, name, "is no CheckpointPolicy", remedy=remedy)
         try:
-            return CheckpointPolicySpec.model_validate(found.spec)
+            return read_kept(CheckpointPolicySpec, found.spec)
         except ValidationError as error:
             remedy = f"correct it: kubectl edit checkpointpolicy {found.metadata.name}"
             raise UsageError(field, found.metadata.name, "is a policy that cannot be read", remedy=remedy) from error

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
 from cedana_sched.model.deadline_cap import check_deadlines
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_policy(spec: object, longest_seconds: float) -> None:
-    """Raises UsageError: a field that is unknown, missing or out of range, or a deadline above what is allowed here."""
+    """Raises UsageError: a field that is missing or out of range, or a deadline above what is allowed here."""
     check_deadlines(_read(CheckpointPolicySpec, spec), longest_seconds)
 
 
@@ -63,41 +63,10 @@ def answer(request: Request, check: Callable[[object], None]) -> Answer:
 
 def _read(model: type[M], spec: object) -> M:
     try:
-        return model.model_validate(spec)
+        return read_kept(model, spec)
     except ValidationError as error:
-        first = min(error.errors(include_url=False), key=lambda one: one["type"] == "missing")  # a misspelt name first
-        field = ".".join(("spec", *map(str, first["loc"])))
-        value = None if first["type"] == "missing" else first["input"]
-        raise UsageError(field, value, _problem(first), remedy=_remedy(model, first)) from error
-
-
-def _problem(detail: ErrorDetails) -> str:
-    return {"missing": "is missing", "extra_forbidden": "is no field"}.get(detail["type"], "is not allowed")
-
-
-def _remedy(model: type[BaseModel], detail: ErrorDetails) -> str:
-    if detail["type"] == "extra_forbidden":
-        return f"use one of {', '.join(_fields(_around(model, detail['loc'])))}"
-    said = detail["msg"]
-    return said[:1].lower() + said[1:]
-
-
-def _around(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model in which the last segment of a location stands."""
-    for segment in location[:-1]:
-        for name, field in model.model_fields.items():
-            if segment in {name, field.alias}:
-                model = next(_models(field.annotation), model)
-                break
-    return model
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models(argument)
-
-
-def _fields(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
+        first = error.errors(include_url=False)[0]
+        field, said = ".".join(("spec", *map(str, first["loc"]))), first["msg"]
+        is_missing = first["type"] == "missing"
+        value, problem = (None, "is missing") if is_missing else (first["input"], "is not allowed")
+        raise UsageError(field, value, problem, remedy=said[:1].lower() + said[1:]) from error

@@ -14,7 +14,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import moment
+from cedana_sched.model.objects.base import moment, read_kept
 from cedana_sched.model.objects.checkpoint import (
     CheckpointSpec,
     CheckpointStatus,
@@ -95,11 +95,11 @@ def to_record(resource: Resource, body: Object) -> Record:
     namespace = body["metadata"]["namespace"]
     spec, status = body["spec"], body.get("status", {})
     if resource is CHECKPOINTS:
-        return _to_checkpoint(namespace, CheckpointSpec.model_validate(spec), status)
+        return _to_checkpoint(namespace, read_kept(CheckpointSpec, spec), status)
     if resource is PREEMPTION_HOLDS:
-        hold = PreemptionHoldSpec.model_validate(spec), PreemptionHoldStatus.model_validate(status)
+        hold = read_kept(PreemptionHoldSpec, spec), read_kept(PreemptionHoldStatus, status)
         return _to_hold(namespace, *hold)
-    return _to_restore(namespace, RestoreSpec.model_validate(spec), RestoreStatus.model_validate(status))
+    return _to_restore(namespace, read_kept(RestoreSpec, spec), read_kept(RestoreStatus, status))
 
 
 def labels_of(record: Record) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
     if spec.first_order is not None and "step" not in shown:  # its node may have frozen the pod by it already
         deadline = moment(spec.created_at.timestamp() + spec.policy.deadline_seconds)
         shown = {**shown, "step": CheckpointStep.FREEZING, "deadline": deadline}
-    status = CheckpointStatus.model_validate(shown)
+    status = read_kept(CheckpointStatus, shown)
     transfer = status.transfer
     return Checkpoint(
         uid=spec.uid,

@@ -11,6 +11,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.deadline_cap import capped
+from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
 log = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ class ClusterPolicies:
             if found is None:
                 continue
             try:
-                return CheckpointPolicy.model_validate(found.spec)
+                return read_kept(CheckpointPolicy, found.spec)
             except ValidationError as error:  # our webhook refuses such a one; it may have been away
                 log.warning("policy cannot be read", policy=candidate, problem=str(error))
         return CheckpointPolicy()

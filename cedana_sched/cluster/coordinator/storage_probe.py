@@ -17,7 +17,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.errors import CedanaSchedError, UsageError
-from cedana_sched.model.objects.base import Condition, ConditionStatus, moment
+from cedana_sched.model.objects.base import Condition, ConditionStatus, moment, read_kept
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, CheckpointStorageStatus
 from cedana_sched.store.check import StoreReport
 from cedana_sched.store.location import StorageConfig
@@ -127,7 +127,7 @@ def config_of(spec: Object) -> StorageConfig:
         UsageError: naming the field, its value and the remedy.
     """
     try:
-        written = CheckpointStorageSpec.model_validate(spec)
+        written = read_kept(CheckpointStorageSpec, spec)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, ("spec", *first["loc"])))

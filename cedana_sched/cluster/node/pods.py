@@ -18,6 +18,7 @@ from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
 
@@ -107,7 +108,7 @@ class NodePods:
         for restore in self._feed.restores:
             if restore.spec.pod.uid == workload.uid and restore.metadata.namespace == workload.namespace:
                 try:
-                    return CheckpointPolicy.model_validate(restore.spec.policy)
+                    return read_kept(CheckpointPolicy, restore.spec.policy)
                 except ValidationError:  # a newer coordinator's
                     break
         return CheckpointPolicy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
@@ -28,9 +28,24 @@ class _Model(BaseModel):
 
 
 class Written(_Model):
-    """What people write: a field that we do not know is an error. Names are camelCase, as in Kubernetes."""
+    """What people write: a field that we do not know is an error in a file. Names are camelCase, as in Kubernetes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_kept(model: type[M], body: object) -> M:
+    """A part of an object as the API server keeps it: fields of a newer version are passed over, whoever wrote them.
+
+    In an upgrade the definitions of our kinds come first, and fill new fields with their defaults. A field that nobody
+    knows the API server does not keep, and `kubectl` names it to whoever has written it.
+
+    Raises:
+        pydantic.ValidationError: a field cannot be what it is.
+    """
+    return model.model_validate(body, extra="ignore")
 
 
 class Reported(_Model):

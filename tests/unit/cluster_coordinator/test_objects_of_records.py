@@ -30,7 +30,7 @@ _POLICY = CheckpointPolicy(
     on_restore_failure=OnRestoreFailure.FAIL,
     retention=Retention(keep_last=7, max_age_seconds=3600),
 )
-_CHECKPOINT = Checkpoint(
+CHECKPOINT = Checkpoint(
     uid="s.0b3c.2",
     signal_uid="s",
     adapter="kueue",
@@ -95,7 +95,7 @@ def _back(record: Record) -> Record:
     return to_record(resource_of(record), body)
 
 
-@pytest.mark.parametrize("record", [_CHECKPOINT, HOLD, RESTORE], ids=["checkpoint", "hold", "restore"])
+@pytest.mark.parametrize("record", [CHECKPOINT, HOLD, RESTORE], ids=["checkpoint", "hold", "restore"])
 def test_nothing_is_lost_on_the_way_through_an_object(record: Record) -> None:
     assert _back(record) == record
 
@@ -125,7 +125,7 @@ def _without_times(record: Record) -> dict[str, object]:
 
 
 def test_objects_say_in_words_what_is_awaited() -> None:
-    [frozen, committed, ready] = to_object(_CHECKPOINT, "cedana-system")["status"]["conditions"]
+    [frozen, committed, ready] = to_object(CHECKPOINT, "cedana-system")["status"]["conditions"]
     assert (frozen["type"], frozen["status"]) == ("Frozen", "True")
     assert (committed["type"], committed["status"]) == ("Committed", "True")
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "Killing")
