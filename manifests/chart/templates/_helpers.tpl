@@ -157,6 +157,12 @@ tolerations: {{- toYaml . | nindent 2 }}
 nodeSelector: {{- merge (dict "kubernetes.io/os" "linux") $values.nodeSelector | toYaml | nindent 2 }}
 {{- end -}}
 
+{{/* What an agent gets: a dump that could not be moved out of its container takes its memory there. */}}
+{{- define "cedana.agentResources" -}}
+{{- $memory := add (int64 .Values.agent.dumps.memoryBytes) 1073741824 | toString -}}
+{{- mergeOverwrite (dict "limits" (dict "memory" $memory)) (deepCopy .Values.agent.resources) | toYaml -}}
+{{- end -}}
+
 {{/* Probes and the port that answers them. */}}
 {{- define "cedana.probes" -}}
 startupProbe:

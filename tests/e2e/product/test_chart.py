@@ -67,6 +67,7 @@ ARMADA: dict[str, Any] = {
     "armada": {"enabled": True, "url": "armada.example:50051", "queues": ["bio"]},
     "excludedNamespaces": ["monitoring"],
 }
+ALL_SCHEDULERS = {key: told[key] for told, key in ((EVERYTHING, "kueue"), (VOLCANO, "volcano"), (ARMADA, "armada"))}
 VALIDATED = ("checkpointpolicies", "checkpointstorages")
 EXTENDER = "cedana-sched-volcano-extender"
 SEALING = "cedana-sched-sealing"
@@ -360,6 +361,29 @@ async def test_every_container_says_why_it_ended(helm: Binaries) -> None:
     for name, pod in pods_of(await render(helm, {**EVERYTHING, **VOLCANO})):
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             assert container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+
+
+async def test_every_container_has_its_share_and_a_limit_of_memory(helm: Binaries) -> None:
+    seen = set()
+    for name, pod in pods_of(await render(helm, {**EVERYTHING, **VOLCANO, **ARMADA, **ALL_SCHEDULERS})):
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            resources = container.get("resources", {})
+            assert resources.get("requests", {}).keys() >= {"cpu", "memory"}, name
+            assert "memory" in resources.get("limits", {}), name
+            seen.add(name.removeprefix("cedana-sched-"))
+    assert seen == {"coordinator", "webhooks", "agent", "holds", "uninstall", "volcano-extender"}
+
+
+async def test_an_agents_limit_has_room_for_the_dumps_that_it_may_begin(helm: Binaries) -> None:
+    def limit_of(objects: list[Object]) -> Any:
+        return _agent_of(objects)["containers"][0]["resources"]["limits"]["memory"]
+
+    gib = 1 << 30
+    assert limit_of(await render(helm, S3)) == str(3 * gib)
+    larger = {"dumps": {"memoryBytes": 8 * gib}, "resources": {"requests": {"memory": "1Gi"}}}
+    assert limit_of(await render(helm, {**S3, "agent": larger})) == str(9 * gib)
+    told = {"resources": {"limits": {"memory": "6Gi"}}}
+    assert limit_of(await render(helm, {**S3, "agent": told})) == "6Gi"
 
 
 async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
