@@ -26,7 +26,6 @@ from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.installation.keeping import keep_registered
 from cedana_sched.cluster.node.kept_namespaces import KeptNamespaces
-from cedana_sched.cluster.node.keys import wait_for_keys
 from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
 from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.order_border import PodBorder
@@ -99,20 +98,14 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
         if not await until_answered("reading of the node", facts.is_told_to_leave, refused):
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
-
-            async def work() -> None:
-                if (keys := configuration.storage.key_file) is not None:
-                    await wait_for_keys(keys, refused)
-                found = compatibility(toolchain.version)
-                publish = partial(facts.publish, found, ready=installed.is_active)
-                await until_answered("facts of the node", publish, refused)
-                agent = _Agent(api, node, configuration, installed)
-                busy.extend(agent.busy)
-                ready["objects"] = agent.awaited
-                refused("the agent is starting")
-                await agent.run(waiting.clear)
-
-            await until_told_to_leave(facts, work(), keep_registered(installation))
+            found = compatibility(toolchain.version)
+            publish = partial(facts.publish, found, ready=installed.is_active)
+            await until_answered("facts of the node", publish, refused)
+            agent = _Agent(api, node, configuration, installed)
+            busy.extend(agent.busy)
+            ready["objects"] = agent.awaited
+            waiting[:] = ["the agent is starting"]
+            await until_told_to_leave(facts, agent.run(waiting.clear), keep_registered(installation))
         await leave(facts, installation)
         await asyncio.Event().wait()
 

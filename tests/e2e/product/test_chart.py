@@ -107,10 +107,8 @@ async def test_agents_seal_with_a_key_that_no_rendering_makes(helm: Binaries) ->
     storage, pod = _storage_of(objects), _agent_of(objects)
     assert (storage.key_file, storage.accept_unsealed) == (Path("/etc/cedana-sched-keys/keys"), False)
     (volume,) = (one for one in pod["volumes"] if one["name"] == "keys")
-    assert volume["secret"] == {
-        "secretName": SEALING, "optional": True, "defaultMode": 0o400,
-        "items": [{"key": "keys", "path": "keys"}],
-    }  # fmt: skip
+    items = [{"key": "keys", "path": "keys"}]
+    assert volume["secret"] == {"secretName": SEALING, "defaultMode": 0o400, "items": items}
     (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "keys")
     assert mount["mountPath"] == "/etc/cedana-sched-keys"
 
