@@ -26,7 +26,7 @@ def doctor(
     place: Place,
     prepare: Annotated[bool, typer.Option("--prepare", help="Make what can be made: CRIU from packages.")] = False,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Look at the schedulers of a Kubernetes cluster, not at this machine.")
+        bool, typer.Option("--cluster", help="Look at a Kubernetes cluster, not at this machine.")
     ] = False,
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", help="How the cluster is reached.", show_default="as for kubectl")
@@ -65,7 +65,7 @@ def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
 
 def _examine_cluster(kubeconfig: Path | None) -> list[Finding]:
     try:
-        from cedana_sched.cli.doctor.cluster import examine as look
+        from cedana_sched.cli.doctor.cluster.examine import examine as look
     except ImportError as error:
         remedy = "install what clusters need: pip install 'cedana-sched[cluster]'"
         raise UsageError("--cluster", "", f"is not part of this installation: {error}", remedy=remedy) from error

@@ -15,6 +15,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import CedanaSchedError
 
+from .cluster_to_look_at import Cluster
 from .conftest import Cli
 from .fake_engine import AN_ENGINE, FakeEngine
 
@@ -124,11 +125,11 @@ class _Diagnosing:
 
 @pytest.fixture
 def adapters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Adapters that are installed; the cluster is none."""
+    """Adapters that are installed; the cluster has nothing but the product."""
 
     @asynccontextmanager
-    async def opened(kubeconfig: str | None) -> AsyncIterator[str | None]:
-        yield kubeconfig
+    async def opened(_: str | None) -> AsyncIterator[Cluster]:
+        yield Cluster()
 
     there: dict[str, Any] = {"kueue": type("Adapter", (), {})}
     monkeypatch.setattr(registry, "installed", lambda: there)
@@ -141,7 +142,8 @@ def test_adapters_say_what_they_find_in_a_cluster(cli: Cli, adapters: dict[str, 
     adapters["volcano"] = _Diagnosing(Finding("volcano holds", Level.FAIL, "none", "install")).adapter
     adapters["armada"] = _Diagnosing(CedanaSchedError("you may not look", remedy="ask")).adapter
     result = cli("doctor", "--cluster", "--kubeconfig", "/dev/null", "-o", "json")
-    assert [one["level"] for one in json.loads(result.stdout)] == ["warn", "fail"]
+    levels = {one["check"]: one["level"] for one in json.loads(result.stdout)}
+    assert (levels["installation"], levels["armada"], levels["volcano holds"]) == ("ok", "warn", "fail")
     assert "the cluster cannot run" in json.loads(result.stderr)["message"]
     assert result.exit_code == 1
 

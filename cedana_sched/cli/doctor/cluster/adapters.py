@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from cedana_sched.adapter import registry
 from cedana_sched.adapter.cluster import Diagnosing
 from cedana_sched.cli.doctor.findings import Finding, Level
@@ -12,18 +10,13 @@ from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import CedanaSchedError
 
 
-async def examine(kubeconfig: Path | None) -> list[Finding]:
+async def examine(api: Api) -> list[Finding]:
     """Findings of every adapter that can look.
 
     Raises:
-        UsageError: the kubeconfig cannot be used.
         ApiUnavailableError: the API server does not answer.
     """
-    found: list[Finding] = []
-    async with Api.open(None if kubeconfig is None else str(kubeconfig)) as api:
-        for name in sorted(registry.installed()):
-            found += await _of(name, api)
-    return found
+    return [finding for name in sorted(registry.installed()) for finding in await _of(name, api)]
 
 
 async def _of(name: str, api: Api) -> list[Finding]:

@@ -1,0 +1,7 @@
+"""`cedana-sched doctor --cluster`: what matters to the admin of a cluster that several groups share.
+
+examine           runs all
+reads             what a person may read, page by page
+installation      where the product is, whether it runs
+adapters          schedulers
+"""

@@ -1,0 +1,64 @@
+"""All findings about one cluster, with the rights of who asks, in the order in which an admin would mend them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from cedana_sched.cli.doctor.cluster import (
+    adapters,
+    installation,
+)
+from cedana_sched.cli.doctor.cluster.installation import Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.model.errors import CedanaSchedError
+
+OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitable[list[Finding]]]], ...]] = ()
+"""Checks of what was installed, each with the name of its findings where it cannot look."""
+OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = ()
+"""Checks of the cluster around it."""
+
+
+async def examine(kubeconfig: Path | None) -> list[Finding]:
+    """What is found out; what this person may not read is a finding, too.
+
+    Raises:
+        UsageError: the kubeconfig cannot be used.
+        ApiUnavailableError: the API server does not answer.
+    """
+    async with Api.open(None if kubeconfig is None else str(kubeconfig)) as api:
+        reads, there, found = Reads(api), tuple[Installation, ...](), list[Finding]()
+        try:
+            there = await installation.locate(reads)
+            found += installation.judge(there)
+        except CedanaSchedError as error:
+            found += _unknown(installation.CHECK, error)
+        for check, look in OF_INSTALLATION:
+            for one in there:
+                found += await _guarded(check, look(reads, one))
+        for check, look_around in OF_CLUSTER:
+            found += await _guarded(check, look_around(reads))
+        return found + await adapters.examine(api)
+
+
+async def _guarded(check: str, look: Awaitable[list[Finding]]) -> list[Finding]:
+    """Its findings; an error of ours that ends it is a finding, too."""
+    try:
+        return await look
+    except CedanaSchedError as error:
+        return _unknown(check, error)
+
+
+def _unknown(check: str, error: CedanaSchedError) -> list[Finding]:
+    """What stands for a check that could not look.
+
+    Raises:
+        ApiUnavailableError: it is that nobody answers, which holds of every check.
+    """
+    if isinstance(error, ApiUnavailableError):
+        raise error
+    return [Finding(check, Level.WARN, error.message, error.remedy)]

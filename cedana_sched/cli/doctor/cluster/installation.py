@@ -1,0 +1,100 @@
+"""Where the product is installed, and whether its coordinator, webhooks and extender run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.reads import Reads, UnknownError, named
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.kept import kept
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import DEPLOYMENTS
+
+CHECK: Final = "installation"
+OURS: Final = "app.kubernetes.io/part-of=cedana-sched"
+"""Label selector of every object of the chart."""
+COMPONENT: Final = kept("app.kubernetes.io/component")
+VERSION: Final = kept("app.kubernetes.io/version")
+STOCK_NAMESPACE: Final = "cedana-system"
+"""Where docs/kubernetes.md installs it."""
+_COORDINATOR: Final = "coordinator"
+
+
+class _DeploymentSpec(msgspec.Struct, frozen=True):
+    replicas: int = 1
+
+
+class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
+    available_replicas: int = 0
+
+
+class _Deployment(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _DeploymentSpec = _DeploymentSpec()
+    status: _DeploymentStatus = _DeploymentStatus()
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """One release of the chart; `name` is what its objects' names begin with."""
+
+    namespace: str
+    name: str
+    deployments: tuple[_Deployment, ...]
+
+    @property
+    def components(self) -> frozenset[str]:
+        """Those that are Deployments."""
+        return frozenset(one.metadata.labels.get(COMPONENT, "") for one in self.deployments)
+
+
+async def locate(reads: Reads) -> tuple[Installation, ...]:
+    """All releases that can be seen.
+
+    Raises:
+        UnknownError: this person may list Deployments neither everywhere nor in the stock namespace.
+    """
+    try:
+        found = await reads.listed(DEPLOYMENTS, labels=OURS, into=_Deployment)
+    except UnknownError:
+        found = await reads.listed(DEPLOYMENTS, STOCK_NAMESPACE, labels=OURS, into=_Deployment)
+    return tuple(
+        Installation(
+            one.metadata.namespace,
+            one.metadata.name.removesuffix(f"-{_COORDINATOR}"),
+            tuple(other for other in found if other.metadata.namespace == one.metadata.namespace),
+        )
+        for one in found
+        if one.metadata.labels.get(COMPONENT) == _COORDINATOR
+    )
+
+
+def judge(there: tuple[Installation, ...]) -> list[Finding]:
+    """Whether it is there once, and runs."""
+    if not there:
+        says = "no coordinator of cedana-sched can be seen: preemptions lose their work"
+        return [Finding(CHECK, Level.FAIL, says, "install the chart: docs/kubernetes.md")]
+    found = [finding for one in there for finding in _running(one)]
+    if len(there) > 1:
+        where = named(one.namespace for one in there)
+        says = f"{len(there)} releases share the records of one cluster, in {where}"
+        found.append(Finding(CHECK, Level.FAIL, says, "uninstall all but one"))
+    return found
+
+
+def _running(one: Installation) -> list[Finding]:
+    down = [each for each in one.deployments if not each.status.available_replicas]
+    fewer = [each for each in one.deployments if 0 < each.status.available_replicas < each.spec.replicas]
+    found: list[Finding] = []
+    if down:
+        says = f"nothing of {named(each.metadata.name for each in down)} is available"
+        found.append(Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployments"))
+    if fewer:
+        says = f"of {named(each.metadata.name for each in fewer)} fewer replicas are available than were asked for"
+        found.append(Finding(CHECK, Level.WARN, says, f"kubectl --namespace {one.namespace} describe deployments"))
+    if not found:
+        versions = {each.metadata.labels.get(VERSION, "unknown") for each in one.deployments}
+        says = f"version {named(versions)} runs in namespace {one.namespace}: {named(one.components)}"
+        found.append(Finding(CHECK, Level.OK, says))
+    return found

@@ -1,0 +1,69 @@
+"""What a person may read of a cluster, page by page; a right that is missing is named, and ends its check.
+
+All checks of a cluster read through it, so that none of them takes 'you may not see' for 'it is not there'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiError, RefusedByServerError
+from cedana_sched.kube.resources import Resource
+from cedana_sched.model.errors import CedanaSchedError
+
+T = TypeVar("T")
+
+MOST_NAMES: Final = 10
+"""Of what a finding names; it counts the others."""
+_DENIED: Final = frozenset({401, 403})
+
+
+class UnknownError(CedanaSchedError):
+    """What a check needs may not be read by this person: `message` names the right."""
+
+
+class Reads:
+    """Every method raises UnknownError where a right is missing, and ApiUnavailableError where nobody answers."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def listed(
+        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", into: type[T]
+    ) -> tuple[T, ...]:
+        """All of a kind that the selectors allow, everywhere or in one namespace.
+
+        Raises:
+            AbsentError: the kind is not served.
+        """
+        query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+        try:
+            found, _ = await self._api.list_all(resource, namespace, query, into=into)
+        except RefusedByServerError as error:
+            raise _reason(error, "list", resource, namespace) from error
+        return found
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
+        """One object, or None where there is none."""
+        try:
+            return await self._api.find(resource, name, namespace, into=into)
+        except RefusedByServerError as error:
+            raise _reason(error, "get", resource, namespace) from error
+
+
+def _reason(error: ApiError, verb: str, resource: Resource, namespace: str | None) -> CedanaSchedError:
+    if error.status not in _DENIED:
+        return error
+    group = resource.group_version.rpartition("/")[0]
+    kind = f"{resource.plural}.{group}" if group else resource.plural
+    where = f" in namespace {namespace}" if namespace else ""
+    return UnknownError(f"not known: needs {verb} on {kind}{where}", remedy="ask whoever has that right to look")
+
+
+def named(names: Iterable[str]) -> str:
+    """The first of them in their order, and how many more there are."""
+    known = sorted(set(names))
+    more = len(known) - MOST_NAMES
+    return ", ".join(known[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
