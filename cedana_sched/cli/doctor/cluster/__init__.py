@@ -4,4 +4,5 @@ examine           runs all
 reads             what a person may read, page by page
 installation      where the product is, whether it runs
 adapters          schedulers
+agents            on every node
 """

@@ -8,6 +8,7 @@ from typing import Final
 
 from cedana_sched.cli.doctor.cluster import (
     adapters,
+    agents,
     installation,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
@@ -17,7 +18,9 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import CedanaSchedError
 
-OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitable[list[Finding]]]], ...]] = ()
+OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitable[list[Finding]]]], ...]] = (
+    (agents.CHECK, agents.examine),
+)
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = ()
 """Checks of the cluster around it."""

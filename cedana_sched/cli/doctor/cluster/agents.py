@@ -1,0 +1,78 @@
+"""Whether every node has an agent that is ready: what runs on the others is not saved."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.installation import COMPONENT, OURS, Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads, named
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.model.objects.names import NODE_READY
+
+CHECK: Final = "agents"
+_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
+"""Taint of nodes on which no workload runs."""
+_LINUX: Final = "kubernetes.io/os=linux"
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str
+    status: str
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def ready(self) -> bool:
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
+
+
+async def examine(reads: Reads, one: Installation) -> list[Finding]:
+    """Nodes without an agent, and agents and `holds` pods that are not ready."""
+    pods = await reads.listed(PODS, one.namespace, labels=OURS, into=_Pod)
+    nodes = await reads.listed(NODES, labels=_LINUX, into=Node)
+    working = {node.metadata.name: node for node in nodes if not _is_control_plane(node)}
+    have = {name: _by_node(pods, name) for name in ("agent", "holds")}
+    found: list[Finding] = []
+    if absent := working.keys() - have["agent"].keys():
+        says = f"{len(absent)} of {len(working)} nodes have no agent, and what runs there is not saved: {named(absent)}"
+        remedy = "see agent.nodeSelector and agent.affinity of the chart, or keep protected pods away from them"
+        found.append(Finding(CHECK, Level.WARN if have["agent"] else Level.FAIL, says, remedy))
+    for name, by_node in have.items():
+        if dead := {node for node, ready in by_node.items() if not ready}:
+            says = f"the {name} pod is not ready on {len(dead)} of {len(by_node)} nodes: {named(dead)}"
+            remedy = f"kubectl --namespace {one.namespace} get pods --output wide --selector {COMPONENT}={name}"
+            found.append(Finding(CHECK, Level.FAIL if len(dead) == len(by_node) else Level.WARN, says, remedy))
+    ready = {node for node, is_ready in have["agent"].items() if is_ready}
+    if bare := {node for node in ready & working.keys() if working[node].metadata.labels.get(NODE_READY) != "true"}:
+        says = f"agents run on nodes that they have not prepared, to which no saved pod returns: {named(bare)}"
+        found.append(Finding(CHECK, Level.WARN, says, "the logs of their agents say what is missing"))
+    return found or [Finding(CHECK, Level.OK, f"each of {len(working)} nodes for workloads has one that is ready")]
+
+
+def _is_control_plane(node: Node) -> bool:
+    return any(taint.key == _CONTROL_PLANE for taint in node.spec.taints)
+
+
+def _by_node(pods: tuple[_Pod, ...], component: str) -> dict[str, bool]:
+    """Whether one is ready, by node; while a release is replaced there may be two."""
+    there: dict[str, bool] = {}
+    for pod in pods:
+        if pod.metadata.labels.get(COMPONENT) == component and pod.spec.node_name:
+            there[pod.spec.node_name] = pod.ready or there.get(pod.spec.node_name, False)
+    return there
