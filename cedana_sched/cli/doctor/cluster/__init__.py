@@ -5,4 +5,5 @@ reads             what a person may read, page by page
 installation      where the product is, whether it runs
 adapters          schedulers
 agents            on every node
+pod_security      of our namespace, of tenants'
 """

@@ -10,6 +10,7 @@ from cedana_sched.cli.doctor.cluster import (
     adapters,
     agents,
     installation,
+    pod_security,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.cli.doctor.cluster.reads import Reads
@@ -20,9 +21,13 @@ from cedana_sched.model.errors import CedanaSchedError
 
 OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitable[list[Finding]]]], ...]] = (
     (agents.CHECK, agents.examine),
+    (pod_security.CHECK, pod_security.of_installation),
+    (pod_security.CHECK, pod_security.strangers),
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
-OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = ()
+OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
+    (pod_security.CHECK, pod_security.of_tenants),
+)
 """Checks of the cluster around it."""
 
 

@@ -1,0 +1,81 @@
+"""Which namespaces enforce Pod Security: the product's own must not, and those of tenants should.
+
+docs/security.md says what a pod with `hostNetwork` or a privileged one can do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads, named
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.kept import kept
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import NAMESPACES, PODS, UNFINISHED_PODS
+from cedana_sched.model.objects.names import PROTECTED
+
+CHECK: Final = "pod security"
+ENFORCE: Final = kept("pod-security.kubernetes.io/enforce")
+_NARROW: Final = frozenset({"baseline", "restricted"})
+
+
+class _Place(msgspec.Struct, frozen=True):
+    namespace: str = ""
+
+
+class _Placed(msgspec.Struct, frozen=True):
+    """A pod of which only the namespace matters: there may be many thousands."""
+
+    metadata: _Place
+
+
+async def of_installation(reads: Reads, one: Installation) -> list[Finding]:
+    """Whether the agents may run in the product's namespace."""
+    found = await reads.find(NAMESPACES, one.namespace, into=PartialObject)
+    level = found.metadata.labels.get(ENFORCE) if found else None
+    remedy = f"kubectl label --overwrite namespace {one.namespace} {ENFORCE}=privileged"
+    if level in _NARROW:
+        says = f"namespace {one.namespace} enforces {level}: no new agent starts, for agents are privileged"
+        return [Finding(CHECK, Level.FAIL, says, remedy)]
+    if level is None:
+        says = (
+            f"namespace {one.namespace} has no label {ENFORCE}: agents start only where the cluster's default lets them"
+        )
+        return [Finding(CHECK, Level.WARN, says, remedy)]
+    return [Finding(CHECK, Level.OK, f"namespace {one.namespace} lets the agents be {level}")]
+
+
+async def strangers(reads: Reads, one: Installation) -> list[Finding]:
+    """Whether others work where privileged pods are allowed, and where our Secrets are."""
+    selector = OURS.replace("=", "!=")
+    pods = await reads.listed(PODS, one.namespace, labels=selector, fields=UNFINISHED_PODS, into=PartialObject)
+    if not pods:
+        return [Finding(CHECK, Level.OK, f"nobody else's pods run in namespace {one.namespace}")]
+    says = f"pods of others run in namespace {one.namespace}, which holds our Secrets: {_names(pods)}"
+    return [Finding(CHECK, Level.WARN, says, "give them a namespace of their own")]
+
+
+async def of_tenants(reads: Reads) -> list[Finding]:
+    """Whether whoever has protected pods may have privileged ones, too."""
+    selector = f"{PROTECTED}=true"
+    pods = await reads.listed(PODS, labels=selector, fields=UNFINISHED_PODS, into=_Placed)
+    used = {pod.metadata.namespace for pod in pods}
+    if not used:
+        return [Finding(CHECK, Level.OK, "no protected pods run")]
+    known = await reads.listed(NAMESPACES, into=PartialObject)
+    wide = used - {one.metadata.name for one in known if one.metadata.labels.get(ENFORCE) in _NARROW}
+    if not wide:
+        return [Finding(CHECK, Level.OK, "all namespaces with protected pods enforce baseline or restricted")]
+    says = (
+        f"namespaces with protected pods enforce neither baseline nor restricted: {named(wide)}; pods may use"
+        " hostNetwork and hostPath, and be privileged there, if nothing else forbids it"
+    )
+    remedy = f"label them {ENFORCE}=baseline; their pods get no preStop hook then: see docs/kubernetes.md#opt-in"
+    return [Finding(CHECK, Level.WARN, says, remedy)]
+
+
+def _names(pods: tuple[PartialObject, ...]) -> str:
+    return named(pod.metadata.name for pod in pods)
