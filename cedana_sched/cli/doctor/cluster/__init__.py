@@ -6,4 +6,5 @@ installation      where the product is, whether it runs
 adapters          schedulers
 agents            on every node
 pod_security      of our namespace, of tenants'
+network_policies  of every component
 """

@@ -10,6 +10,7 @@ from cedana_sched.cli.doctor.cluster import (
     adapters,
     agents,
     installation,
+    network_policies,
     pod_security,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
@@ -23,6 +24,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (agents.CHECK, agents.examine),
     (pod_security.CHECK, pod_security.of_installation),
     (pod_security.CHECK, pod_security.strangers),
+    (network_policies.CHECK, network_policies.examine),
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
