@@ -7,4 +7,5 @@ adapters          schedulers
 agents            on every node
 pod_security      of our namespace, of tenants'
 network_policies  of every component
+webhooks          registered, and answering
 """

@@ -12,6 +12,7 @@ from cedana_sched.cli.doctor.cluster import (
     installation,
     network_policies,
     pod_security,
+    webhooks,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.cli.doctor.cluster.reads import Reads
@@ -25,6 +26,9 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (pod_security.CHECK, pod_security.of_installation),
     (pod_security.CHECK, pod_security.strangers),
     (network_policies.CHECK, network_policies.examine),
+    (webhooks.CHECK, webhooks.mutating),
+    (webhooks.CHECK, webhooks.validating),
+    (webhooks.CHECK, webhooks.answering),
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (

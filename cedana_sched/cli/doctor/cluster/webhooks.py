@@ -1,0 +1,101 @@
+"""Whether the API server can call our webhooks: they are registered, know how to prove themselves, and answer.
+
+Their paths are secret: no finding quotes one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads, named
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
+
+CHECK: Final = "webhooks"
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+_OF_SERVICE: Final = "kubernetes.io/service-name"
+_WRITTEN: Final = "the webhooks write both: see the log of their Deployment"
+
+
+class _Service(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    path: str = ""
+
+
+class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    ca_bundle: str = msgspec.field(name="caBundle", default="")
+    service: _Service = _Service()
+
+
+class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    client_config: _ClientConfig = _ClientConfig()
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    webhooks: tuple[_Webhook, ...] = ()
+
+
+class _Conditions(msgspec.Struct, frozen=True):
+    """`ready` is None where nobody knows, which counts as ready (Kubernetes, discovery/v1)."""
+
+    ready: bool | None = None
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    addresses: tuple[str, ...] = ()
+    conditions: _Conditions = _Conditions()
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    endpoints: tuple[_Endpoint, ...] | None = ()
+
+
+async def mutating(reads: Reads, one: Installation) -> list[Finding]:
+    """Those that prepare pods, and hold evictions."""
+    return await _registered(reads, one, MUTATING_WEBHOOKS, Level.FAIL)
+
+
+async def validating(reads: Reads, one: Installation) -> list[Finding]:
+    """Those that refuse policies and storages that cannot be read."""
+    return await _registered(reads, one, VALIDATING_WEBHOOKS, Level.WARN)
+
+
+async def answering(reads: Reads, one: Installation) -> list[Finding]:
+    """Whether a replica is there to be called."""
+    service = f"{one.name}-webhooks"
+    slices = await reads.listed(ENDPOINT_SLICES, one.namespace, labels=f"{_OF_SERVICE}={service}", into=_Slice)
+    endpoints = [each for part in slices for each in part.endpoints or ()]
+    ready = {address for each in endpoints if each.conditions.ready is not False for address in each.addresses}
+    if not ready:
+        says = f"no endpoint of Service {service} is ready: evictions are not held"
+        return [Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployment {service}")]
+    if len(ready) == 1:
+        says = f"one endpoint of Service {service} is ready: evictions are not held while it is replaced"
+        return [Finding(CHECK, Level.WARN, says, "run two replicas (webhooks.replicas), on two nodes")]
+    return [Finding(CHECK, Level.OK, f"{len(ready)} endpoints of Service {service} are ready")]
+
+
+async def _registered(reads: Reads, one: Installation, resource: Resource, level: Level) -> list[Finding]:
+    found = await reads.listed(resource, labels=OURS, into=_Configuration)
+    ours = [each for each in found if each.metadata.name == one.name]
+    if not ours or not ours[0].webhooks:
+        says = f"no {resource.kind} called {one.name} has webhooks"
+        return [Finding(CHECK, level, says, "upgrade the release, which writes it again")]
+    unknown = [each.name for each in ours[0].webhooks if not each.client_config.ca_bundle]
+    lost = [each.name for each in ours[0].webhooks if each.client_config.service.path in {"", "/"}]
+    problems: list[Finding] = []
+    if unknown:
+        says = f"{resource.kind}: no caBundle, so the API server believes none of {named(unknown)}"
+        problems.append(Finding(CHECK, level, says, _WRITTEN))
+    if lost:
+        says = f"{resource.kind}: no path leads to {named(lost)}"
+        problems.append(Finding(CHECK, level, says, _WRITTEN))
+    return problems or [Finding(CHECK, Level.OK, f"{resource.kind}: {named(each.name for each in ours[0].webhooks)}")]
