@@ -8,4 +8,5 @@ agents            on every node
 pod_security      of our namespace, of tenants'
 network_policies  of every component
 webhooks          registered, and answering
+policies          borders of tenants and tokens
 """

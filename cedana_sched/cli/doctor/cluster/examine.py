@@ -12,6 +12,7 @@ from cedana_sched.cli.doctor.cluster import (
     installation,
     network_policies,
     pod_security,
+    policies,
     webhooks,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
@@ -29,6 +30,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (webhooks.CHECK, webhooks.mutating),
     (webhooks.CHECK, webhooks.validating),
     (webhooks.CHECK, webhooks.answering),
+    (policies.CHECK, policies.examine),
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (

@@ -1,0 +1,71 @@
+"""Whether the ValidatingAdmissionPolicies of the chart are there and deny: borders of tenants, and of our tokens."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads, named
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import Resource
+
+CHECK: Final = "admission policies"
+_GROUP: Final = "admissionregistration.k8s.io/v1"
+POLICIES: Final = Resource(_GROUP, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", namespaced=False)
+BINDINGS: Final = Resource(
+    _GROUP, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", namespaced=False
+)
+KEPT: Final = {
+    "agent": "a stolen token of an agent writes about every node",
+    "narrowed-configurations": "a stolen token of ours changes what webhooks are called for",
+    "narrowed-metadata": "a stolen token of ours changes Jobs and nodes",
+    "narrowed-pods": "a stolen token of ours changes images of pods",
+    "records": "tenants forge orders to the agents, which are root",
+    "reserved-marks": "tenants write marks of ours on pods that run",
+    "reserved-names": "tenants keep containers out of a snapshot by a name of ours",
+}
+"""What each policy of the chart keeps from happening, by the end of its name."""
+
+
+class _PolicySpec(msgspec.Struct, frozen=True, rename="camel"):
+    failure_policy: str = "Fail"
+
+
+class _Policy(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _PolicySpec = _PolicySpec()
+
+
+class _BindingSpec(msgspec.Struct, frozen=True, rename="camel"):
+    policy_name: str = ""
+    validation_actions: tuple[str, ...] = ()
+
+
+class _Binding(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _BindingSpec = _BindingSpec()
+
+
+async def examine(reads: Reads, one: Installation) -> list[Finding]:
+    """One finding for each that is not in force."""
+    there = await reads.listed(POLICIES, labels=OURS, into=_Policy)
+    bound = await reads.listed(BINDINGS, labels=OURS, into=_Binding)
+    failing = {each.metadata.name for each in there if each.spec.failure_policy == "Fail"}
+    denying = {each.spec.policy_name for each in bound if "Deny" in each.spec.validation_actions}
+    found: list[Finding] = []
+    for ending, otherwise in KEPT.items():
+        name = f"{one.name}-{ending}"
+        if name not in {each.metadata.name for each in there}:
+            found.append(_broken(f"there is no ValidatingAdmissionPolicy {name}: {otherwise}"))
+        elif name not in denying:
+            found.append(_broken(f"no binding has {name} deny anything: {otherwise}"))
+        elif name not in failing:
+            found.append(_broken(f"{name} lets through what it cannot judge: {otherwise}"))
+    return found or [Finding(CHECK, Level.OK, f"all deny: {named(KEPT)}")]
+
+
+def _broken(says: str) -> Finding:
+    return Finding(CHECK, Level.FAIL, says, "upgrade the release, which writes it again")
