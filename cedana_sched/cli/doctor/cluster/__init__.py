@@ -9,4 +9,5 @@ pod_security      of our namespace, of tenants'
 network_policies  of every component
 webhooks          registered, and answering
 policies          borders of tenants and tokens
+runtimes          known_holes of them
 """

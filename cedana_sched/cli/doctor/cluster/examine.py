@@ -13,6 +13,7 @@ from cedana_sched.cli.doctor.cluster import (
     network_policies,
     pod_security,
     policies,
+    runtimes,
     webhooks,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
@@ -34,6 +35,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
+    (runtimes.CHECK, runtimes.examine),
     (pod_security.CHECK, pod_security.of_tenants),
 )
 """Checks of the cluster around it."""

@@ -1,0 +1,55 @@
+"""Holes of container runtimes by which a tenant may reach or harm a node, and the versions that closed them.
+
+No versions stand anywhere else. Sources are the advisories (GHSA) of `containerd/containerd` and `opencontainers/runc`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+Version = tuple[int, int, int]
+
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """`fixed` has the first good version of each line of releases that was mended, in their order."""
+
+    names: str
+    fixed: tuple[Version, ...]
+
+    def is_in(self, version: Version) -> bool:
+        """Lines that are older than all mended ones stay open; newer ones began without it."""
+        for good in self.fixed:
+            if version[:2] == good[:2]:
+                return version < good
+        return version < self.fixed[-1]
+
+
+CONTAINERD: Final = (
+    # GHSA-pwhc-rpq9-4c8w, GHSA-m6hq-p25p-ffr2 (November 2025)
+    Hole("CVE-2024-25621, CVE-2025-64329", ((1, 7, 29), (2, 0, 7), (2, 1, 5), (2, 2, 0))),
+    # GHSA-xhf5-7wjv-pqxp (June 2026): labels of an image become commands on the host
+    Hole("CVE-2026-53488", ((1, 7, 33), (2, 0, 10), (2, 1, 9), (2, 2, 5), (2, 3, 2))),
+)
+RUNC: Final = (
+    # GHSA-9493-h29p-rfm2, GHSA-qw9x-cqr3-wc7r, GHSA-cgrx-mc8f-2prm (November 2025)
+    Hole("CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", ((1, 2, 8), (1, 3, 3), (1, 4, 0))),
+)
+
+
+def read_version(text: str) -> Version | None:
+    """The three numbers that a version begins with, such as `1.7.29-0ubuntu1`; None: it begins otherwise."""
+    found = _VERSION.match(text)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def good_versions(holes: tuple[Hole, ...]) -> str:
+    """The first version of each line in which all of them are closed, as people write it."""
+    best: dict[tuple[int, int], int] = {}
+    for major, minor, patch in (version for hole in holes for version in hole.fixed):
+        best[major, minor] = max(patch, best.get((major, minor), 0))
+    return ", ".join(f"{major}.{minor}.{patch}" for (major, minor), patch in sorted(best.items()))
