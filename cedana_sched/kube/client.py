@@ -49,6 +49,7 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 _APPLY = "application/apply-patch+yaml"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json-patch+json"
 
@@ -100,6 +101,16 @@ class Api:
         """The object, or None where there is none."""
         try:
             return await self.get(resource, name, namespace, into=into)
+        except AbsentError:
+            return None
+
+    async def find_metadata(
+        self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]
+    ) -> T | None:
+        """Its metadata, or None where there is no such object; what a Secret holds stays where it is."""
+        path = resource.path(namespace, name)
+        try:
+            return decoded(f"GET {path}", await self._call("GET", path, accept=_METADATA), into)
         except AbsentError:
             return None
 
@@ -238,13 +249,14 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> bytes:
         if method != "GET":
             query = {"fieldManager": FIELD_MANAGER, **(query or {})}
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         try:
             answer = await self._request(
-                method, path, query=query or {}, body=body, content_type=content_type, timeout=timeout
+                method, path, query=query or {}, body=body, content_type=content_type, accept=accept, timeout=timeout
             )
         except NotServedError as error:
             # an API server that has just started may not serve the kind yet: nobody may take the object for gone
@@ -278,13 +290,14 @@ class Api:
         timeout: aiohttp.ClientTimeout,
         body: object = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> aiohttp.ClientResponse:
         call, data = f"{method} {path}", None if body is None else msgspec.json.encode(body)
         url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         is_renewed = self._renew is None
         while True:
             try:
-                headers = {"Accept": "application/json", "Content-Type": content_type}
+                headers = {"Accept": accept, "Content-Type": content_type}
                 await self._client.update_params_for_auth(headers, [], ["BearerToken"])
                 sent = SERVER_TIME.sent()
                 answer = await self._session.request(method, url, headers=headers, data=data, timeout=timeout)

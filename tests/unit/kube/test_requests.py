@@ -13,8 +13,9 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.resources import PODS, SECRETS
 from tests.unit.kube.moody_api_server import MoodyApiServer
+from tests.unit.kube.served_api import served
 
 
 class Counting(ThreadPoolExecutor):
@@ -79,3 +80,22 @@ async def test_a_proxy_is_gone_through(said_by: str, monkeypatch: pytest.MonkeyP
         await runner.cleanup()
     assert seen
     assert seen[0].startswith("http://api.example/api/v1/pods")
+
+
+async def test_metadata_alone_is_asked_for_without_what_the_object_holds() -> None:
+    accepted: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        accepted.append(request.headers["Accept"])
+        return web.json_response({"metadata": {"name": request.match_info["name"]}})
+
+    async def absent(_: web.Request) -> web.Response:
+        return web.json_response({"reason": "NotFound", "message": "no"}, status=404)
+
+    path = "/api/v1/namespaces/{where}/secrets/{name}"
+    async with served({path.replace("{where}", "gone"): absent, path: answer}) as api:
+        found = await api.find_metadata(SECRETS, "keys", "here", into=PartialObject)
+        assert await api.find_metadata(SECRETS, "keys", "gone", into=PartialObject) is None
+    assert found is not None
+    assert found.metadata.name == "keys"
+    assert accepted == ["application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"]

@@ -10,4 +10,6 @@ network_policies  of every component
 webhooks          registered, and answering
 policies          borders of tenants and tokens
 runtimes          known_holes of them
+sealing           the key is there
+settings          what the chart told a release
 """

@@ -14,6 +14,7 @@ from cedana_sched.cli.doctor.cluster import (
     pod_security,
     policies,
     runtimes,
+    sealing,
     webhooks,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
@@ -27,6 +28,8 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (agents.CHECK, agents.examine),
     (pod_security.CHECK, pod_security.of_installation),
     (pod_security.CHECK, pod_security.strangers),
+    (sealing.CHECK, sealing.key),
+    (sealing.CHECK, sealing.unsealed),
     (network_policies.CHECK, network_policies.examine),
     (webhooks.CHECK, webhooks.mutating),
     (webhooks.CHECK, webhooks.validating),

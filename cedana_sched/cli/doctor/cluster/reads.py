@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError, RefusedByServerError
+from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import CedanaSchedError
 
@@ -51,6 +52,14 @@ class Reads:
             return await self._api.find(resource, name, namespace, into=into)
         except RefusedByServerError as error:
             raise _reason(error, "get", resource, namespace) from error
+
+    async def exists(self, resource: Resource, name: str, namespace: str | None = None) -> bool:
+        """Whether there is such an object; of a Secret nothing that it holds is read, though the right is the same."""
+        try:
+            found = await self._api.find_metadata(resource, name, namespace, into=PartialObject)
+        except RefusedByServerError as error:
+            raise _reason(error, "get", resource, namespace) from error
+        return found is not None
 
 
 def _reason(error: ApiError, verb: str, resource: Resource, namespace: str | None) -> CedanaSchedError:

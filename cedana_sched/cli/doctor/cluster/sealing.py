@@ -1,0 +1,73 @@
+"""Whether snapshots are sealed, and the key is where the agents look for it. Nothing that a Secret holds is read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.installation import Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads
+from cedana_sched.cli.doctor.cluster.settings import settings_of
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import SECRETS, Resource
+from cedana_sched.model.errors import CedanaSchedError
+
+CHECK: Final = "sealing"
+DAEMON_SETS: Final = Resource("apps/v1", "DaemonSet", "daemonsets")
+_VOLUME: Final = "keys"
+"""Of the agents' pods, in the chart."""
+
+
+class _Secret(msgspec.Struct, frozen=True, rename="camel"):
+    secret_name: str = ""
+
+
+class _Volume(msgspec.Struct, frozen=True):
+    name: str
+    secret: _Secret | None = None
+
+
+class _PodSpec(msgspec.Struct, frozen=True):
+    volumes: tuple[_Volume, ...] = ()
+
+
+class _Template(msgspec.Struct, frozen=True):
+    spec: _PodSpec = _PodSpec()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    template: _Template = _Template()
+
+
+class _DaemonSet(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _Spec = _Spec()
+
+
+async def key(reads: Reads, one: Installation) -> list[Finding]:
+    """Whether the Secret is there that the agents' pods name."""
+    agents = await reads.find(DAEMON_SETS, f"{one.name}-agent", one.namespace, into=_DaemonSet)
+    if agents is None:
+        message = f"not known: there is no DaemonSet {one.name}-agent in namespace {one.namespace}"
+        raise CedanaSchedError(message, remedy="upgrade the release, which writes it again")
+    mounted = [each.secret for each in agents.spec.template.spec.volumes if each.name == _VOLUME]
+    if not mounted or mounted[0] is None:
+        says = "snapshots are not sealed: who reads the store reads memory, and who writes it owns nodes"
+        return [
+            Finding(CHECK, Level.WARN, says, "set storage.sealing.enabled, and upgrade: docs/kubernetes.md#upgrade")
+        ]
+    name = mounted[0].secret_name
+    if not await reads.exists(SECRETS, name, one.namespace):
+        says = f"Secret {name} is not there: no new agent starts, and without its key all snapshots are lost"
+        return [Finding(CHECK, Level.FAIL, says, "make it again from your copy of the keys")]
+    return [Finding(CHECK, Level.OK, f"snapshots are sealed by the key in Secret {name}; keep a copy elsewhere")]
+
+
+async def unsealed(reads: Reads, one: Installation) -> list[Finding]:
+    """Whether agents still take what anybody who can write to the store may have made."""
+    if not (await settings_of(reads, one)).accepts_unsealed:
+        return []
+    says = "agents accept snapshots that are not sealed: who writes to the store owns nodes"
+    return [Finding(CHECK, Level.WARN, says, "unset storage.sealing.acceptUnsealed once older snapshots are gone")]
