@@ -11,5 +11,6 @@ webhooks          registered, and answering
 policies          borders of tenants and tokens
 runtimes          known_holes of them
 sealing           the key is there
+storage           can be used, and not by strangers
 settings          what the chart told a release
 """

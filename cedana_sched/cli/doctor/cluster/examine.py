@@ -15,6 +15,7 @@ from cedana_sched.cli.doctor.cluster import (
     policies,
     runtimes,
     sealing,
+    storage,
     webhooks,
 )
 from cedana_sched.cli.doctor.cluster.installation import Installation
@@ -38,6 +39,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
+    (storage.CHECK, storage.examine),
     (runtimes.CHECK, runtimes.examine),
     (pod_security.CHECK, pod_security.of_tenants),
 )

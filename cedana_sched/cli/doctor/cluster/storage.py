@@ -1,0 +1,131 @@
+"""Whether the store can be used, and by whom: what the coordinator has found, and what a stranger sees of a bucket.
+
+Whoever asks has no key of the store, and so tries to list the bucket without one, as a stranger would.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, urlunsplit
+
+import aiohttp
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.reads import MOST_NAMES, Reads
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.objects import Condition, Metadata
+from cedana_sched.kube.resources import CHECKPOINT_STORAGES
+
+CHECK: Final = "storage"
+_PATIENCE: Final = aiohttp.ClientTimeout(total=5)
+_LARGEST_ANSWER: Final = 64 << 10
+_LISTING: Final = b"<ListBucketResult"
+_LONGEST_REASON: Final = 200
+"""Characters."""
+
+
+class _S3(msgspec.Struct, frozen=True, rename="camel"):
+    bucket: str = ""
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    allow_http: bool = False
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    s3: _S3 | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class _Storage(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+async def examine(reads: Reads) -> list[Finding]:
+    """Of each CheckpointStorage: its condition, and whether strangers may list it."""
+    try:
+        there = await reads.listed(CHECKPOINT_STORAGES, into=_Storage)
+    except AbsentError:
+        there = ()
+    if not there:
+        return [
+            Finding(CHECK, Level.FAIL, "there is no CheckpointStorage", "install the chart, or upgrade the release")
+        ]
+    found: list[Finding] = []
+    for one in there[:MOST_NAMES]:
+        found.append(_condition(one))
+        if one.spec.s3 is not None:
+            found += await _bucket(one.metadata.name, one.spec.s3)
+    if len(there) > MOST_NAMES:
+        says = f"{len(there) - MOST_NAMES} more CheckpointStorages were not looked at"
+        found.append(Finding(CHECK, Level.WARN, says, "kubectl get cstore"))
+    return found
+
+
+def _condition(one: _Storage) -> Finding:
+    """What the coordinator says, which tries every bucket; a folder only nodes see."""
+    name = one.metadata.name
+    ready = next((each for each in one.status.conditions if each.type == "Ready"), None)
+    if ready is None:
+        says = f"{name}: no coordinator has tried it yet"
+        return Finding(CHECK, Level.WARN, says, "see whether one leads: kubectl get leases")
+    if ready.status == "False":
+        return Finding(CHECK, Level.FAIL, f"{name} cannot be used: {ready.message}", f"kubectl describe cstore {name}")
+    return Finding(CHECK, Level.OK, f"{name}: {ready.message}")
+
+
+async def _bucket(name: str, s3: _S3) -> list[Finding]:
+    found: list[Finding] = []
+    if s3.allow_http and (s3.endpoint or "").startswith("http:"):
+        says = f"{name}: {s3.endpoint} has no TLS, and memory crosses the network as the store gets it"
+        found.append(Finding(CHECK, Level.WARN, says, "give it a certificate, and unset storage.s3.allowHttp"))
+    try:
+        is_public = await _lists_without_keys(s3)
+    except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
+        reason = str(error)[:_LONGEST_REASON] or type(error).__name__
+        says = f"{name}: whether bucket {s3.bucket} is public is not known here: {reason}"
+        found.append(Finding(CHECK, Level.WARN, says, "run it where the bucket's endpoint can be reached"))
+        return found
+    if is_public:
+        says = f"{name}: anybody lists bucket {s3.bucket} without a key, and may read what is in it"
+        found.append(Finding(CHECK, Level.FAIL, says, "forbid public access to the bucket"))
+    else:
+        found.append(Finding(CHECK, Level.OK, f"{name}: nobody lists bucket {s3.bucket} without a key"))
+    return found
+
+
+async def _lists_without_keys(s3: _S3) -> bool:
+    """Whether the store shows one name of the prefix to a stranger.
+
+    Raises:
+        aiohttp.ClientError, OSError: nobody answers.
+        ValueError: the answer is none of a store's, or there is no such endpoint.
+    """
+    query = {"list-type": "2", "max-keys": "1", "prefix": s3.prefix}
+    url = f"{(s3.endpoint or _aws(s3.region)).rstrip('/')}/{quote(s3.bucket, safe='')}"
+    async with (
+        aiohttp.ClientSession(timeout=_PATIENCE) as session,
+        session.get(url, params=query, allow_redirects=False) as answer,
+    ):
+        if answer.status in {401, 403}:
+            return False
+        body = bytearray()
+        async for chunk in answer.content.iter_any():
+            body += chunk
+            if answer.status == 200 and _LISTING in body:
+                return True
+            if len(body) > _LARGEST_ANSWER:
+                break
+        raise ValueError(f"{url} answers {answer.status}, and no list")
+
+
+def _aws(region: str) -> str:
+    """AWS's own endpoint of a region (docs.aws.amazon.com, "Amazon S3 endpoints"); China has a domain of its own."""
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return urlunsplit(("https", f"s3.{region}.{domain}", "", "", ""))
