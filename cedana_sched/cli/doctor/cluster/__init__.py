@@ -3,7 +3,7 @@
 examine           runs all
 reads             what a person may read, page by page
 installation      where the product is, whether it runs
-adapters          schedulers
+adapters          schedulers, and what no adapter follows
 agents            on every node
 pod_security      of our namespace, of tenants'
 network_policies  of every component

@@ -1,13 +1,51 @@
-"""What the adapters find in a cluster, with the rights of the person who asks."""
+"""Schedulers: which of them no adapter follows, and what the adapters find, with the rights of the person who asks."""
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
 from cedana_sched.adapter import registry
 from cedana_sched.adapter.cluster import Diagnosing
+from cedana_sched.cli.doctor.cluster.installation import Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads
+from cedana_sched.cli.doctor.cluster.settings import settings_of
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import CedanaSchedError
+
+CHECK: Final = "adapters"
+API_SERVICES: Final = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices", namespaced=False)
+SCHEDULERS: Final = {"kueue": "kueue.x-k8s.io", "volcano": "scheduling.volcano.sh"}
+"""By the name of their adapter, the group whose kinds show that a scheduler is there. Armada has none."""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    group: str = ""
+
+
+class _ApiService(msgspec.Struct, frozen=True):
+    spec: _Spec = _Spec()
+
+
+async def followed(reads: Reads, one: Installation) -> list[Finding]:
+    """Schedulers whose kinds are served although no adapter follows them, and the other way round."""
+    adapters = (await settings_of(reads, one)).adapters
+    if not adapters:
+        return [Finding(CHECK, Level.FAIL, "no adapter is enabled: nothing hears of preemptions", _enable("kueue"))]
+    served = {service.spec.group for service in await reads.listed(API_SERVICES, into=_ApiService)}
+    found: list[Finding] = []
+    for name, group in SCHEDULERS.items():
+        if group in served and name not in adapters:
+            says = f"{name} is here, and its adapter is not enabled: what it preempts is lost"
+            found.append(Finding(CHECK, Level.WARN, says, _enable(name)))
+        if group not in served and name in adapters:
+            says = f"the adapter of {name} is enabled, and no kinds of {group} are served"
+            found.append(Finding(CHECK, Level.WARN, says, f"install {name}, or set {name}.enabled=false"))
+    return found or [Finding(CHECK, Level.OK, f"enabled: {', '.join(sorted(adapters))}")]
 
 
 async def examine(api: Api) -> list[Finding]:
@@ -28,3 +66,7 @@ async def _of(name: str, api: Api) -> list[Finding]:
         raise
     except CedanaSchedError as error:
         return [Finding(name, Level.WARN, error.message, error.remedy)]
+
+
+def _enable(name: str) -> str:
+    return f"upgrade the release with --set {name}.enabled=true"

@@ -29,6 +29,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (agents.CHECK, agents.examine),
     (pod_security.CHECK, pod_security.of_installation),
     (pod_security.CHECK, pod_security.strangers),
+    (adapters.CHECK, adapters.followed),
     (sealing.CHECK, sealing.key),
     (sealing.CHECK, sealing.unsealed),
     (network_policies.CHECK, network_policies.examine),
