@@ -9,10 +9,11 @@ import pytest
 
 from cedana_sched.adapter import registry
 from cedana_sched.cli.doctor import command, devices, machine
+from cedana_sched.cli.doctor.cluster.examine import OF_CLUSTER, OF_INSTALLATION
 from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.cli.exit_codes import ExitCode
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.model.errors import CedanaSchedError
 
 from .cluster_to_look_at import Cluster
@@ -151,6 +152,24 @@ def test_adapters_say_what_they_find_in_a_cluster(cli: Cli, adapters: dict[str, 
 def test_a_cluster_that_does_not_answer_is_no_finding(cli: Cli, adapters: dict[str, Any]) -> None:
     adapters["volcano"] = _Diagnosing(ApiUnavailableError("nobody there")).adapter
     assert cli("doctor", "--cluster").exit_code == ExitCode.UNREACHABLE
+
+
+def test_whoever_may_read_nothing_is_told_which_rights_are_missing(cli: Cli, adapters: dict[str, Any]) -> None:
+    def refused(*_: object) -> None:
+        raise RefusedByServerError("forbidden", status=403)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cluster, "_readable", refused)
+        result = cli("doctor", "--cluster", "-o", "json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert {one["level"] for one in found} == {"warn"}
+    assert all(one["says"].startswith("not known: needs ") and one["remedy"] for one in found)
+
+
+def test_each_missing_right_leaves_the_other_checks(cli: Cli, adapters: dict[str, Any]) -> None:
+    found = {one["check"] for one in json.loads(cli("doctor", "--cluster", "-o", "json").stdout)}
+    assert found >= {check for check, _ in (*OF_INSTALLATION, *OF_CLUSTER)}
 
 
 def test_a_kubeconfig_is_for_clusters(cli: Cli) -> None:
