@@ -25,6 +25,8 @@ from cedana_sched.runtime.shortages import is_shortage
 
 _XATTR = "SCHILY.xattr."
 _OVERLAY = ("trusted.overlay.", "user.overlay.")
+_CAPABILITIES = "security.capability"
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
 _COPIED_BYTES = 1 << 20
 
 
@@ -32,8 +34,14 @@ class LayerError(Exception):
     """A layer cannot be laid, or taken away again; says why."""
 
 
-def lay(archive: str, root: str, *, instead: bool = False) -> None:
-    """Lay the files of an archive below `root`; `instead` of what is there, which goes first.
+def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = False) -> None:
+    """Lay the files of an archive below `root`.
+
+    Args:
+        archive: its path.
+        root: a folder.
+        instead: of what is there, which goes first.
+        is_harmless: programs give nobody privileges any more: no user, no group, no capabilities.
 
     Raises:
         OSError: the archive or `root` is not there, or the node lacks room, or whatever else.
@@ -44,7 +52,7 @@ def lay(archive: str, root: str, *, instead: bool = False) -> None:
         try:
             if instead:
                 _empty(held, ".")
-            _Laying(held).lay(file)
+            _Laying(held, is_harmless=is_harmless).lay(file)
         except LayerError:
             raise
         except Exception as error:  # whatever a workload's names bring about
@@ -58,8 +66,9 @@ def lay(archive: str, root: str, *, instead: bool = False) -> None:
 class _Laying:
     """One archive, laid beneath the folder that is held."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, *, is_harmless: bool) -> None:
         self._root = root
+        self._is_harmless = is_harmless
 
     def lay(self, file: BinaryIO) -> None:
         folders: list[tuple[str, int]] = []
@@ -76,6 +85,10 @@ class _Laying:
                 os.utime(folder, ns=(mtime, mtime))
 
     def _lay_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+        if self._is_harmless and not member.isdir():
+            member.mode &= ~_SET_IDS
+            attributes = member.pax_headers.items()
+            member.pax_headers = {key: value for key, value in attributes if key != _XATTR + _CAPABILITIES}
         above, _, name = path.rpartition("/")
         with _opened(self._folder(above)) as folder:
             if _overlay(member, "opaque") == "y" and _is_folder(folder, name):
@@ -217,13 +230,14 @@ def _empty(folder: int, name: str) -> None:
 
 
 def main() -> NoReturn:
-    """`python -m cedana_sched.runtime.layer [--instead] ARCHIVE ROOT`, for callers with an event loop.
+    """`python -m cedana_sched.runtime.layer [--volume] ARCHIVE ROOT`, for callers with an event loop.
 
-    With `--instead`, what is there goes first: nothing of it is in use.
+    Of a volume, what is there goes first: nothing of it is in use. And nobody knows yet what the pod's containers may:
+    they may come to begin anew, with less than what was saved had.
     """
     *options, archive, root = sys.argv[1:]
     try:
-        lay(archive, root, instead=options == ["--instead"])
+        lay(archive, root, instead=bool(options), is_harmless=options == ["--volume"])
     except (OSError, LayerError) as error:
         sys.exit(str(error))
     sys.exit(0)

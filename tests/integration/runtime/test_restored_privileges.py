@@ -252,3 +252,38 @@ def test_a_record_that_cannot_be_read_is_refused(site: Site) -> None:
     second = site.replacement("pod-2", "main")
     with pytest.raises(RestoreError, match="record of privileges cannot be read"):
         site.refuse(second, images)
+
+
+SET_ID = """
+import os, shutil, time
+shutil.copy("/usr/bin/id", "/data/tool")
+os.chmod("/data/tool", 0o4755)
+os.mkdir("/data/shared")
+os.chmod("/data/shared", 0o2775)
+while True:
+    print("made")
+    time.sleep(0.02)
+"""
+
+
+def of_a_user(spec: dict[str, Any]) -> None:
+    """Who may gain privileges by programs, and finds one that root had made."""
+    spec["process"]["user"] = {"uid": 1000, "gid": 1000}
+    for kind in ("effective", "permitted"):
+        spec["process"]["capabilities"][kind] = []
+    spec["process"]["args"] = ["/data/tool", "-u"]
+
+
+def test_a_program_of_roots_in_a_volume_makes_nobody_root_who_begins_anew(site: Site) -> None:
+    pod = site.node.pod("pod-1")
+    pod.run("main", SET_ID).await_lines(1)
+    images = site.take(pod)
+    site.template = of_a_user
+    second = site.replacement("pod-2", "main")
+    error = site.bring_back(second, images, "main")
+    assert "user: 0 in the snapshot, 1000 in the new container" in str(error)
+    again = second.containers["main"]
+    again.await_lines(1)
+    assert again.lines == ["1000"]
+    assert (second.volume / "tool").stat().st_mode == 0o100755
+    assert (second.volume / "shared").stat().st_mode == 0o42775, "of a folder it only says whose its files are"

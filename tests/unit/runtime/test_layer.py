@@ -131,6 +131,15 @@ def test_what_is_there_goes_first_and_links_lead_to_nothing(volume: Path) -> Non
     assert host_files(volume) == {"passwd": "root"}
 
 
+def test_programs_of_a_harmless_layer_give_nobody_privileges(volume: Path) -> None:
+    program, folder = entry("program", mode=0o6755), entry("folder", tarfile.DIRTYPE, mode=0o2775)
+    program.pax_headers = {"SCHILY.xattr.security.capability": "of somebody", "SCHILY.xattr.user.kept": "yes"}
+    lay(archive(volume.parent, program, folder), str(volume), is_harmless=True)
+    assert stat.S_IMODE((volume / "program").stat().st_mode) == 0o755
+    assert os.listxattr(volume / "program") == ["user.kept"]
+    assert stat.S_IMODE((volume / "folder").stat().st_mode) == 0o2775, "it only says whose its files are"
+
+
 def test_a_volume_that_is_a_link_is_none(volume: Path) -> None:
     (volume.parent / "link").symlink_to(volume)
     with pytest.raises(OSError, match="link"):

@@ -32,7 +32,7 @@ async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> 
     """
     folder = await asyncio.to_thread(_folder, pod_uid, name, places)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cedana_sched.runtime.layer", "--instead", str(archive), str(folder),
+        sys.executable, "-m", "cedana_sched.runtime.layer", "--volume", str(archive), str(folder),
         stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
