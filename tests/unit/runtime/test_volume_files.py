@@ -1,0 +1,112 @@
+"""What is written down of files of volumes, and when one is another file than it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.runtime import volume_files
+from cedana_sched.runtime.volume_files import (
+    VOLUME_FILES,
+    VolumeFile,
+    VolumeFiles,
+    encode,
+    files_of,
+    is_within,
+    objection_to_files,
+    read,
+)
+
+HELD = VolumeFile(7, "fd/3", "/data/log", 0o100600, 1000, 1000)
+
+
+def difference(held: VolumeFile, now: VolumeFile) -> str | None:
+    return volume_files._difference(held, now, {1000, 3000})
+
+
+@pytest.mark.parametrize(
+    ("path", "is_in"),
+    [
+        ("/data", True),
+        ("/data/a/b", True),
+        ("/data (deleted)", True),
+        ("/data/a (deleted)", True),
+        ("/database", False),
+        ("/", False),
+        ("pipe:[17]", False),
+        ("/memfd:data (deleted)", False),
+    ],
+)
+def test_a_file_is_in_the_volume_below_which_it_is(path: str, is_in: bool) -> None:
+    assert is_within(path, ["/data", "/dev/shm"]) == is_in
+
+
+def test_what_is_written_down_is_read_also_where_names_are_no_text(tmp_path: Path) -> None:
+    files = VolumeFiles(("/data", "/dev/shm"), (HELD, HELD._replace(path=os.fsdecode(b"/data/\xff"))))
+    (tmp_path / VOLUME_FILES).write_text(encode(files))
+    assert read(str(tmp_path)) == files
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"version": 2}', '{"version": 1}', '{"version": 1, "volumes": [], "files": [[1]]}']
+)
+def test_what_is_written_down_in_another_way_is_not_guessed(tmp_path: Path, content: str) -> None:
+    (tmp_path / VOLUME_FILES).write_text(content)
+    with pytest.raises(ValueError, match=r".+"):
+        read(str(tmp_path))
+
+
+def test_who_holds_too_much_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_files, "MOST_PLACES", 3)
+    with pytest.raises(ValueError, match="they hold more than"):
+        files_of([os.getpid()], ["/data"])
+
+
+def test_a_process_that_has_ended_holds_nothing() -> None:
+    assert files_of([2**22], ["/data"]) == VolumeFiles(("/data",), ())
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (HELD, None),
+        (HELD._replace(group=3000), None),
+        (HELD._replace(path="/etc/shadow"), "it leads to /etc/shadow"),
+        (HELD._replace(path="/data/log (deleted)"), "it leads to /data/log (deleted)"),
+        (HELD._replace(mode=0o40600), "mode 100600 in the snapshot, 40600 now"),
+        (HELD._replace(mode=0o104600), "mode 100600 in the snapshot, 104600 now"),
+        (HELD._replace(user=0), "owner 1000 in the snapshot, 0 now"),
+        (HELD._replace(group=0), "group 1000 in the snapshot, 0 now"),
+    ],
+)
+def test_a_file_is_the_same_by_path_type_mode_and_owner(now: VolumeFile, said: str | None) -> None:
+    assert difference(HELD, now) == said
+
+
+@pytest.mark.parametrize(
+    ("path", "is_same"),
+    [
+        ("/data/log (deleted)", True),
+        ("/data/log.cr_link (deleted)", True),
+        ("/data/log.cr.1f.ghost (deleted)", True),
+        ("/data/log.cr_link", False),
+        ("/data/log.d/x.ghost (deleted)", False),
+        ("/data/log2 (deleted)", False),
+        ("/etc/log.ghost (deleted)", False),
+        ("/data/log", False),
+    ],
+)
+def test_a_deleted_file_may_bear_a_name_of_crius(path: str, is_same: bool) -> None:
+    deleted = HELD._replace(path="/data/log (deleted)")
+    assert (difference(deleted, deleted._replace(path=path)) is None) == is_same
+
+
+def test_what_has_not_come_back_is_said_by_its_place() -> None:
+    places = {"fd/3": "descriptor 3", "map_files/7f00": "mapping at 7f00", "cwd": "working directory"}
+    for place, words in places.items():
+        said = objection_to_files(VolumeFiles(("/data",), (HELD._replace(place=place),)), {}, ())
+        assert said is not None
+        assert said.startswith(f"/data/log, which process 7 holds as its {words}, is another file")
+        assert "it has not come back" in said
