@@ -80,15 +80,16 @@ def files_of(processes: Iterable[int], volumes: Collection[str]) -> VolumeFiles:
     found: list[VolumeFile] = []
     looked = 0
     for process in processes:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            pid, entries = number_inside(process), _Entries(process)
-            for place in (*_SINGLE, *_descriptors(process), *entries.places()):
+        try:
+            for pid, place, entry in _held(process):
                 looked += 1
-                if looked > MOST_PLACES or len(found) > MOST_FILES:
+                if looked > MOST_PLACES or len(found) == MOST_FILES:
                     raise ValueError(f"they hold more than {MOST_FILES} files of volumes, or {MOST_PLACES} of any kind")
-                entry = entries.entry(place)
                 if is_within(os.readlink(entry), volumes):
                     found.append(_look(pid, place, entry))
+        except (FileNotFoundError, ProcessLookupError):
+            if not _has_ended(process):  # a file system may say so of a file that is open
+                raise
     return VolumeFiles(tuple(volumes), tuple(found))
 
 
@@ -130,8 +131,8 @@ def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], g
     """
     if held is None:
         return (
-            "the snapshot does not say which files of volumes its processes held, as those of earlier versions do not "
-            "(start it from its beginning: its next snapshot will say it)"
+            "the snapshot does not say which files of volumes its processes held: it is of an earlier version, or they "
+            f"were more than {MOST_FILES} (start it from its beginning)"
         )
     entries: dict[int, _Entries] = {}
     for one in held.files:
@@ -180,14 +181,22 @@ def _in_words(place: str) -> str:
     return _SINGLE.get(place, f"mapping at {place.removeprefix(_MAPPINGS)}")
 
 
-def _descriptors(process: int) -> Iterator[str]:
-    """Places.
+def _held(process: int) -> Iterator[tuple[int, str, str]]:
+    """All places where a process may hold a file: its own number, the place, and the link that leads there.
 
     Raises:
         FileNotFoundError, ProcessLookupError: it has ended.
     """
-    for number in os.listdir(f"/proc/{process}/fd"):
-        yield f"{_DESCRIPTORS}{number}"
+    pid, entries = number_inside(process), _Entries(process)
+    descriptors = (f"{_DESCRIPTORS}{number}" for number in os.listdir(f"/proc/{process}/fd"))
+    for place in (*_SINGLE, *descriptors, *entries.places()):
+        yield pid, place, entries.entry(place)
+
+
+def _has_ended(process: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    return True
 
 
 class _Entries:

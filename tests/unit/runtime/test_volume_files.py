@@ -64,6 +64,19 @@ def test_who_holds_too_much_is_not_written_down(monkeypatch: pytest.MonkeyPatch)
         files_of([os.getpid()], ["/data"])
 
 
+def test_a_process_of_which_one_file_cannot_be_seen_is_not_taken_for_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file system of the tenant's may say that an open file is not there: what comes after it counts."""
+
+    def look(*_: object) -> VolumeFile:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(volume_files, "_look", look)
+    with pytest.raises(FileNotFoundError):
+        files_of([os.getpid()], ["/"])
+
+
 def test_a_process_that_has_ended_holds_nothing() -> None:
     assert files_of([2**22], ["/data"]) == VolumeFiles(("/data",), ())
 
