@@ -295,9 +295,19 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
   expression: "has(variables.changed.metadata.finalizers) ? variables.changed.metadata.finalizers : []"
 {{- end -}}
 
+{{/* Whether a label or an annotation, called key, may be written by ours, or by a webhook that changes what ours write. */}}
+{{- define "cedana.mayBeWritten" -}}
+{{- $parts := list -}}
+{{- range prepend .Values.narrowedRights.keysOfOthers "sched.cedana.ai/" -}}
+{{- $parts = append $parts (printf "key.startsWith('%s')" .) -}}
+{{- end -}}
+{{- join " || " $parts -}}
+{{- end -}}
+
 {{/* Whether all metadata but our own labels and annotations is as before. */}}
 {{- define "cedana.othersAreUnchanged" -}}
+{{- $may := include "cedana.mayBeWritten" . -}}
 {{- range $kind := list "labels" "annotations" -}}
-variables.{{ $kind }}After.all(key, key.startsWith('sched.cedana.ai/') || (key in variables.{{ $kind }}Before && variables.{{ $kind }}Before[key] == variables.{{ $kind }}After[key])) && variables.{{ $kind }}Before.all(key, key.startsWith('sched.cedana.ai/') || key in variables.{{ $kind }}After) && {{ end -}}
+variables.{{ $kind }}After.all(key, {{ $may }} || (key in variables.{{ $kind }}Before && variables.{{ $kind }}Before[key] == variables.{{ $kind }}After[key])) && variables.{{ $kind }}Before.all(key, {{ $may }} || key in variables.{{ $kind }}After) && {{ end -}}
 variables.ownersAfter == variables.ownersBefore && variables.finalizersAfter == variables.finalizersBefore
 {{- end -}}

@@ -155,6 +155,15 @@ async def test_ours_create_the_secrets_of_their_own_keys_and_no_others(helm: Bin
     assert "object.type == 'Opaque'" in validation["expression"], "else it is filled with somebody's token"
 
 
+async def test_policies_let_be_what_webhooks_of_others_add(helm: Binaries) -> None:
+    told = {**S3, "narrowedRights": {"keysOfOthers": ["policies.example.com/"]}}
+    before, after = [of_kind(await render(helm, one), "ValidatingAdmissionPolicy") for one in (S3, told)]
+    ours, theirs = (f"key.startsWith('{one}/')" for one in (names.GROUP, "policies.example.com"))
+    changed = {policy["metadata"]["name"] for policy in after if policy not in before}
+    assert changed == {"cedana-sched-agent", "cedana-sched-narrowed-pods", "cedana-sched-narrowed-metadata"}
+    assert json.loads(json.dumps(after).replace(f"{ours} || {theirs}", ours)) == before
+
+
 def _secrets_of_the_coordinator(objects: list[Object], fullname: str = "cedana-sched") -> list[Object]:
     return [rule for rule in rules_of(objects, f"{fullname}-coordinator") if "secrets" in rule["resources"]]
 
@@ -459,6 +468,8 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
         ({"storage": {"s3": {"bucket": "lab", "accessKey": "a"}}}, "belong together"),
         ({"storage": {"s3": {"bucket": "Lab"}}}, "/storage/s3/bucket"),
         ({**S3, "agents": {}}, "'agents' not allowed"),
+        ({**S3, "narrowedRights": {"keysOfOthers": ["a') || true"]}}, "/narrowedRights/keysOfOthers/0"),
+        ({**S3, "narrowedRights": {"keysOfOthers": [""]}}, "/narrowedRights/keysOfOthers/0"),
         ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),
         ({**S3, "coordinator": {"adapterSettings": {"toy": {}}}}, "name toy in coordinator.extraAdapters"),
         ({**S3, "coordinator": {"adapterSettings": {"toy": "x"}}}, "/coordinator/adapterSettings/toy"),

@@ -22,11 +22,13 @@ from tests.e2e.product.rendering import NAMESPACE, of_kind, render
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
 
-ROLES = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+ROLES = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 CONFIGURATION = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration")
 IMAGE = "registry.invalid/tenants:1"
 DRY = "--dry-run=server"
+OTHERS = "policies.example.org/"
+"""Where another webhook of the cluster may write."""
 UNSEEN = {"matchLabels": {"kubernetes.io/metadata.name": "nobody"}}
 PLAIN, GANGS = "pod/plain", "pod/gangs"
 
@@ -35,6 +37,7 @@ METADATA = "writes annotations and labels of its own only"
 STATUS = "writes nothing there"
 SPEC = "writes no spec of a Job or a node"
 CALLS = "never what they are called for"
+KEYS = "creates the Secrets of its own keys only"
 
 
 class Part:
@@ -62,7 +65,7 @@ def _patch(what: str, patch: str, *options: str) -> tuple[str, ...]:
     return ("patch", what, "--type=merge", f"--patch={patch}", *options)
 
 
-def _forbidden(node: str, configuration: str) -> dict[str, tuple[str, tuple[str, ...], str]]:
+def _forbidden(node: str, configuration: str, fullname: str) -> dict[str, tuple[str, tuple[str, ...], str]]:
     """By name: who tries what, and how it is refused."""
     image = '[{"op":"replace","path":"/spec/containers/0/image","value":"registry.invalid/mine:1"}]'
     rules = '[{"op":"replace","path":"/webhooks/0/rules/0/resources","value":["secrets"]}]'
@@ -91,11 +94,13 @@ def _forbidden(node: str, configuration: str) -> dict[str, tuple[str, tuple[str,
         "label of a node": ("coordinator", _patch(f"node/{node}", '{"metadata":{"labels":{"a":"b"}}}'), METADATA),
         "rules": ("webhooks", ("patch", configuration, "--type=json", f"--patch={rules}"), CALLS),
         "service": ("webhooks", ("patch", configuration, "--type=json", f"--patch={elsewhere}"), CALLS),
+        "secret": ("coordinator", ("create", "secret", "generic", "mine"), KEYS),
+        "secret, webhooks": ("webhooks", ("create", "secret", "generic", f"{fullname}-sealing"), KEYS),
         "namespaces": ("webhooks", ("patch", configuration, "--type=json", f"--patch={everybody}"), CALLS),
     }
 
 
-def _meant(node: str, configuration: str) -> list[tuple[str, tuple[str, ...]]]:
+def _meant(node: str, configuration: str, fullname: str) -> list[tuple[str, tuple[str, ...]]]:
     bundle = '[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"LS0tCg=="}]'
     path = '[{"op":"add","path":"/webhooks/0/clientConfig/service/path","value":"/elsewhere"}]'
     cpus = '{"matchExpressions":[{"key":"sched.cedana.ai/cpu","operator":"In","values":["a"]}]}'
@@ -112,6 +117,10 @@ def _meant(node: str, configuration: str) -> list[tuple[str, tuple[str, ...]]]:
         ("webhooks", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTING}":"x"}}}}}}')),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={bundle}")),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={path}")),
+        ("coordinator", ("create", "secret", "generic", f"{fullname}-sealing")),
+        ("webhooks", ("create", "secret", "generic", f"{fullname}-webhooks")),
+        ("coordinator", _patch(PLAIN, f'{{"metadata":{{"labels":{{"{OTHERS}a":"b"}}}}}}')),
+        ("coordinator", _patch(f"node/{node}", f'{{"metadata":{{"annotations":{{"{OTHERS}a":"b"}}}}}}')),
     ]
 
 
@@ -122,8 +131,8 @@ class Parts:
         self._namespace = namespace
         self._fullname = fullname
         configuration = f"{CONFIGURATION[1].lower()}/{fullname}"
-        self.forbidden = _forbidden(node, configuration)
-        self.meant = _meant(node, configuration)
+        self.forbidden = _forbidden(node, configuration, fullname)
+        self.meant = _meant(node, configuration, fullname)
 
     def part(self, name: str) -> Part:
         return Part(self._namespace, self._fullname, name)
@@ -188,11 +197,12 @@ async def parts(namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries
         "fullnameOverride": fullname,
         "volcano": {"enabled": True, "extender": {"enabled": True}},
         "kueue": {"enabled": True},
+        "narrowedRights": {"keysOfOthers": [OTHERS]},
     }
     rendered = await render(helm, told, namespace=namespace.name)
     roles = [*of_kind(rendered, *ROLES), *_kubectls(fullname, namespace.name)]
     policies = [one for one in of_kind(rendered, *POLICIES) if f"{fullname}-narrowed-" in one["metadata"]["name"]]
-    assert len(policies) == 6
+    assert len(policies) == 8
     configuration = _configuration(fullname, namespace.name)
     found = Parts(namespace, fullname, next(iter(cluster.nodes)))
     held = job("theirs", container(IMAGE, "true"))
@@ -205,7 +215,7 @@ async def parts(namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries
             await found.tries(what)()
         for body in policies:
             await api.apply(body)
-        for what in ("image", "suspension", "rules"):  # one of each policy
+        for what in ("image", "suspension", "rules", "secret"):  # one of each policy
             await wait_until_refused(found.tries(what), found.forbidden[what][2])
         yield found
     finally:
