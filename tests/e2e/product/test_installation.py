@@ -15,6 +15,7 @@ from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, Product
+from tests.e2e.product.listed_rights import COMPONENTS, expected, listed
 from tests.e2e.product.rendering import RELEASE
 
 _WEBHOOKS = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", RELEASE)
@@ -83,6 +84,17 @@ async def test_nobody_reads_metrics_without_a_token(installed: Product, api: Api
     with pytest.raises(ApiException) as caught:
         await api.call("GET", f"{service}/metrics")  # the proxy keeps our own credentials to itself
     assert caught.value.status == 401
+
+
+@pytest.mark.parametrize("component", [name for name, one in COMPONENTS.items() if not one.is_hook])
+async def test_the_api_server_lets_each_component_do_what_is_expected(
+    installed: Product, cluster: Cluster, component: str
+) -> None:
+    """A binding that the chart does not know would show here alone."""
+    await installed.ensure()
+    wanted = expected(component, adapters=())
+    found = await listed(cluster, COMPONENTS[component].account)
+    assert found.beside(await listed(cluster, "nobody"), wanted).text() == wanted.text()
 
 
 async def test_an_upgrade_changes_what_it_says_and_nothing_else(installed: Product, api: Api) -> None:
