@@ -74,7 +74,7 @@ class HoldPort:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Tell of who was there the last time as well: ours listens a moment before it says so."""
+        """Report who was there the last time as well: ours listens a moment before it says so."""
         now = await asyncio.to_thread(self._strangers)
         strangers, self._seen = now & self._seen, now
         self._metrics.strangers.set(len(strangers))
