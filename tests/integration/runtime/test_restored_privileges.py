@@ -287,3 +287,22 @@ def test_a_program_of_roots_in_a_volume_makes_nobody_root_who_begins_anew(site: 
     assert again.lines == ["1000"]
     assert (second.volume / "tool").stat().st_mode == 0o100755
     assert (second.volume / "shared").stat().st_mode == 0o42775, "of a folder it only says whose its files are"
+
+
+RUNS_SET_ID = """
+import os, shutil, subprocess, time
+shutil.copy("/usr/bin/sleep", "/data/tool")
+os.chmod("/data/tool", 0o4755)
+tool = subprocess.Popen(["/data/tool", "1000"])
+while True:
+    print("runs")
+    time.sleep(0.02)
+"""
+
+
+def test_a_pod_in_which_such_a_program_runs_does_not_continue(site: Site) -> None:
+    pod = site.node.pod("pod-1")
+    pod.run("main", RUNS_SET_ID).await_lines(3)
+    images = site.take(pod)
+    error = site.bring_back(site.replacement("pod-2", "main"), images, "main")
+    assert "data/tool is another file now than when the snapshot was taken" in str(error)
