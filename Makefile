@@ -67,6 +67,10 @@ cluster-logs: venv ## Show the last lines of every component
 e2e-parts: cluster-packages ## Build what the tests on clusters need: Kubernetes, schedulers, nodes, images
 	@$(BIN)/python -m tests.cluster prepare
 
+.PHONY: images
+images: cluster-packages ## Build the product's images into build/images, each with its SBOM and provenance (root)
+	@$(BIN)/python -m tests.cluster.images.release build/images
+
 .PHONY: e2e
 e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on it, take it down; KEEP=1 leaves it
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)

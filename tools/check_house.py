@@ -16,10 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 KNOWN_HOSTS = frozenset({
+    "in-toto.io",  # the type of its statements
     "keepachangelog.com",
     "kubernetes.default.svc.cluster.local",  # every cluster's API server, from within
     "s3.amazonaws.com",  # the XML namespace of S3's messages
     "semver.org",
+    "slsa.dev",  # the type of its predicate
     "www.apache.org",
 })  # fmt: skip
 

@@ -16,5 +16,6 @@ Two kinds:
   Containerfile names in comments such as `# wheels: requirements/runtime.txt`; they are downloaded beforehand. Neither
   setting stays in the image.
 
-An archive is kept under the digest of all that it is made of. `python -m tests.cluster.images` lists and builds.
+An archive is kept under the digest of all that it is made of. `python -m tests.cluster.images` lists and builds;
+`release` writes down what is in the product's, and what they are made of.
 """

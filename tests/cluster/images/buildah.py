@@ -25,7 +25,7 @@ from tests.cluster.steps import Steps
 RECIPE = 1
 """Raised when what this module does with a Containerfile changes."""
 
-_PYTHON = "3.13"
+PYTHON = "3.13"
 """Of the base image's Debian."""
 
 _GLIBC = (17, 24, 26, 27, 28, 31, 34, 39)
@@ -117,9 +117,9 @@ async def _pip_settings(image: Image, folder: Path, log: Path) -> Path:
         machine = platform.machine()
         readable = [folder / f"requirements-{number}.txt" for number in range(len(requirements))]
         for path, source in zip(readable, requirements, strict=True):
-            path.write_text(for_python(source.read_text(encoding="utf-8"), _PYTHON), encoding="utf-8")
+            path.write_text(for_python(source.read_text(encoding="utf-8"), PYTHON), encoding="utf-8")
         await run(
-            sys.executable, "-m", "pip", "download", "--only-binary=:all:", f"--python-version={_PYTHON}",
+            sys.executable, "-m", "pip", "download", "--only-binary=:all:", f"--python-version={PYTHON}",
             *(f"--platform=manylinux_2_{minor}_{machine}" for minor in _GLIBC), f"--platform=manylinux2014_{machine}",
             f"--dest={folder / 'wheels'}", *(f"--requirement={path}" for path in readable),
             what=f"downloading the wheels of {image.containerfile} failed", log=log,
