@@ -86,6 +86,7 @@ async def test_nobody_reads_metrics_without_a_token(installed: Product, api: Api
     assert caught.value.status == 401
 
 
+@pytest.mark.any_shape
 @pytest.mark.parametrize("component", [name for name, one in COMPONENTS.items() if not one.is_hook])
 async def test_the_api_server_lets_each_component_do_what_is_expected(
     installed: Product, cluster: Cluster, component: str
