@@ -17,12 +17,13 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from cedana_sched.cluster.holds.listeners import TABLES, announced, listening_at
+from cedana_sched.kube.events import Happening
+from cedana_sched.kube.resources import NODES
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 15.0
 """No event shows that a socket listens."""
-REASON = "PreStopCallsTaken"
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 _REMEDY = "end it: until then pods that are deleted on this node may lose their work; keep tenants from hostNetwork"
 
@@ -36,6 +37,11 @@ class HoldPortMetrics:
             "Sockets of others that listen at the port of the node's holds pod.",
             registry=registry,
         )
+
+
+def calls_taken(node: str, text: str) -> Happening:
+    """The Event about it; the node's name stands for its uid, as in the kubelet's own Events."""
+    return Happening(NODES.reference(node, uid=node), "PreStopCallsTaken", text, warning=True)
 
 
 class HoldPort:
@@ -70,7 +76,10 @@ class HoldPort:
     async def run(self) -> None:
         """Look, for ever."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except OSError as error:  # too many files are open, say: the dumps of this agent must go on
+                log.warning("port of holds not looked at", port=self._port, problem=str(error))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:

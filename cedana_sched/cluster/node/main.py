@@ -21,7 +21,7 @@ from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
-from cedana_sched.cluster.node.hold_port import REASON, HoldPort
+from cedana_sched.cluster.node.hold_port import HoldPort, calls_taken
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, Installed, Site
 from cedana_sched.cluster.node.installation.keeping import keep_registered
@@ -40,9 +40,8 @@ from cedana_sched.cluster.node.shelter import shelter
 from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import awaited
@@ -156,10 +155,9 @@ class _Agent:
         self.busy: tuple[Busy, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._events = EventRecorder(api, COMPONENT)
-        reference = NODES.reference(node)
 
         def taken(text: str) -> None:
-            self._events.tell(Happening(reference, REASON, text, warning=True))
+            self._events.tell(calls_taken(node, text))
 
         self._hold_port = HoldPort(configuration.hold_port, configuration.hold_listeners, taken, self._named)
         self._deletions: asyncio.TaskGroup | None = None

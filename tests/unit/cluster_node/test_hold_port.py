@@ -18,6 +18,7 @@ from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.cluster.holds.keeper import Keeper
 from cedana_sched.cluster.holds.listeners import announced, announcing, listening_at
 from cedana_sched.cluster.holds.main import serve
+from cedana_sched.cluster.node import hold_port as looking
 from cedana_sched.cluster.node.hold_port import HoldPort, HoldPortMetrics
 from tests.unit.cluster_node.test_kept_holds import Agents
 from tests.unit.cluster_node.test_prestop_calls import POD_TOKEN, Held
@@ -91,6 +92,29 @@ async def test_one_that_has_just_begun_to_listen_has_time_to_say_so(tmp_path: Pa
             with announcing(ours, inode, port):
                 assert await look.twice() == 0
     assert look.told == []
+
+
+async def test_an_agent_that_cannot_look_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has other things to do, dumps above all."""
+    monkeypatch.setattr(looking, "LOOK_SECONDS", 0.0)
+    told: asyncio.Queue[str] = asyncio.Queue()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        table = tmp_path / "table"
+        table.mkdir()  # nothing that can be read
+        port = HoldPort(
+            other.getsockname()[1], tmp_path / "l", told.put_nowait, lambda _: (), HoldPortMetrics(CollectorRegistry()),
+            tables=(table,),
+        )  # fmt: skip
+        running = asyncio.create_task(port.run())
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        table.rmdir()
+        table.symlink_to("/proc/net/tcp")
+        async with asyncio.timeout(20):
+            assert "listens at port" in await told.get()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_what_a_killed_one_has_said_does_not_count_for_another(tmp_path: Path) -> None:
