@@ -42,7 +42,7 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     """Who runs under its identity, if that one is not about to end. It may be said later, too."""
     continues: bool = False
     """Whether it was started to go on with a preempted one's work. Then it does not begin anew because another one was
-    started for the same: it waits for that one's end."""
+    started for the same: it waits for that one's end; and begins anew where nothing is found, but not silently."""
     beginning: int = 0
     """How often its start was begun anew before, its processes gone without its own end: a node that rebooted, say."""
 

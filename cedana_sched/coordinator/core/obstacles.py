@@ -88,8 +88,11 @@ def ready(book: Book, restore: Restore) -> list[SnapshotRef]:
     return [ref for ref in found if ref is not None and ref not in restore.set_aside]
 
 
-def why_nothing(book: Book, restore: Restore) -> str | None:
-    """Why nothing was found, if something should have been there; None for a plain first start."""
+def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | None:
+    """Why nothing was found, if something should have been there; None for a plain first start.
+
+    `is_promised`: whoever started it knows of a snapshot, which another cluster may have taken.
+    """
     if known := ready(book, restore):
         return f"{max(known)} is not in the store any more"
     mine = (one for one in book.restores_of(restore.identity) if one.workload.uid == restore.workload.uid)
@@ -98,6 +101,8 @@ def why_nothing(book: Book, restore: Restore) -> str | None:
     for checkpoint in reversed(book.of_identity(restore.identity)):
         if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
             return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
+    if is_promised:
+        return "it was started to go on from a snapshot, and the store has none of this namespace"
     return None
 
 

@@ -47,6 +47,7 @@ class Restores:
         self._desk = desk
         self._book = desk.book
         self._finding: set[str] = set()
+        self._promised: set[str] = set()  # whoever started them knows of a snapshot, which the book may not
         self._wants = Wants()
         self._stale: dict[str, int] = {}
         self._rivals: dict[str, str] = {}
@@ -88,6 +89,8 @@ class Restores:
 
     def _refuse_beside(self, restore: Restore, report: Starting) -> None:
         """Nothing is continued beside one that runs under its identity; one that is being saved will make room."""
+        if report.continues and restore.step is RestoreStep.WAITING:
+            self._promised.add(restore.uid)
         rival = report.rival
         if rival is None or restore.step is not RestoreStep.WAITING:
             return
@@ -102,7 +105,6 @@ class Restores:
         restore = self._book.restores.get(outcome.restore_uid)
         if restore is None:
             return
-        now = self._desk.now
         if isinstance(outcome, Found):
             self._found(restore, outcome)
         elif isinstance(outcome, StageProgress):
@@ -117,9 +119,9 @@ class Restores:
             else:
                 self._move(restore, Cause.CONTINUE_FAILED)
         elif isinstance(outcome, Continued):
-            self._move(restore, Cause.CONTINUED, cold=False, failure=None, running_at=now)
+            self._move(restore, Cause.CONTINUED, cold=False, failure=None, running_at=self._desk.now)
         elif isinstance(outcome, StartedCold):
-            self._move(restore, Cause.STARTED_COLD, running_at=now)
+            self._move(restore, Cause.STARTED_COLD, running_at=self._desk.now)
         else:
             self._gave_up(restore)
 
@@ -259,7 +261,7 @@ class Restores:
         moved = self._book.move_restore(restore, cause, self._desk.now, **changes)
         if moved is None:
             return None
-        for waiting in (self._finding.discard, self._desk.answered):
+        for waiting in (self._finding.discard, self._promised.discard, self._desk.answered):
             waiting(moved.uid)
         self._wants.drop(moved.uid)
         self._stale.pop(moved.uid, None)
@@ -302,7 +304,7 @@ class Restores:
         elif restore.set_aside and (snapshot is None or snapshot in restore.set_aside):
             self._refuse(restore, f"{words.set_aside(restore)}, and there is no older one")
         elif snapshot is None:
-            why = obstacles.why_nothing(self._book, restore)
+            why = obstacles.why_nothing(self._book, restore, is_promised=restore.uid in self._promised)
             self._move(restore, Cause.START_COLD, cold=True, failure=why)
         elif snapshot.identity != (restore.wanted or snapshot).identity or (
             restore.wanted is None and snapshot.identity != restore.identity

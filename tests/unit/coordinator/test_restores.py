@@ -75,6 +75,15 @@ def test_a_first_start_is_cold_and_no_alarm() -> None:
     assert told.tells() == []
 
 
+def test_who_was_to_go_on_and_finds_nothing_says_so() -> None:
+    """The snapshot may be another cluster's, and its namespace not shared."""
+    told = Told().report(Starting(workload("w2"), MD, POLICY, continues=True)).tell(Found("restore.w2"))
+    why = told.order(StartCold).why
+    assert why is not None
+    assert "the store has none of this namespace" in why
+    assert told.tells() == ["ColdStart"]
+
+
 def test_a_first_start_is_cold_even_if_the_policy_forbids_cold_starts_after_failures() -> None:
     told = start(Told(), policy=FAIL).tell(Found("restore.w2"))
     assert told.orders() == ["StartCold restore.w2"]
