@@ -172,6 +172,16 @@ def test_each_missing_right_leaves_the_other_checks(cli: Cli, adapters: dict[str
     assert found >= {check for check, _ in (*OF_INSTALLATION, *OF_CLUSTER)}
 
 
+def test_an_api_server_that_does_not_answer_is_no_finding_of_a_check(
+    cli: Cli, adapters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise ApiUnavailableError("nobody there")
+
+    monkeypatch.setattr(Cluster, "_readable", silent)
+    assert cli("doctor", "--cluster").exit_code == ExitCode.UNREACHABLE
+
+
 def test_a_kubeconfig_is_for_clusters(cli: Cli) -> None:
     result = cli("doctor", "--kubeconfig", "/dev/null")
     assert result.exit_code == ExitCode.USAGE

@@ -74,7 +74,7 @@ async def test_a_bucket_that_anybody_lists_is_a_failure(store: Store, objects: s
     assert (await found_of(storage(bucket(store))))[-1].startswith("fail main: anybody lists bucket b without a key")
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, "<html>sign in</html>"), (404, DENIED), (503, "")])
+@pytest.mark.parametrize(("status", "body"), [(200, "<html>sign in</html>"), (404, DENIED), (503, LISTING)])
 async def test_what_is_no_answer_of_a_store_says_nothing(store: Store, status: int, body: str) -> None:
     store.status, store.body = status, body
     assert (await found_of(storage(bucket(store))))[-1].startswith("warn main: whether bucket b is public is not known")
