@@ -23,6 +23,7 @@ KEPT: Final = {
     "narrowed-configurations": "a stolen token of ours changes what webhooks are called for",
     "narrowed-metadata": "a stolen token of ours changes Jobs and nodes",
     "narrowed-pods": "a stolen token of ours changes images of pods",
+    "narrowed-secrets": "a stolen token of ours makes Secrets that hold tokens of other accounts",
     "records": "tenants forge orders to the agents, which are root",
     "reserved-marks": "tenants write marks of ours on pods that run",
     "reserved-names": "tenants keep containers out of a snapshot by a name of ours",
