@@ -137,7 +137,9 @@ def _moved(following: Following) -> list[int]:
 
 async def _saved(namespace: Namespace) -> list[int]:
     checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
-    return sorted(one["spec"]["identity"]["index"] for one in checkpoints if one["status"]["phase"] == "Ready")
+    # a coordinator that dies meanwhile hears of the same eviction again: another Checkpoint, of the same snapshot
+    snapshots = (one["status"]["snapshot"] for one in checkpoints if one["status"]["phase"] == "Ready")
+    return sorted(index for index, _ in {(one["index"], one["generation"]) for one in snapshots})
 
 
 def _refused(audit: Audit, namespace: Namespace) -> list[Write]:
