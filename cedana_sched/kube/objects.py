@@ -8,6 +8,7 @@ Times stay the strings that the API server writes (RFC 3339), because they are m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -162,6 +163,10 @@ class ContainerStatus(_Kube, frozen=True):
         return read_time(self.state.get("running", {}).get("startedAt"))
 
 
+def _is_ready(conditions: Iterable[Condition]) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in conditions)
+
+
 class PodStatus(_Kube, frozen=True):
     phase: str = ""
     reason: str = ""
@@ -192,6 +197,11 @@ class Pod(_Kube, frozen=True):
     def finished(self) -> bool:
         """Whether its containers have ended for good."""
         return self.status.phase in {"Succeeded", "Failed"}
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be called."""
+        return _is_ready(self.status.conditions)
 
     @property
     def ended_by_itself(self) -> bool:
@@ -225,7 +235,28 @@ class Node(_Kube, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether its kubelet is well."""
-        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
+        return _is_ready(self.status.conditions)
+
+
+class ServiceReference(_Kube, frozen=True):
+    path: str = ""
+
+
+class ClientConfig(_Kube, frozen=True):
+    """`service` is None where a URL is called, whose path is its writer's."""
+
+    ca_bundle: str = ""
+    service: ServiceReference | None = None
+
+
+class Webhook(_Kube, frozen=True):
+    name: str
+    client_config: ClientConfig = ClientConfig()
+
+
+class WebhookConfiguration(_Kube, frozen=True):
+    metadata: Metadata
+    webhooks: tuple[Webhook, ...] = ()
 
 
 class PartialObject(_Kube, frozen=True):

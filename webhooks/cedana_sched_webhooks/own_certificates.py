@@ -20,7 +20,7 @@ import structlog
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.segments import is_segment
@@ -28,7 +28,7 @@ from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SECRET, Calle
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.registrations import Registration, WebhookConfiguration
+from cedana_sched_webhooks.registrations import Registration
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import WebhookConfiguration
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
 from cedana_sched.kube.same_object import unchanged
 from cedana_sched.model.objects.names import GROUP
@@ -29,27 +29,6 @@ _OWN: Final = {PODS: "pods", JOBS: "jobs", STATUSES: "statuses"} | {
 def hooks(paths: Iterable[str]) -> dict[str, str]:
     """Where each webhook is answered, by its name: `/volcano/pods` of an adapter is `volcano-pods.sched.cedana.ai`."""
     return {f"{_OWN.get(path) or path.strip('/').replace('/', '-')}.{GROUP}": path for path in paths}
-
-
-class ServiceReference(msgspec.Struct, frozen=True):
-    path: str = ""
-
-
-class ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """`service` is None where a URL is called, whose path is its writer's."""
-
-    ca_bundle: str = ""
-    service: ServiceReference | None = None
-
-
-class Webhook(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    client_config: ClientConfig = ClientConfig()
-
-
-class WebhookConfiguration(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    webhooks: tuple[Webhook, ...] = ()
 
 
 class Registration(msgspec.Struct, frozen=True):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from cedana_sched.cli.doctor.cluster.installation import COMPONENT, OURS, Installation
 from cedana_sched.cli.doctor.cluster.reads import Reads, named
 from cedana_sched.cli.doctor.findings import Finding, Level
-from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.objects import Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects.names import NODE_READY
 
@@ -19,32 +17,9 @@ _CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
 _LINUX: Final = "kubernetes.io/os=linux"
 
 
-class _Condition(msgspec.Struct, frozen=True):
-    type: str
-    status: str
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True):
-    conditions: tuple[_Condition, ...] = ()
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-    @property
-    def ready(self) -> bool:
-        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
-
-
 async def examine(reads: Reads, one: Installation) -> list[Finding]:
     """Nodes without an agent, and agents and `holds` pods that are not ready."""
-    pods = await reads.listed(PODS, one.namespace, labels=OURS, into=_Pod)
+    pods = await reads.listed(PODS, one.namespace, labels=OURS, into=Pod)
     nodes = await reads.listed(NODES, labels=_LINUX, into=Node)
     working = {node.metadata.name: node for node in nodes if not _is_control_plane(node)}
     have = {name: _by_node(pods, name) for name in ("agent", "holds")}
@@ -69,7 +44,7 @@ def _is_control_plane(node: Node) -> bool:
     return any(taint.key == _CONTROL_PLANE for taint in node.spec.taints)
 
 
-def _by_node(pods: tuple[_Pod, ...], component: str) -> dict[str, bool]:
+def _by_node(pods: tuple[Pod, ...], component: str) -> dict[str, bool]:
     """Whether one is ready, by node; while a release is replaced there may be two."""
     there: dict[str, bool] = {}
     for pod in pods:

@@ -54,12 +54,13 @@ async def examine(reads: Reads, one: Installation) -> list[Finding]:
     """One finding for each that is not in force."""
     there = await reads.listed(POLICIES, labels=OURS, into=_Policy)
     bound = await reads.listed(BINDINGS, labels=OURS, into=_Binding)
+    known = {each.metadata.name for each in there}
     failing = {each.metadata.name for each in there if each.spec.failure_policy == "Fail"}
     denying = {each.spec.policy_name for each in bound if "Deny" in each.spec.validation_actions}
     found: list[Finding] = []
     for ending, otherwise in KEPT.items():
         name = f"{one.name}-{ending}"
-        if name not in {each.metadata.name for each in there}:
+        if name not in known:
             found.append(_broken(f"there is no ValidatingAdmissionPolicy {name}: {otherwise}"))
         elif name not in denying:
             found.append(_broken(f"no binding has {name} deny anything: {otherwise}"))

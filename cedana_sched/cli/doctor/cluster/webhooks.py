@@ -12,34 +12,13 @@ import msgspec
 from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
 from cedana_sched.cli.doctor.cluster.reads import Reads, named
 from cedana_sched.cli.doctor.findings import Finding, Level
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 
 CHECK: Final = "webhooks"
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 _OF_SERVICE: Final = "kubernetes.io/service-name"
 _WRITTEN: Final = "the webhooks write both: see the log of their Deployment"
-
-
-class _Service(msgspec.Struct, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    path: str = ""
-
-
-class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
-    ca_bundle: str = msgspec.field(name="caBundle", default="")
-    service: _Service = _Service()
-
-
-class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    client_config: _ClientConfig = _ClientConfig()
-
-
-class _Configuration(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    webhooks: tuple[_Webhook, ...] = ()
 
 
 class _Conditions(msgspec.Struct, frozen=True):
@@ -84,13 +63,14 @@ async def answering(reads: Reads, one: Installation) -> list[Finding]:
 
 
 async def _registered(reads: Reads, one: Installation, resource: Resource, level: Level) -> list[Finding]:
-    found = await reads.listed(resource, labels=OURS, into=_Configuration)
+    found = await reads.listed(resource, labels=OURS, into=WebhookConfiguration)
     ours = [each for each in found if each.metadata.name == one.name]
     if not ours or not ours[0].webhooks:
         says = f"no {resource.kind} called {one.name} has webhooks"
         return [Finding(CHECK, level, says, "upgrade the release, which writes it again")]
     unknown = [each.name for each in ours[0].webhooks if not each.client_config.ca_bundle]
-    lost = [each.name for each in ours[0].webhooks if each.client_config.service.path in {"", "/"}]
+    services = {each.name: each.client_config.service for each in ours[0].webhooks}
+    lost = [name for name, service in services.items() if service is None or service.path in {"", "/"}]
     problems: list[Finding] = []
     if unknown:
         says = f"{resource.kind}: no caBundle, so the API server believes none of {named(unknown)}"
