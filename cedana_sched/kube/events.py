@@ -20,6 +20,8 @@ from cedana_sched.kube.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
+COMPONENT = "cedana-sched"
+"""The source of every Event of ours."""
 UNREADABLE = "Unreadable"
 """Reason of an Event on an object that is not what its kind says."""
 KEPT = 10_000

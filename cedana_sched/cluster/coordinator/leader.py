@@ -39,7 +39,7 @@ from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.ports import Listener
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -49,7 +49,6 @@ from cedana_sched.model.records import Record
 
 log = structlog.get_logger(__name__)
 
-COMPONENT = "cedana-sched"
 FLUSH_SECONDS = 2.0
 """How long a coordinator that ends goes on writing objects; what is missing then is in the log."""
 

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from cedana_sched.cluster.node.order_border import identities_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import NAMESPACES
 from cedana_sched.model.identity import Identity, namespace_of_uid
-from cedana_sched.model.orders import Abort, Continue, Dump, Find, Order, Outcome, Remove, Retain, Stage
+from cedana_sched.model.orders import Order, Outcome
 
 ALL = "*"
 """Shares every name."""
@@ -58,13 +59,7 @@ class KeptNamespaces:
 
 def _namespace_of(order: Order) -> str | None:
     """Whose snapshots it is about; None where it is about none. An order is about one namespace: see `order_border`."""
-    match order:
-        case Dump() | Abort() | Find() | Retain():
-            return order.identity.namespace
-        case Stage() | Continue() | Remove():
-            return order.snapshot.identity.namespace
-        case _:
-            return None
+    return next((identity.namespace for identity in identities_of(order)), None)
 
 
 def _moved(told: Any, namespace: str) -> Any:

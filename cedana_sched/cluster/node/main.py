@@ -40,7 +40,7 @@ from cedana_sched.cluster.node.shelter import shelter
 from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
-from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.events import COMPONENT, EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.token_access import TokenAccess
@@ -56,8 +56,6 @@ from cedana_sched.snapshot.toolchain import ensure_toolchain
 
 log = structlog.get_logger(__name__)
 
-COMPONENT = "cedana-sched"
-"""Who says it, in Events."""
 HOST_ROOT = Path("/proc/1/root")
 ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
 """CRIU runs where the containers' mounts are."""

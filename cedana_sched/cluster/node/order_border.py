@@ -87,7 +87,7 @@ def _objections(order: Order, one: OrderedObject, kind: Resource, node: str) -> 
         yield f"the order is for {_short(uid)}, and the {kind.kind} is {_short(one.spec.uid)}"
     if (workload := workload_of(order)) is not None:
         yield from _objections_to_pod(workload, one, node)
-    for identity in _identities_of(order):
+    for identity in identities_of(order):
         if identity.namespace != namespace:
             yield f"{identity} is of another namespace than the {kind.kind}, which is in {_short(namespace)}"
         if not any(_is_of(identity, named) for named in _allowed(order, one)):
@@ -120,7 +120,7 @@ def workload_of(order: Order) -> WorkloadRef | None:
     return None if isinstance(order, Find | Retain | Remove) else order.workload
 
 
-def _identities_of(order: Order) -> tuple[Identity, ...]:
+def identities_of(order: Order) -> tuple[Identity, ...]:
     """Of all that it reads or removes in the store."""
     refs = (ref.identity for ref in _refs_of(order))
     return (order.identity, *refs) if isinstance(order, Dump | Abort | Find | Retain) else tuple(refs)
