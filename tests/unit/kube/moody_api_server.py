@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
-from kubernetes_asyncio.client import ApiClient, Configuration
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import Resource
+from tests.unit.kube.served_api import client_of
 
 Mood = int | str
 """An HTTP status, or one of `ODDITIES`."""
@@ -71,17 +71,8 @@ class MoodyApiServer:
         """A client of it, inside the block."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(application, shutdown_timeout=0.01, access_log=None, handler_cancellation=True)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            configuration = Configuration()
-            configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            configuration.connection_pool_maxsize = 200
-            async with ApiClient(configuration) as client:
-                yield Api(client)
-        finally:
-            await runner.cleanup()
+        async with client_of(application, connections=200) as api:
+            yield api
 
     # -- what clients see
 

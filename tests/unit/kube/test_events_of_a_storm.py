@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.leader import COMPONENT
 from cedana_sched.kube import events, work_queue
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import msgspec
 import pytest
 import structlog
 from aiohttp import web
-from kubernetes_asyncio.client import ApiClient, Configuration
 
 from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
@@ -20,6 +19,7 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.kube.watching import Changed, Deleted, Listed, Mirror, Watch
 from tests.unit.kube.moody_api_server import Mood, MoodyApiServer
+from tests.unit.kube.served_api import served
 
 
 def _pod(name: str, version: int, uid: str = "") -> dict[str, Any]:
@@ -63,21 +63,8 @@ async def _broken(response: web.StreamResponse) -> None:
     response._req.transport.abort()
 
 
-@asynccontextmanager
-async def _serving(server: _Server) -> AsyncIterator[Api]:
-    application = web.Application()
-    application.router.add_get("/api/v1/pods", server.answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        configuration = Configuration()
-        configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with ApiClient(configuration) as client:
-            yield Api(client)
-    finally:
-        await runner.cleanup()
+def _serving(server: _Server) -> AbstractAsyncContextManager[Api]:
+    return served({"/api/v1/pods": server.answer})
 
 
 @pytest.fixture
