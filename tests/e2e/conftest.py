@@ -48,6 +48,11 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
+_INSTALLATIONS = (
+    "installed", "product", "installed_with_kueue", "fair_sharing", "installed_with_volcano", "configured",
+    "installed_with_extender", "installed_with_armada",
+)  # fmt: skip
+"""Fixtures that install the product, or what is beside it, each in its own way."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -67,8 +72,10 @@ def _is_beyond_the_brief(item: pytest.Item) -> bool:
     return brief is not None and item.name not in brief.args
 
 
-def _lateness(item: pytest.Item) -> tuple[bool, bool]:
-    return "other_cluster" in getattr(item, "fixturenames", ()), item.path.is_relative_to(_HERE / "product")
+def _lateness(item: pytest.Item) -> tuple[bool, bool, int]:
+    fixtures = getattr(item, "fixturenames", ())
+    installation = max((number for number, name in enumerate(_INSTALLATIONS) if name in fixtures), default=-1)
+    return "other_cluster" in fixtures, item.path.is_relative_to(_HERE / "product"), installation
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks itself
@@ -76,7 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """All tests share one loop, as they share the cluster; those that the cluster's shape is not for are left out.
 
     Those of the installed product come late: it stays until the end, and the others look at the parts without it. Those
-    with a second cluster come last: Armada counts on it for half a minute after it is gone, and would give it jobs.
+    that want it installed in the same way follow each other, for each installation takes half a minute. Those with a
+    second cluster come last: Armada counts on it for half a minute after it is gone, and would give it jobs.
     """
     shape = read(settings.kind_config())
     ours = [item for item in items if item.path.is_relative_to(_HERE)]

@@ -70,7 +70,9 @@ def name() -> Iterator[str]:
     asyncio.run(lifetime.take_down(name))
 
 
-@pytest.mark.parametrize("component", _DIES)
+@pytest.mark.parametrize(
+    "component", [pytest.param(one, marks=() if one == "kubelet" else pytest.mark.exhaustive) for one in _DIES]
+)
 async def test_component_that_dies_is_named_at_once_with_its_last_words(
     component: str, kind_file: Path, name: str
 ) -> None:
@@ -119,7 +121,7 @@ async def test_killed_bring_up_is_cleared_away_by_the_next(kind_file: Path, name
         assert len(await api.objects("v1", "Node")) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGTERM])
 async def test_stopped_bring_up_leaves_its_logs_alone(number: signal.Signals, kind_file: Path, name: str) -> None:
     async with _coming_up(name, kind_file) as program:
         program.send_signal(number)
@@ -129,6 +131,7 @@ async def test_stopped_bring_up_leaves_its_logs_alone(number: signal.Signals, ki
     assert _traces(name) == {str(home() / f"{name}.logs")}
 
 
+@pytest.mark.exhaustive  # beside Armada there are two each time
 async def test_two_clusters_of_the_same_networks_stand_side_by_side(
     cluster: Cluster, kind_file: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ async def test_cut_node_is_lost_until_it_rejoins(namespace: Namespace, node: Nod
     assert _container(await namespace.ready("sleeper"))["containerID"] == before["containerID"]
 
 
+@pytest.mark.exhaustive  # a node that is cut off is tried each time
 @pytest.mark.any_shape
 async def test_paused_node_is_lost_until_it_goes_on(namespace: Namespace, node: Node, sleeper: Object) -> None:
     await namespace.apply(sleeper)

@@ -73,13 +73,17 @@ class Release:
         await api.patch("v1", "Namespace", self.namespace, {"metadata": {"annotations": {self._mark: self._digest}}})
         return True
 
+    async def forget(self, api: Api) -> None:
+        """Somebody else changes what was written: the next installation writes it again."""
+        await api.patch("v1", "Namespace", self.namespace, {"metadata": {"annotations": {self._mark: None}}})
+
     async def uninstall(self, cluster: Cluster, api: Api, binaries: Binaries) -> None:
         """Take it away again, with what the chart runs before and after; returns when its objects are gone.
 
         Raises:
             ClusterError: Helm or the API server refused, or what the chart runs failed.
         """
-        await api.patch("v1", "Namespace", self.namespace, {"metadata": {"annotations": {self._mark: None}}})
+        await self.forget(api)
         await run(
             binaries.program("helm"), "uninstall", self.name, f"--namespace={self.namespace}", "--wait",
             *([] if self.hooks else ["--no-hooks"]),

@@ -27,7 +27,7 @@ from tests.e2e.product.volcano_queues import RECLAIMS
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever wants the product first may have to wait for its images to be built."""
     for item in items:
-        if "installed" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+        if "release" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(patient(900)))
 
 
@@ -39,24 +39,31 @@ async def s3(cluster: Cluster, api: Api, steps: Steps) -> AsyncIterator[S3Server
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def installed(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> AsyncIterator[Product]:
-    """The product without a scheduler's adapter."""
-    async with installation.installed(cluster, api, s3, steps) as product:
+async def release(cluster: Cluster, api: Api, s3: S3Server, steps: Steps) -> AsyncIterator[Product]:
+    """The product, which the first that wants it installs."""
+    async with installation.prepared(cluster, api, s3, steps) as product:
         yield product
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installed_with_kueue(kueue: None, installed: Product) -> Product:
-    """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""
-    await installed.ensure(kueue={"enabled": True})
-    return installed
+async def installed(release: Product) -> Product:
+    """The product, with the adapters of whoever has installed it; without any, if that is the first test."""
+    await release.ensure_any()
+    return release
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installed_with_armada(armada: Armada, cluster: Cluster, installed: Product) -> Product:
+async def installed_with_kueue(kueue: None, release: Product) -> Product:
+    """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""
+    await release.ensure(kueue={"enabled": True})
+    return release
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed_with_armada(armada: Armada, cluster: Cluster, release: Product) -> Product:
     """The product beside Armada."""
-    await installed.ensure(armada=product_beside(armada, cluster))
-    return installed
+    await release.ensure(armada=product_beside(armada, cluster))
+    return release
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -66,17 +73,17 @@ async def volcano_that_reclaims(cluster: Cluster, steps: Steps) -> None:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installed_with_volcano(volcano_that_reclaims: None, installed: Product) -> Product:
+async def installed_with_volcano(volcano_that_reclaims: None, release: Product) -> Product:
     """The product beside Volcano."""
-    await installed.ensure(volcano={"enabled": True})
-    return installed
+    await release.ensure(volcano={"enabled": True})
+    return release
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installed_with_extender(installed: Product, volcano: None, steps: Steps) -> Product:
+async def installed_with_extender(release: Product, steps: Steps) -> Product:
     """The product with Volcano's extender, and Volcano with the configuration that the release's notes ask for."""
-    await with_extender(installed, steps)
-    return installed
+    await with_extender(release, steps)
+    return release
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -43,7 +43,21 @@ class Product:
     values: Mapping[str, Any]
     namespace: str = NAMESPACE
     _changes: Mapping[str, Any] | None = None
-    """Those that it is installed with now; None where it is not."""
+    """Those that it is installed with now; None where it is not, or somebody else has changed it."""
+
+    async def ensure_any(self) -> None:
+        """Have it installed, with whatever changes it has now.
+
+        Raises:
+            ClusterError: see `install`.
+        """
+        if self._changes is None:
+            await self.install()
+
+    async def forget(self) -> None:
+        """Somebody else changes it: whoever ensures it next installs it."""
+        self._changes = None
+        await self._release({}).forget(self.api)
 
     async def ensure(self, **changes: Any) -> None:
         """Have it installed with these changes to its values, whatever a test before has left.
@@ -83,6 +97,15 @@ class Product:
         except ClusterError as error:
             error.add_note(await self._said_by_hook())
             raise
+
+    async def ensure_gone(self) -> None:
+        """Uninstall it, if it is there.
+
+        Raises:
+            ClusterError: see `uninstall`.
+        """
+        if await self.api.objects("v1", "Secret", self.namespace, selector=f"owner=helm,name={RELEASE}"):
+            await self.uninstall()
 
     async def _said_by_hook(self) -> str:
         selector = "--selector=app.kubernetes.io/component=uninstall"
@@ -135,6 +158,17 @@ async def installed(
 
     The changes may name the secrets.
     """
+    async with prepared(cluster, api, s3, steps, secrets=secrets) as product:
+        with steps.step("cedana-sched ready"):
+            await product.install(**changes)
+        yield product
+
+
+@asynccontextmanager
+async def prepared(
+    cluster: Cluster, api: Api, s3: S3Server, steps: Steps, *, secrets: Sequence[Object] = ()
+) -> AsyncIterator[Product]:
+    """The product, not installed yet, but for its images, its namespace and its Secrets; uninstalled at the end."""
     binaries = await ensure(TOOL, steps=steps)
     images = {image.name: await ensure_image(steps, image) for image in find_images().values() if image.is_product}
     with steps.step(f"images of the product on {len(cluster.nodes)} nodes"):
@@ -145,12 +179,10 @@ async def installed(
     for secret in (s3.secret(KEYS, NAMESPACE), *secrets):
         await api.apply(secret)
     try:
-        with steps.step("cedana-sched ready"):
-            await product.install(**changes)
         yield product
     finally:
         with steps.step("cedana-sched uninstalled"):
-            await product.uninstall()
+            await product.ensure_gone()
 
 
 async def key_of(api: Api, name: str) -> Object:

@@ -123,7 +123,8 @@ async def test_gang_of_which_an_admin_preempts_one_member_comes_back_as_a_gang(
             assert len(following.pods[0]) == 2
 
 
-@pytest.mark.parametrize("protection", ["variable", pytest.param("queue", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive  # with Volcano it is tried each time
+@pytest.mark.parametrize("protection", ["variable", "queue"])
 async def test_job_that_is_preempted_again_and_again_is_one_piece_of_work(
     protection: str,
     namespace: Namespace,

@@ -32,13 +32,14 @@ class _ElsewhereError(Exception):
     """Armada does not know yet which cluster takes no more pods."""
 
 
+@pytest.mark.exhaustive  # it takes minutes, for the sake of one more bucket
 @pytest.mark.any_shape
 async def test_job_goes_on_in_another_cluster_and_comes_back(
     armada: Armada, cluster: Cluster, api: Api, other_cluster: Cluster, namespace: Namespace, toolbox: str,
-    installed: Product, s3: S3Server, steps: Steps,
+    release: Product, s3: S3Server, steps: Steps,
 ) -> None:  # fmt: skip
     shared = {"sharedNamespaces": [namespace.name]}
-    await installed.ensure(armada=product_beside(armada, cluster), storage=shared)
+    await release.ensure(armada=product_beside(armada, cluster), storage=shared)
     key, storage = await installation.key_of(api, _KEY), {"sealing": {"existingSecret": _KEY}, **shared}
     async with (
         armada.having(other_cluster) as executor,

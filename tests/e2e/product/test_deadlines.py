@@ -124,6 +124,7 @@ async def _damaged(namespace: Namespace, image: str, cluster: Cluster, api: Api)
     await namespace.delete("batch/v1", "Job", "train")
 
 
+@pytest.mark.exhaustive  # the runtime handler shows it without a cluster
 async def test_damaged_snapshot_is_followed_by_a_cold_start_that_everybody_sees(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
 ) -> None:

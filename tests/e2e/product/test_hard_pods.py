@@ -211,7 +211,7 @@ async def test_all_of_a_pod_continues(
     assert [status["restartCount"] for status in second["status"]["containerStatuses"]] == [0]
 
 
-@pytest.mark.exhaustive  # with Volcano, and with Armada, it is tried each time
+@pytest.mark.exhaustive  # with Volcano it is tried each time
 async def test_job_comes_back_as_often_as_it_is_preempted(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product
 ) -> None:

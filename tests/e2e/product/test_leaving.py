@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from kubernetes_asyncio.client import ApiException
@@ -29,16 +27,6 @@ pytestmark = pytest.mark.any_shape
 _PODS = 4
 
 
-@asynccontextmanager
-async def _away(product: Product) -> AsyncIterator[None]:
-    """Uninstalled inside the block, and there again after it, for the tests that follow."""
-    await product.uninstall()
-    try:
-        yield
-    finally:
-        await product.install(kueue={"enabled": True})
-
-
 async def _begin(namespace: Namespace, image: str, bio: Following, counts: int | None) -> asyncio.Task[None]:
     """A Job of bio that runs, and one of ml that wants its place back, until the first dump is under way."""
     await namespace.apply(indexed_job("md", "bio", image, *counting(mebibytes=LARGE, counts=counts), pods=_PODS))
@@ -54,31 +42,31 @@ async def test_uninstalled_in_the_middle_of_a_hold_nothing_of_ours_is_left(
     async with groups(namespace), Following.of(namespace, "md") as bio:
         # it ignores SIGTERM, and nobody ends it after its own grace any more
         reclaiming = await _begin(namespace, toolbox, bio, COUNTS)
-        async with _away(installed_with_kueue):
-            await reclaiming
-            await completed(namespace, "md")
-            await asyncio.wait_for(bio.read(), patient(60))
+        await installed_with_kueue.uninstall()
+        await reclaiming
+        await completed(namespace, "md")
+        await asyncio.wait_for(bio.read(), patient(60))
 
-            for index in range(_PODS):
-                assert bio.lines(index)[-COUNTS:] == ALL, f"index {index}"
-            for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-                with pytest.raises(ApiException, match="404"):
-                    await api.get("admissionregistration.k8s.io/v1", kind, RELEASE)
-            assert [word for node in await api.objects("v1", "Node") for word in _words(node)] == []
-            for node in cluster.nodes.values():
-                assert await node.run("sh", "-c", "grep -rl cedana /etc/containerd || true") == ""
-                assert await node.run("sh", "-c", "ls /opt/cedana-sched 2>/dev/null || true") == ""
-            for name in ("bio", "ml"):
-                queue = await api.get(API, "ClusterQueue", f"{namespace.name}-{name}")
-                assert not queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks")
-            for kind in ("CheckpointStorage", "CheckpointPolicy"):
-                assert await api.objects(API_VERSION, kind) == []
-            assert await api.objects(API_VERSION, "Checkpoint", namespace.name), "what describes snapshots stays"
+        for index in range(_PODS):
+            assert bio.lines(index)[-COUNTS:] == ALL, f"index {index}"
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            with pytest.raises(ApiException, match="404"):
+                await api.get("admissionregistration.k8s.io/v1", kind, RELEASE)
+        assert [word for node in await api.objects("v1", "Node") for word in _words(node)] == []
+        for node in cluster.nodes.values():
+            assert await node.run("sh", "-c", "grep -rl cedana /etc/containerd || true") == ""
+            assert await node.run("sh", "-c", "ls /opt/cedana-sched 2>/dev/null || true") == ""
+        for name in ("bio", "ml"):
+            queue = await api.get(API, "ClusterQueue", f"{namespace.name}-{name}")
+            assert not queue["spec"].get("admissionChecksStrategy", {}).get("admissionChecks")
+        for kind in ("CheckpointStorage", "CheckpointPolicy"):
+            assert await api.objects(API_VERSION, kind) == []
+        assert await api.objects(API_VERSION, "Checkpoint", namespace.name), "what describes snapshots stays"
 
-            await namespace.apply(indexed_job("after", "bio", toolbox, "true"))
-            await namespace.wait("batch/v1", "Job", "after", has_condition("Complete"), within=60)
-            (pod,) = await namespace.pods("job-name=after", phase="Succeeded")
-            assert GROUP not in str(pod)
+        await namespace.apply(indexed_job("after", "bio", toolbox, "true"))
+        await namespace.wait("batch/v1", "Job", "after", has_condition("Complete"), within=60)
+        (pod,) = await namespace.pods("job-name=after", phase="Succeeded")
+        assert GROUP not in str(pod)
 
 
 async def test_upgraded_in_the_middle_of_a_hold_nothing_is_lost(

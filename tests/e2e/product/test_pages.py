@@ -28,7 +28,6 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
-from tests.e2e.product import parts
 from tests.e2e.product.armada_jobs import half_a_node
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
@@ -55,12 +54,11 @@ async def research(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def product(installed: Product, api: Api) -> AsyncIterator[Product]:
-    """The product that knows no scheduler yet; what the page has told it is forgotten at the end."""
-    await installed.ensure()
-    yield installed
-    await installed.install(kueue={"enabled": False})
-    await parts.whole(api)
+async def product(release: Product) -> AsyncIterator[Product]:
+    """The product that knows no scheduler yet; the page changes it."""
+    await release.ensure()
+    yield release
+    await release.forget()
 
 
 @pytest.fixture

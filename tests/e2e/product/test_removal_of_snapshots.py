@@ -61,6 +61,7 @@ async def test_snapshots_of_a_jobs_own_id_go_with_the_job(
     assert await manifests(cluster, namespace.api, namespace.name) == []
 
 
+@pytest.mark.exhaustive  # those of a Job are tried each time
 async def test_snapshots_of_an_id_that_a_person_gave_stay_until_their_checkpoints_are_deleted(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster
 ) -> None:

@@ -39,6 +39,7 @@ async def fair_sharing(cluster: Cluster, installed_with_kueue: Product, steps: S
     await install(cluster, [Kueue()], steps)
 
 
+@pytest.mark.exhaustive  # Kueue is installed twice for it
 async def test_group_beyond_its_fair_share_gives_way_and_loses_nothing(
     namespace: Namespace, toolbox: str, fair_sharing: None
 ) -> None:

@@ -44,7 +44,7 @@ async def bio(namespace: Namespace, installed_with_volcano: Product) -> AsyncIte
         yield bio
 
 
-@pytest.mark.parametrize("controller", [job, deployment])
+@pytest.mark.parametrize("controller", [pytest.param(job, marks=pytest.mark.exhaustive), deployment])
 async def test_each_pod_continues_its_own_work(
     controller: Callable[[Object], Object], namespace: Namespace, toolbox: str, bio: Following
 ) -> None:

@@ -43,6 +43,7 @@ async def test_nobody_is_evicted_before_its_work_is_saved(
         assert sorted(wanted_by_the_extender(audit, namespace)) == moved, "no other was frozen for it"
 
 
+@pytest.mark.exhaustive  # its next start is tried each time
 async def test_without_an_answer_nobody_is_evicted_and_with_the_next_it_goes_on(
     namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
@@ -62,6 +63,7 @@ async def test_without_an_answer_nobody_is_evicted_and_with_the_next_it_goes_on(
         assert [bio.lines(index) for index in range(4)] == [counts(LONG)] * 4
 
 
+@pytest.mark.exhaustive  # without a cluster it is tried each time
 async def test_of_equal_victims_the_one_goes_that_has_least_to_lose(
     namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:

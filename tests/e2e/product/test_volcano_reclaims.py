@@ -42,6 +42,7 @@ INDEXED = {
 """Kubernetes counts an evicted pod of a Job as a failure unless it is told not to."""
 
 
+@pytest.mark.exhaustive  # those of a gang are tried each time
 async def test_reclaimed_pods_continue_where_they_stopped(
     namespace: Namespace, toolbox: str, installed_with_volcano: Product, audit: Audit
 ) -> None:
@@ -73,6 +74,7 @@ async def test_a_gang_goes_and_comes_back_as_one(
         assert _moved(bio) == await _saved(namespace) == [0, 1, 2, 3]
 
 
+@pytest.mark.exhaustive  # the pods of a Deployment are protected so
 async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
     namespace: Namespace, toolbox: str, installed_with_volcano: Product
 ) -> None:
@@ -92,6 +94,7 @@ async def test_a_queue_protects_pods_whose_owner_wrote_nothing(
         assert set(_moved(bio)) <= set(await _saved(namespace))
 
 
+@pytest.mark.exhaustive  # without a cluster it is tried each time
 async def test_deadly_policies_are_rewritten_on_request(
     namespace: Namespace, toolbox: str, installed_with_volcano: Product
 ) -> None:

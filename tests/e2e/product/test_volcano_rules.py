@@ -27,11 +27,11 @@ Configure = Callable[[str], Awaitable[None]]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def configured(cluster: Cluster, installed: Product, steps: Steps) -> Configure:
+async def configured(cluster: Cluster, release: Product, steps: Steps) -> Configure:
     """The product beside Volcano, whose scheduler is told the configuration."""
 
     async def configure(scheduler: str) -> None:
-        await installed.ensure(volcano={"enabled": True})
+        await release.ensure(volcano={"enabled": True})
         await install(cluster, [Volcano(scheduler)], steps)
 
     return configure
@@ -45,6 +45,7 @@ async def _continue(namespace: Namespace, bio: Following) -> None:
     assert sorted(len(bio.pods[index]) for index in range(4)) == [1, 1, 2, 2]
 
 
+@pytest.mark.exhaustive  # programs are preempted so each time
 async def test_a_higher_priority_takes_the_place_of_pods_of_its_own_queue(
     namespace: Namespace, toolbox: str, configured: Configure
 ) -> None:

@@ -112,6 +112,7 @@ async def test_preempted_mpi_program_ends_in_the_same_bits(
     assert_same_work(preempted, reference)
 
 
+@pytest.mark.exhaustive  # without a cluster it is tried each time
 async def test_mpi_over_two_pods_is_not_saved_and_starts_again(
     namespace: Namespace, toolbox: str, programs: str, installed_with_volcano: Product
 ) -> None:

@@ -51,13 +51,13 @@ _POLICY = {"deadlineSeconds": 60, "restoreDeadlineSeconds": 120}
 
 
 async def test_nothing_is_lost_whatever_befalls_the_cluster(
-    run: Run, cluster: Cluster, api: Api, beside: Outside, toolbox: str, kueue: None, installed: Product, audit: Audit,
+    run: Run, cluster: Cluster, api: Api, beside: Outside, toolbox: str, kueue: None, release: Product, audit: Audit,
     steps: Steps,
 ) -> None:  # fmt: skip
-    assert installed.values["storage"]["s3"]["endpoint"] == beside.s3.endpoint, "faults would hit a store of nobody"
+    assert release.values["storage"]["s3"]["endpoint"] == beside.s3.endpoint, "faults would hit a store of nobody"
     await install(cluster, [Volcano(volcano_queues.RECLAIMS)], steps)
     await _let_volcano_try_for_ever(cluster, api)
-    await installed.ensure(kueue={"enabled": True}, volcano={"enabled": True}, policy={"spec": _POLICY})
+    await release.ensure(kueue={"enabled": True}, volcano={"enabled": True}, policy={"spec": _POLICY})
     plan = draw(run.seed, run.minutes)
     steps.say(f"chaos: seed {run.seed}, {run.minutes:g} min, {len(plan)} faults")
     world = World(cluster, api, beside, toolbox, steps)
