@@ -1,20 +1,17 @@
-"""Where everything lies below the store's root. A namespace is a folder, and no key is shared between two.
+"""The keys of objects below the store's root. Each namespace is a folder, and shares no object with another one.
 
-A cluster's namespace is called by its name and its uid (`research.7c9e6679-7425-40de-944b-e07fc1f90ae7`), unless its
-name is shared: so one that is made again under that name, or is another cluster's, has another folder and data key.
-
-cedana-sched-store                                                  in folders: that this is one, and its name
+cedana-sched-store                                                  in folders: marks a store, and names it
 v1/<namespace>/packs/<writer>-<number>                              chunks, one behind the other
                snapshots/<id>/<index>/<container>/<generation>.manifest            the commit
                                                   <generation>.<writer>.manifest   without conditional create
                                                   <generation>.<writer>.claim      the same
-                                                  <generation>.removed             so that no number repeats
+                                                  <generation>.removed             no later snapshot has this number
                pages/<id>/<index>/<container>/<generation>-<writer>                page fingerprints
-               keys/<data key>                                     what seals the others, wrapped, if they are
-               intents/<writer>                                    a writer at work, by its heartbeat
-               condemned/<pack>                                    a pack that is about to be collected
-               references                                          what committed manifests name, for collections
-               collector                                           who collects, and when somebody did last
+               keys/<data key>                                     a data key, wrapped; in sealed namespaces
+               intents/<writer>                                    a writer at work: its heartbeat
+               condemned/<pack>                                    a pack that the next collections may remove
+               references                                          the packs that manifests name, for collections
+               collector                                           the node that collects, and the last collection
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ _FILE = re.compile(r"(\d{10})(?:\.([0-9a-f]{32}))?\.(manifest|claim|removed)")
 
 
 class GenerationFile(NamedTuple):
-    """What a name in a snapshot folder means; `writer` is None under conditional create."""
+    """A file name in a snapshot folder, read; `writer` is None under conditional create."""
 
     identity: Identity
     generation: int
@@ -52,7 +49,7 @@ def pack_key(namespace: str, pack: str) -> str:
 
 
 def pack_writer(pack: str) -> str:
-    """Who wrote the pack of this name."""
+    """The writer of the pack of this name."""
     return pack.partition("-")[0]
 
 
@@ -65,7 +62,7 @@ def data_key_key(namespace: str, data_key: str) -> str:
 
 
 def is_data_key_name(word: str) -> bool:
-    """Whether a data key can be called so."""
+    """Whether this is a valid name of a data key."""
     return _DATA_KEY.fullmatch(word) is not None
 
 
@@ -96,7 +93,7 @@ def pages_key(ref: SnapshotRef, writer: str) -> str:
 
 
 def pages_writer(key: str) -> str:
-    """Who wrote the page fingerprints under this key."""
+    """The writer of the page fingerprints under this key."""
     return key.rpartition("-")[2]
 
 
@@ -127,7 +124,7 @@ def _generation_key(ref: SnapshotRef, writer: str | None, kind: str) -> str:
 
 
 def parse_generation_key(key: str) -> GenerationFile | None:
-    """What a key below a snapshots folder stands for; None for anything that is not ours."""
+    """A key below a snapshots folder, read; None for a foreign object."""
     parts = key.split("/")
     match = _FILE.fullmatch(parts[-1])
     if len(parts) != 7 or not match:

@@ -1,1 +1,1 @@
-"""Snapshots sealed: who can only write to the store forges none, and who can only read it learns nothing of them."""
+"""Sealed snapshots: without the keys nobody can forge, change or read one."""

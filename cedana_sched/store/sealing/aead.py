@@ -1,8 +1,7 @@
-"""AES-256-GCM as the store uses it: a key for each object or writer, under which nonces count.
+"""AES-256-GCM with a key for each object or writer, and nonces that count from 0.
 
-Such keys are derived (HKDF-SHA256) from a namespace's data key and a random name of 128 bits or more that is used once,
-so that no nonce comes twice under a key, however many objects a namespace has. What an object is and belongs to is
-authenticated with it: in another place it cannot be opened.
+HKDF-SHA256 derives such a key from a data key and a random name of at least 128 bits. Each name is used once: so no
+nonce repeats under a key. The kind of the object and its place are authenticated: it does not open in another place.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ def derive(secret: bytes, purpose: str, once: bytes = b"") -> bytes:
 
 
 def context(*words: str | bytes) -> bytes:
-    """Words as bytes from which each can be told again: no two lists of words give the same."""
+    """Words as bytes, each with its length before it: no two lists of words give the same bytes."""
     parts = [word.encode() if isinstance(word, str) else word for word in words]
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
 class CountedKey:
-    """A key whose user numbers what it seals, from 0 to 2**96, and never uses a number twice. Any thread may use it."""
+    """A key under which each number, from 0 to 2**96, seals once: the number is the nonce. Any thread may use it."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
@@ -45,14 +44,14 @@ class CountedKey:
         return bytes(sealed)
 
     def seal_into(self, number: int, data: Buffer, place: bytes, target: memoryview) -> None:
-        """The same into a buffer of that length: memory that is new for each chunk costs more than sealing it."""
+        """The same into a buffer of that length: to allocate one for each chunk costs more than to seal it."""
         self._cipher.encrypt_into(number.to_bytes(NONCE_BYTES, "little"), data, place, target)
 
     def open(self, number: int, data: Buffer, place: bytes) -> bytes:
         """What was sealed.
 
         Raises:
-            IntegrityError: under another key, number or place, or changed since.
+            IntegrityError: it was sealed under another key, number or place, or was changed.
         """
         try:
             return self._cipher.decrypt(number.to_bytes(NONCE_BYTES, "little"), data, place)

@@ -1,11 +1,11 @@
-"""The data keys of namespaces: they seal what the store holds, and lie in it themselves, wrapped.
+"""Data keys: they seal what a namespace holds in the store, and lie there themselves, wrapped.
 
-`keys/<data key>` in a namespace holds one, wrapped for that namespace and that name, so that none can be put in
-another's place. There is usually one; two writers that begin at the same moment in an empty namespace may leave two.
-Both are good, and new snapshots take the one with the greater name, which begins with the time.
+`keys/<data key>` holds one, wrapped for this namespace and this name: under another name it does not unwrap. Usually a
+namespace has one. Two writers that begin at the same moment in an empty namespace may leave two. Both are valid, and
+new snapshots use the one with the greater name. Names begin with the time.
 
-Whoever can write to the store can lay something there that is none, under whatever name. So what cannot be unwrapped is
-named in the log and passed over, and names of the future come last.
+Whoever can write to the store can add objects there. What cannot be unwrapped is logged (`data_key_passed_over`) and
+skipped. Names of the future come last.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from cedana_sched.store.sealing.aead import KEY_BYTES, context
 from cedana_sched.store.sealing.key_provider import KeyProvider, NotUnwrappedError, Wrapped
 
 REMEMBERED_SECONDS = 60.0
-"""An erased data key is forgotten by processes that have used it after so long at most."""
+"""How long a process keeps a data key in memory, also one that was erased meanwhile."""
 MOST_TRIED = 32
-"""So many objects that may be data keys are looked at before a dump, while its workload is frozen."""
+"""The most objects below `keys/` that are read before a dump: its workload is frozen meanwhile."""
 FUTURE_SECONDS = 86_400.0
 
 _log = structlog.get_logger(__name__)
 
 
 class DataKey(NamedTuple):
-    """32 random bytes, and the name that what they seal gives."""
+    """32 random bytes; what they seal names them by `name`."""
 
     name: str
     secret: bytes
@@ -60,11 +60,11 @@ class DataKeys:
         self._known: dict[tuple[str, str], tuple[DataKey, float]] = {}
 
     def for_writing(self, namespace: str) -> DataKey:
-        """The namespace's newest key that is one; one is made where there is none.
+        """The newest valid data key of a namespace; a new one where there is none.
 
         Raises:
-            SealedError: there are some, and a wrapping key that is not here may unwrap them.
-            StoreError: the store cannot be asked or written.
+            SealedError: none could be unwrapped, and for one the wrapping key is not here.
+            StoreError: the store failed.
         """
         missing: SealedError | None = None
         for name in _newest_first(data_key_names(self._backend, namespace))[:MOST_TRIED]:
@@ -80,11 +80,11 @@ class DataKeys:
         return self._made(namespace)
 
     def named(self, namespace: str, name: str) -> DataKey:
-        """The key under which something was sealed.
+        """The data key of a name.
 
         Raises:
             SealedError: it cannot be unwrapped.
-            IntegrityError: there is none of this name: it was erased, or never was.
+            IntegrityError: the store has none of this name: it was erased, or never existed.
         """
         with self._lock:
             key, until = self._known.get((namespace, name), (None, 0.0))
@@ -97,10 +97,10 @@ class DataKeys:
         return key
 
     def rewrap(self, namespace: str) -> int:
-        """Wrap with the newest wrapping key what an older one has wrapped; how many data keys.
+        """Wrap anew, with the newest wrapping key, what an older one wraps. Returns how many data keys.
 
         Raises:
-            SealedError: one cannot be unwrapped; the others are wrapped anew.
+            SealedError: one cannot be unwrapped; all others are wrapped anew.
         """
         newest = self._provider.newest()
         changed = 0
@@ -146,12 +146,12 @@ class DataKeys:
 
 
 def data_key_names(backend: Backend, namespace: str) -> list[str]:
-    """Of the keys, wrapped, that a namespace has; whoever has none holds no sealed snapshot."""
+    """Names of the wrapped data keys of a namespace. Without any, nothing in it is sealed."""
     return list(_names(backend, namespace))
 
 
 def _newest_first(names: list[str]) -> list[str]:
-    """Those of the future last: no clock is that wrong."""
+    """The newest first, but names of the future last: no clock is that wrong."""
     future = _time_in_names(time.time() + FUTURE_SECONDS)
     return sorted(names, key=lambda name: (name < future, name), reverse=True)
 
@@ -161,7 +161,7 @@ def _time_in_names(moment: float) -> str:
 
 
 def erase(backend: Backend, namespace: str) -> int:
-    """Remove every data key of a namespace: what they sealed can be read by nobody any more. How many there were."""
+    """Remove all data keys of a namespace: nobody can read any more what they sealed. Returns how many."""
     names = data_key_names(backend, namespace)
     backend.delete(layout.data_key_key(namespace, name) for name in names)
     return len(names)

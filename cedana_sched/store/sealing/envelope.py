@@ -1,14 +1,14 @@
-"""A sealed manifest as bytes: what `format` writes, in two parts that are sealed for the snapshot's name.
+"""A sealed manifest as bytes: the file that `format` writes, in two parts, each sealed for the snapshot's name.
 
 All integers little-endian:
 
     8   magic, as of every manifest
-    4   format version of what is sealed, and `SEALED`: a program that knows no seals says that this one is newer
+    4   format version, with bit 16 set (`SEALED`): a program without seals takes it for a newer format
     4   length of the first part, sealed
     8   length of the second part, sealed
     32  name of the data key, in hexadecimal digits
-    32  random bytes, from which and the data key this file's own key is made
-    …   first part: the manifest's head, so that a list reads no more than that
+    32  random bytes: the key of this file is derived from them and the data key
+    …   first part: the manifest's head; a list of snapshots reads no more
     …   second part: the rest
 """
 
@@ -32,7 +32,7 @@ _HEAD, _REST = 0, 1
 
 
 class Preamble(NamedTuple):
-    """What stands before the sealed parts; all of it is authenticated with each of them."""
+    """The bytes before the sealed parts; each part authenticates all of them."""
 
     head_bytes: int
     rest_bytes: int
@@ -42,13 +42,13 @@ class Preamble(NamedTuple):
 
 
 def is_sealed(data: Buffer) -> bool:
-    """Whether it begins as a sealed manifest does; a shorter or foreign file does not."""
+    """Whether a file begins as a sealed manifest does."""
     version = version_of(data)
     return version is not None and bool(version & SEALED)
 
 
 def seal_manifest(key: DataKey, ref: SnapshotRef, plain: bytes) -> bytes:
-    """The file of a manifest that `format.encode_manifest` has made."""
+    """The sealed file of `plain`, a manifest's file as `format.encode_manifest` makes it."""
     version = version_of(plain) or 0
     cut = head_length(plain)
     lengths = cut + TAG_BYTES, len(plain) - cut + TAG_BYTES
@@ -59,7 +59,7 @@ def seal_manifest(key: DataKey, ref: SnapshotRef, plain: bytes) -> bytes:
 
 
 def read_preamble(data: Buffer) -> Preamble:
-    """What stands in front.
+    """The first bytes of a sealed manifest, read.
 
     Raises:
         IntegrityError: it is cut off, or names no data key.
@@ -75,7 +75,7 @@ def read_preamble(data: Buffer) -> Preamble:
 
 
 def sealed_head_length(data: Buffer) -> int:
-    """How many bytes from the start of the file `open_head` needs."""
+    """How many bytes of the file `open_head` needs, from its start."""
     return _FIXED.size + read_preamble(data).head_bytes
 
 

@@ -1,7 +1,7 @@
-"""Wrapping keys in a file that only its owner can read; a Secret that is mounted is such a file too.
+"""Wrapping keys in a file that only its owner can read, such as a mounted Secret.
 
-One key a line, `<id> <base64 of 32 bytes>`, the newest last. The file is read whenever a data key is wrapped or
-unwrapped, which is rare: so keys that are added, or a Secret that the kubelet renews, count without a restart.
+One key a line, `<id> <base64 of 32 bytes>`, the newest last. The file is read for each wrapping and unwrapping, which
+are rare. So a new key counts without a restart.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeyFile:
         return next(reversed(self._keys()))
 
     def wrap(self, key: bytes, context: bytes) -> Wrapped:
-        """Random nonces serve: a wrapping key wraps one data key of each namespace, and not 2**32."""
+        """The nonce is random: a wrapping key wraps one data key of each namespace, far less than 2**32."""
         keys = self._keys()
         key_id = next(reversed(keys))
         nonce = os.urandom(NONCE_BYTES)
@@ -77,10 +77,10 @@ class KeyFile:
 
 
 def parse_keys(text: str, place: str) -> dict[str, bytes]:
-    """Keys by id, in the order of the file; there is one at least.
+    """Keys by id, in the order of the file; at least one.
 
     Raises:
-        UsageError: naming the file and the line, never what stands there.
+        UsageError: names the file and the line, never the content.
     """
     keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -98,16 +98,16 @@ def parse_keys(text: str, place: str) -> dict[str, bytes]:
 
 
 def new_text() -> tuple[str, str]:
-    """What a file with one key holds, for who keeps it elsewhere; first the id of the key."""
+    """The id of a new key, and the text of a file that holds it."""
     key_id, line = _new_line()
     return key_id, _HEAD + line
 
 
 def create(path: Path) -> str:
-    """Make a file with one key; the id of the key.
+    """Create a file with one key. Returns the id of the key.
 
     Raises:
-        UsageError: there is one already, or it cannot be written.
+        UsageError: the file exists already, or cannot be written.
     """
     key_id, text = new_text()
     try:
@@ -125,7 +125,7 @@ def create(path: Path) -> str:
 
 
 def add_newest(path: Path) -> str:
-    """Add a key that wraps from now on; the id of the key.
+    """Add a key, which wraps from now on. Returns the id of the key.
 
     Raises:
         UsageError: the file holds no keys, or cannot be written.

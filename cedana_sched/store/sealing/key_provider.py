@@ -1,4 +1,4 @@
-"""What holds the keys that wrap data keys: a file here; a key management service has the same shape."""
+"""The provider of wrapping keys: a file (`key_file`), or a key management service of the same shape."""
 
 from __future__ import annotations
 
@@ -8,36 +8,33 @@ from cedana_sched.model.errors import SealedError
 
 
 class Wrapped(NamedTuple):
-    """A data key that only who has the wrapping key of this id can use."""
+    """A data key, wrapped by the wrapping key of this id."""
 
     key_id: str
     data: bytes
 
 
 class NotUnwrappedError(SealedError):
-    """The wrapping key is here, and it has not wrapped this for that place: somebody changed or forged it."""
+    """The wrapping key is here and does not unwrap this in this place: somebody changed or forged it."""
 
 
 class KeyProvider(Protocol):
-    """Wraps and unwraps. Calls block, and may be made from any thread.
-
-    They raise only `StoreError`s and `UsageError`s.
-    """
+    """Wraps and unwraps data keys. Calls block; any thread may call; errors are `StoreError`s and `UsageError`s."""
 
     @property
     def description(self) -> str:
-        """Where the keys are, for errors; holds no secret."""
+        """Where the keys are, for error messages; no secret."""
 
     def newest(self) -> str:
-        """The id of the key that wraps now; others only unwrap."""
+        """The id of the key that wraps now; the others only unwrap."""
 
     def wrap(self, key: bytes, context: bytes) -> Wrapped:
-        """Wrap a data key for one place, which `context` says."""
+        """Wrap a data key for the place that `context` names."""
 
     def unwrap(self, wrapped: Wrapped, context: bytes) -> bytes:
         """The data key.
 
         Raises:
             SealedError: the wrapping key is not here.
-            NotUnwrappedError: it is, and this was not wrapped by it, or for another place.
+            NotUnwrappedError: the wrapping key did not wrap this, or wrapped it for another place.
         """

@@ -1,4 +1,4 @@
-"""What writers and readers ask of a seal, and the two that there are: none, and that of a namespace's data key."""
+"""A seal as writers and readers use it, in two kinds: none, and that of a data key."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from cedana_sched.store.sealing.aead import NONCE_BYTES, TAG_BYTES, CountedKey, 
 from cedana_sched.store.sealing.data_keys import DataKey
 
 INDEX_BLOCK_BYTES = 4 << 20
-"""Page fingerprints are sealed in blocks of so many bytes, so that a part of them can be read."""
+"""Page fingerprints are sealed in blocks of this size, so that a part of them can be read."""
 
 
 class ChunkSeal(Protocol):
     """Of the chunks of one identity. Any thread may use it."""
 
     def digest(self, chunk: Buffer) -> bytes:
-        """32 bytes that say whether two chunks are the same."""
+        """32 bytes, equal for equal chunks only."""
 
     def close(self, digest: bytes, payload: Buffer) -> Buffer:
-        """What of a compressed chunk is stored; it lasts until the same thread closes another."""
+        """The bytes to store of a compressed chunk; valid until the same thread closes another one."""
 
     def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:
-        """The compressed chunk, which this writer stored.
+        """The compressed chunk that this writer stored.
 
         Raises:
-            IntegrityError: it is not what was sealed as the chunk of this digest.
+            IntegrityError: this was not sealed as the chunk of this digest.
         """
 
 
@@ -39,18 +39,18 @@ class IndexSeal(Protocol):
     """Of the page fingerprints of one snapshot."""
 
     block_bytes: int
-    """What is read at a time, unsealed."""
+    """Bytes of a block before it is sealed; blocks are read whole."""
     added_bytes: int
-    """By how much a block is longer in the store."""
+    """Bytes that the seal adds to a block."""
 
     def around(self, sink: Sink) -> Sink:
-        """A sink that takes fingerprints, and writes them as they are stored."""
+        """A sink that takes fingerprints, seals them and writes them to `sink`."""
 
     def open(self, number: int, block: Buffer) -> Buffer:
         """The fingerprints of the n-th block.
 
         Raises:
-            IntegrityError: it is not what was sealed as this block.
+            IntegrityError: this was not sealed as this block.
         """
 
 
@@ -61,10 +61,10 @@ class Seal(Protocol):
     """Name of the data key; empty where nothing is sealed."""
 
     def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
-        """For the chunks of an identity; `writer` for who stores some."""
+        """The seal of the chunks of an identity; `writer` is needed to store some."""
 
     def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
-        """For the page fingerprints that this writer stores with a snapshot."""
+        """The seal of the page fingerprints that this writer stores with a snapshot."""
 
 
 class _OpenChunks:
@@ -119,9 +119,9 @@ class NamespaceSeal:
 
 
 class _SealedChunks:
-    """A stored chunk is its number among its writer's, which is the nonce under the writer's key, and the ciphertext.
+    """A stored chunk is its number among those of its writer (12 bytes, the nonce), then the ciphertext and its tag.
 
-    Digests are keyed: nobody without the data key can tell from one what a chunk holds, or that two namespaces hold it.
+    Digests are keyed: without the data key a digest tells nothing of the chunk, nor that two namespaces hold it.
     """
 
     def __init__(self, key: DataKey, identity: Identity, writer: str) -> None:
@@ -180,7 +180,7 @@ class _SealedIndex:
 
 
 class _BlockSink:
-    """Gathers blocks, and writes each sealed; how many there are, and how long the last one is, says the manifest."""
+    """Gathers blocks, seals each and writes it. The manifest says how many there are, and how long the last one is."""
 
     def __init__(self, sink: Sink, seal: _SealsBlock) -> None:
         self._sink = sink
@@ -211,7 +211,7 @@ class _SealsBlock(Protocol):
 
 
 def stored_blocks(seal: IndexSeal, length: int) -> Iterator[tuple[int, int]]:
-    """Offset and length in the store of each block of an index of so many bytes, in order."""
+    """Offset and length, in the store, of each block of an index of `length` bytes, in order."""
     step = seal.block_bytes + seal.added_bytes
     for number, begin in enumerate(range(0, length, seal.block_bytes)):
         yield number * step, min(seal.block_bytes, length - begin) + seal.added_bytes

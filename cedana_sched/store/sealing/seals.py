@@ -1,8 +1,11 @@
-"""Which seal a namespace gets and which manifests are opened: what the rest of the store knows of sealing.
+"""Chooses the seal of what is written, and opens manifests.
 
-With keys, everything that is written is sealed, and what is not sealed is refused: whoever can write to the store could
-else give any manifest without one. Without keys nothing is sealed, and nothing is written beside what is. Who is told
-to write unsealed, until all others have keys, has keys only to read with.
+    keys   writes_unsealed   what is written   what is read
+    no     -                 unsealed          unsealed
+    yes    no                sealed            sealed; with `accepts_unsealed` unsealed as well
+    yes    yes               unsealed          both
+
+Keys are wrapping keys, which a `KeyProvider` has.
 """
 
 from __future__ import annotations
@@ -26,11 +29,10 @@ class Seals:
     """Of one store. Any thread may use it.
 
     Args:
-        backend: where the wrapped data keys lie.
-        provider: what wraps them; None seals nothing.
-        accepts_unsealed: read what was written before the store was sealed. Whoever can write to the store can then
-            forge snapshots as if nothing were sealed.
-        writes_unsealed: seal nothing yet, so that those who have no keys read what is written; reads both.
+        backend: holds the wrapped data keys.
+        provider: wraps and unwraps them; None: there are no keys.
+        accepts_unsealed: read unsealed snapshots, too. Whoever can write to the store can then forge snapshots.
+        writes_unsealed: seal nothing yet, for readers that have no keys; read both kinds.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Seals:
         """The seal of a new snapshot in a namespace.
 
         Raises:
-            SealedError: the namespace is sealed, and this process has no key, or not that one.
+            SealedError: the namespace has data keys, and their wrapping key is not here.
         """
         if self._keys is not None:
             return NO_SEAL if self._writes_unsealed else NamespaceSeal(self._keys.for_writing(namespace))
@@ -60,20 +62,20 @@ class Seals:
         return NO_SEAL
 
     def of(self, manifest: Manifest) -> Seal:
-        """The seal of what an opened manifest names.
+        """The seal of the chunks that an opened manifest names.
 
         Raises:
-            SealedError: there is no key, or another one.
+            SealedError: the wrapping key is not here.
         """
         if not manifest.data_key:
             return NO_SEAL
         return NamespaceSeal(self._key(manifest.ref, manifest.data_key))
 
     def close(self, seal: Seal, ref: SnapshotRef, plain: bytes) -> bytes:
-        """The file of a manifest whose snapshot was written under `seal`; asks for no wrapping key, which may be away.
+        """The file of a manifest, for a snapshot that was written under `seal`. Needs no wrapping key.
 
         Raises:
-            IntegrityError: the data key was erased meanwhile, so that nobody could read the snapshot.
+            IntegrityError: the data key was erased during the dump: nobody could read the snapshot.
         """
         if not isinstance(seal, NamespaceSeal):
             return plain
@@ -83,25 +85,25 @@ class Seals:
         return envelope.seal_manifest(seal.key, ref, plain)
 
     def rewrap(self, namespace: str) -> int:
-        """Wrap with the newest key what an older one has wrapped; how many data keys.
+        """Wrap anew, with the newest wrapping key, the data keys that an older one wraps. Returns how many.
 
         Raises:
-            SealedError: there is no key, or not one that is needed.
+            SealedError: a wrapping key is not here.
         """
         if self._keys is None:
             raise SealedError(f"{_FIELD}: none is given, and nothing can be wrapped without", remedy=_GIVE)
         return self._keys.rewrap(namespace)
 
     def head_length(self, head: Buffer) -> int:
-        """How many bytes from the start of a manifest's file `open_head` needs, told from the first ones."""
+        """How many bytes of a manifest's file `open_head` needs; `head` is its beginning."""
         return envelope.sealed_head_length(head) if envelope.is_sealed(head) else manifest_format.head_length(head)
 
     def open_head(self, ref: SnapshotRef, head: Buffer) -> Buffer:
         """The head of a manifest's file, as `format.decode_summary` reads it.
 
         Raises:
-            SealedError: it is sealed, and there is no key, or another one.
-            UnsealedError: it is not sealed, and must be.
+            SealedError: it is sealed, and the wrapping key is not here.
+            UnsealedError: it is not sealed, and only sealed ones are read.
             IntegrityError: its seal is broken.
         """
         if not envelope.is_sealed(head):
