@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.agent import garbage as collecting
-from cedana_sched.agent import returns, watching
+from cedana_sched.agent import orphans, returns, watching
+from cedana_sched.cli.doctor.machine import OLDEST_KERNEL
 from cedana_sched.cluster.coordinator import passed_over, purge, restarts, storage_probe, telling
 from cedana_sched.cluster.coordinator.main import LEASE_NAME
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS
+from cedana_sched.cluster.holds import keeper, share
+from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.cluster.node import kubelet_thresholds, prestop
 from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.pods import ASK_SECONDS
@@ -18,15 +21,17 @@ from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.kube import events, token_access
 from cedana_sched.local.jobs.rules import MOST_LOSSES
+from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.runtime import signs, wait
 from cedana_sched.snapshot.progress import STORE_FACTOR
 from cedana_sched.store import garbage, node_cache, pages, retrying
 from cedana_sched_volcano.extender import claims
-from cedana_sched_webhooks import callers
+from cedana_sched_webhooks import callers, own_certificates
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
 PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())
 TIMING = Timing()
+HOLD_AWAY_SECONDS: float = HoldsConfiguration.model_fields["agent_away_seconds"].default
 DAMAGED_SECONDS = sum(TIMING.pause(attempt) for attempt in range(1, returns.DAMAGED_TIMES))
 KUBELETS = kubelet_thresholds.reserve_of([kubelet_thresholds._HARD])
 """What stays free where the kubelet says nothing."""
@@ -76,6 +81,12 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
         (callers.SETTLE_SECONDS, callers.FORMER_SECONDS),
         (5, 60),
     ),
+    ("keeps 512 calls of one pod open at most, and 2,048 in all", (share.MOST_OF_A_POD, keeper.MOST_OPEN), (512, 2048)),
+    ("for `agent.holdAwaySeconds` (2 min) without an agent", (HOLD_AWAY_SECONDS,), (120,)),
+    ("is answered for ten minutes more", (own_certificates.HANDOVER.total_seconds(),), (600,)),
+    ("its format version; so far there is only 1", (FORMAT_VERSION,), (1,)),
+    ("kernels before 5.9", OLDEST_KERNEL, (5, 9)),
+    ("which keeps the last twenty", (orphans.FAILURES_KEPT,), (20,)),
 ]
 
 
