@@ -40,9 +40,7 @@ class PodEnds:
         self._alive = alive
         self._events = events
         self._ended = ended
-        self._doubted: dict[str, WorkloadRef] = {}
-        """By uid."""
-        self._queue = WorkQueue("look for a pod", self._look)
+        self._queue: WorkQueue[WorkloadRef] = WorkQueue("look for a pod", self._look)
 
     async def run(self) -> None:
         """Look, for ever, and again later where the API server refuses."""
@@ -50,12 +48,10 @@ class PodEnds:
 
     def doubt(self, workload: WorkloadRef) -> None:
         """The mirror does not show it; returns at once."""
-        self._doubted[workload.uid] = workload
-        self._queue.add(workload.uid)
+        self._queue.add(workload)
 
-    async def _look(self, uid: str) -> None:
-        if (workload := self._doubted.get(uid)) is None:
-            return
+    async def _look(self, workload: WorkloadRef) -> None:
+        uid = workload.uid
         pod = await self._api.find(PODS, workload.name, workload.namespace, into=Pod)
         if pod is None:
             self._ended(uid, "the pod was deleted")
@@ -65,7 +61,6 @@ class PodEnds:
             self._ended(uid, f"the pod has {pod.status.phase.lower()}")
         elif pod.metadata.labels.get(names.PROTECTED) != "true" and self._alive.is_counted_on(uid):
             await self._label(pod)
-        self._doubted.pop(uid, None)
 
     async def _label(self, pod: Pod) -> None:
         metadata = pod.metadata

@@ -177,6 +177,29 @@ async def test_refused_look_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert await cluster.reports(1) == [Ended("uid-of-a", "the pod was deleted")]
 
 
+async def test_pod_that_ends_while_it_is_looked_for_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its label came back meanwhile, so that the first look finds it well."""
+    shown = _pod("a")
+    cluster = Cluster(hidden=(shown,), records=(_of("a"),))
+    find, has_looked, may_answer = cluster.server.find, asyncio.Event(), asyncio.Event()
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        found = await find(*given, **named)
+        has_looked.set()
+        await may_answer.wait()
+        return found
+
+    monkeypatch.setattr(cluster.server, "find", slow)
+    async with cluster.reporting() as queue, asyncio.timeout(5):
+        await has_looked.wait()
+        cluster.mirror._put(shown)
+        cluster.server.remove(PODS, "a", "bio")
+        cluster.mirror._drop(shown)
+        may_answer.set()
+        assert isinstance(await queue.get(), Starting)
+        assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
+
+
 async def test_pod_whose_label_was_taken_away_has_not_ended_and_is_labelled_again() -> None:
     bare = _pod("a")
     bare = replace(bare, metadata=replace(bare.metadata, labels={}))
