@@ -8,7 +8,6 @@ released in Armada: the release submits the job again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -20,6 +19,7 @@ from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_armada import metrics
@@ -63,7 +63,7 @@ class ArmadaAdapter:
         self,
         cluster: ClusterAccess,
         settings: ArmadaSettings,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = SERVER_TIME.seconds,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._cluster = cluster

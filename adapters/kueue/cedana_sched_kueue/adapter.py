@@ -10,7 +10,6 @@ because nobody evicts it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -23,6 +22,7 @@ from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import RetryableError
@@ -61,7 +61,7 @@ class KueueAdapter:
             workloads_of=Index(owner_uid, self._workloads),
             pods_of=Index(owner_uid, cluster.pods),
             policies=cluster.policies,
-            clock=time.time,
+            clock=SERVER_TIME.seconds,
         )
         self._jobs.subscribe(lambda before, now: self._review_each(own_uid, before, now))
         self._workloads.subscribe(lambda before, now: self._review_each(owner_uid, before, now))

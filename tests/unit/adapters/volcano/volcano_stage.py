@@ -14,6 +14,7 @@ from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PREEMPTION
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, EvictionMark, asked_now, read_mark, written
 from cedana_sched_volcano.adapter import VolcanoAdapter
@@ -118,4 +119,4 @@ class VolcanoStage(ClusterStage):
 
     def _now(self) -> datetime:
         """No two decisions are of one moment."""
-        return datetime.now(tz=UTC) + timedelta(seconds=self._decisions)
+        return SERVER_TIME.now() + timedelta(seconds=self._decisions)
