@@ -40,6 +40,7 @@ class CheckpointSteps:
         if checkpoint.unconfirmed:
             confirmed = replace(checkpoint, unconfirmed=False)
             self._book.update(confirmed)
+            self._book.touched[confirmed.uid] = None
             self._desk.answered(confirmed.uid)
             self.arm(confirmed)
 

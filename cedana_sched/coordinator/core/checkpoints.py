@@ -47,8 +47,8 @@ _SIMPLE_ANSWERS: dict[type, Cause] = {
 
 
 def active(checkpoint: Checkpoint) -> bool:
-    """Whether the agent was told to do something for it, and has not finished."""
-    return checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled
+    """Whether the agent was told to do something for it, and has not said that it is done: it may thaw it yet."""
+    return checkpoint.unconfirmed or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled)
 
 
 class Checkpoints:
@@ -176,6 +176,7 @@ class Checkpoints:
         now = self._desk.now
         is_over = checkpoint.settled and now >= self._steps.forget_at(checkpoint)
         if is_over and self._steps.forget(checkpoint):
+            self.workload_changed(checkpoint.workload.uid)  # whoever waited for its node's answer
             return
         if checkpoint.step in DECIDED:
             if now >= checkpoint.deadline + self._desk.timing.confirm:

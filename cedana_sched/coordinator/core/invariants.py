@@ -93,7 +93,7 @@ def _checkpoints(core: Core) -> Iterator[str]:
     busy: Counter[str] = Counter()
     for checkpoint in core.book.checkpoints.values():
         step = checkpoint.step
-        if step is not CheckpointStep.WAITING and not checkpoint.settled:
+        if checkpoint.unconfirmed or (step is not CheckpointStep.WAITING and not checkpoint.settled):
             busy[checkpoint.workload.uid] += 1
         if (step in _PAST_COMMIT or step is CheckpointStep.READY) and checkpoint.snapshot is None:
             yield f"5: {checkpoint.uid} is {step} without a snapshot"

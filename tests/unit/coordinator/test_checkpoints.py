@@ -9,7 +9,7 @@ import pytest
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import AgentRestarted, HoldPlaced, NodeLost, OrderLost, Persist, ReleaseDone
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Dump, Found, Frozen, Killed, Progress, Resumed, Retain
+from cedana_sched.model.orders import Abort, Aborted, Dump, Found, Frozen, Killed, Progress, Resume, Resumed, Retain
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 from cedana_sched.model.preemption import After
 from cedana_sched.model.records import Checkpoint, Phase, Transfer
@@ -220,6 +220,44 @@ def test_a_silent_node_does_not_keep_a_record_open_and_is_asked_until_it_answers
     assert told.restart().orders() == ["Abort s1.w1.1"]
     told.aborted().after(600)
     assert told.orders() == []
+
+
+def silent_about(kind: type[Resume | Abort], policy: CheckpointPolicy = POLICY) -> Told:
+    """Its node was told to thaw it, and has not answered in all that time; its scheduler takes it again."""
+    told = Told().running()
+    if kind is Resume:
+        told.preempt(after=After.CONTINUE).frozen().committed()
+    else:
+        told.preempt().frozen()
+    told.after(60).after(120)
+    assert told.core.book.checkpoints["s1.w1.1"].unconfirmed
+    return told.preempt(victim(policy=policy), uid="s2")
+
+
+@pytest.mark.parametrize(("kind", "answer"), [(Resume, Resumed("s1.w1.1")), (Abort, Aborted("s1.w1.1"))])
+def test_nobody_is_frozen_who_may_still_be_thawed_for_another_signal(
+    kind: type[Resume | Abort], answer: Resumed | Aborted
+) -> None:
+    told = silent_about(kind)
+    assert told.orders() == []
+    assert told.tell(answer).orders() == ["Freeze s2.w1.1"]
+
+
+@pytest.mark.parametrize("kind", [Resume, Abort])
+def test_who_may_still_be_thawed_waits_until_the_deadline_only(kind: type[Resume | Abort]) -> None:
+    told = silent_about(kind).after(60)
+    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.step("s2.w1.1") == "Failed"
+
+
+@pytest.mark.parametrize("kind", [Resume, Abort])
+def test_who_may_still_be_thawed_is_frozen_when_that_is_repeated_no_more(kind: type[Resume | Abort]) -> None:
+    told = silent_about(kind, CheckpointPolicy(deadline_seconds=10_000)).hold_is_released("s1")
+    for _ in range(100):
+        if any(one.startswith("Freeze") for one in told.after(60).orders()):
+            break
+    assert told.step("s2.w1.1") == "Freezing"
+    assert "s1.w1.1" not in told.core.book.checkpoints
 
 
 # -- cancellation, ends, losses
