@@ -16,6 +16,7 @@ from typing import Self
 import structlog
 
 from cedana_sched.agent.budget import DumpBudget
+from cedana_sched.agent.called_off import CalledOff
 from cedana_sched.agent.captures import Captures, Shelter
 from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
@@ -98,6 +99,7 @@ class NodeAgent:
         self._work = state_directory / "captures"
         self._threads = StoreThreads()
         self._garbage = Garbage(self._store, self._threads)
+        self._called_off = CalledOff(self._store, self._threads, state_directory / "called-off")
         staging = Staging(state_directory / "staged", toolchain.version, reserve, namespace_share)
         self._prefetching = Prefetching(self._store, self._threads)
         self._returns = Returns(
@@ -112,6 +114,7 @@ class NodeAgent:
     async def __aenter__(self) -> Self:
         await self._captures.__aenter__()
         self._garbage.start()
+        self._called_off.start()
         return self
 
     async def __aexit__(
@@ -120,6 +123,7 @@ class NodeAgent:
         await self._captures.__aexit__(kind, error, trace)
         await self._prefetching.close()
         await self._garbage.close()
+        await self._called_off.close()
 
     async def tidy(self, restore_uids: Collection[str]) -> None:
         """Free the disk of what an agent that was killed had staged, but for these restores."""
@@ -270,16 +274,8 @@ class NodeAgent:
         self._budget.give_back(uid)
         await self._captures.stop(uid, await self._runtime.running(order.workload))
         await self._frozen.thaw(uid, order.workload)
-        try:
-            await self._threads.run(self._remove_committed, order)
-        except CedanaSchedError as error:
-            # The coordinator never uses the snapshot of a checkpoint that it called off; retention removes it later.
-            log.warning("called-off snapshot not removed", checkpoint=uid, error=str(error))
+        await self._called_off.remove(order.identity, uid)
         return orders.Aborted(uid)
-
-    def _remove_committed(self, order: orders.Abort) -> None:
-        if committed := self._store.find_committed(order.identity, order.checkpoint_uid):
-            self._store.remove(committed.ref)
 
     async def _retain(self, order: orders.Retain) -> orders.Outcome:
         try:

@@ -1,0 +1,124 @@
+"""Removes the snapshots of checkpoints that were called off, as soon as the store can be written.
+
+The coordinator passes such a snapshot over as long as it has a record of its checkpoint. One that was left in the store
+would be found after that like any other, and a gang could come back from several moments. So what cannot be removed at
+once is noted on this node's disk, and tried again, also by the next agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.model import codec
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.segments import segment
+from cedana_sched.runtime.whole import is_hidden, write_whole
+from cedana_sched.store.snapshots import SnapshotStore
+
+log = structlog.get_logger()
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What one file says; it is called like its checkpoint."""
+
+    identity: Identity
+
+
+class CalledOff:
+    """Of one agent.
+
+    Args:
+        store: where the snapshots lie.
+        threads: for the calls to it.
+        notes: a folder of this node's own.
+    """
+
+    def __init__(self, store: SnapshotStore, threads: StoreThreads, notes: Path) -> None:
+        self._store = store
+        self._threads = threads
+        self._notes = notes
+        self._left: dict[str, Identity] = {}
+        """By uid of the checkpoint."""
+        self._trying: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Go on with what an earlier agent has left, until `close`."""
+        self._left |= self._noted()
+        self._try_later()
+
+    async def remove(self, identity: Identity, checkpoint_uid: str) -> None:
+        """Remove what this checkpoint has committed, if anything; where that fails, it is done later."""
+        try:
+            await self._threads.run(self._remove_committed, identity, checkpoint_uid)
+        except CedanaSchedError as error:
+            log.warning("called-off snapshot not removed, trying again", checkpoint=checkpoint_uid, problem=str(error))
+            self._left[checkpoint_uid] = identity
+            await asyncio.to_thread(self._note, checkpoint_uid, identity)
+            self._try_later()
+        else:
+            await self._done(checkpoint_uid)
+
+    async def close(self) -> None:
+        """Try no more; the notes stay."""
+        if self._trying is not None:
+            self._trying.cancel()
+            await asyncio.gather(self._trying, return_exceptions=True)
+
+    def _try_later(self) -> None:
+        if self._left and (self._trying is None or self._trying.done()):
+            self._trying = asyncio.create_task(self._try(), name="removal of called-off snapshots")
+
+    async def _try(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while self._left:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            for uid, identity in tuple(self._left.items()):
+                try:
+                    await self._threads.background.run(self._remove_committed, identity, uid)
+                except CedanaSchedError as error:
+                    log.warning("called-off snapshot not removed, trying again", checkpoint=uid, problem=str(error))
+                except Exception:  # a defect that one of them shows must not keep the others
+                    log.exception("called-off snapshot not removed, trying again", checkpoint=uid)
+                else:
+                    log.info("called-off snapshot removed", checkpoint=uid)
+                    await self._done(uid)
+
+    def _remove_committed(self, identity: Identity, checkpoint_uid: str) -> None:
+        if committed := self._store.find_committed(identity, checkpoint_uid):
+            self._store.remove(committed.ref)
+
+    async def _done(self, checkpoint_uid: str) -> None:
+        if self._left.pop(checkpoint_uid, None) is not None:
+            await asyncio.to_thread(self._path(checkpoint_uid).unlink, missing_ok=True)
+
+    def _path(self, checkpoint_uid: str) -> Path:
+        return self._notes / segment("checkpoint", checkpoint_uid)
+
+    def _note(self, checkpoint_uid: str, identity: Identity) -> None:
+        try:
+            self._notes.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(checkpoint_uid), codec.encode(_Note(identity)))
+        except OSError as error:  # this agent has it in memory all the same
+            log.warning("called-off snapshot not noted", checkpoint=checkpoint_uid, problem=str(error))
+
+    def _noted(self) -> dict[str, Identity]:
+        found = {}
+        for path in self._notes.iterdir() if self._notes.is_dir() else ():
+            if is_hidden(path.name):
+                continue
+            try:
+                found[path.name] = codec.decode(path.read_bytes(), _Note).identity
+            except (OSError, msgspec.MsgspecError) as error:
+                log.warning("note of a called-off snapshot cannot be read", path=str(path), problem=str(error))
+        return found

@@ -1,0 +1,94 @@
+"""The snapshot of a checkpoint that was called off goes, also where the store is away when it should."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedana_sched.agent import called_off
+from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.model.identity import Identity
+from cedana_sched.model.orders import Abort, Aborted, Find, Found
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
+from tests.servers.snapshots import take
+from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
+
+SIM = Identity("default", "sim")
+
+
+class Place:
+    """A store that can be away, with one snapshot that is good, and a later one whose checkpoint is called off."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        self.store_folder = folder / "store"
+        self.store_folder.mkdir()
+        self.store = SnapshotStore.open(StorageConfig.load({"path": str(self.store_folder)}))
+        self.good = take(self.store, SIM, {"pages-1.img": b"before"}, "c0").ref
+        take(self.store, SIM, {"pages-1.img": b"called off"}, "c1")
+        self.is_away = True
+        self.removed = asyncio.Event()
+        remove = SnapshotStore.remove
+        loop = asyncio.get_running_loop()
+
+        def removing(store: SnapshotStore, *given: Any) -> None:
+            if self.is_away:
+                raise StoreUnavailableError("the store does not answer", remedy="wait")
+            remove(store, *given)
+            loop.call_soon_threadsafe(self.removed.set)
+
+        patch.setattr(SnapshotStore, "remove", removing)
+        patch.setattr(called_off, "FIRST_PAUSE_SECONDS", 0.001)
+        patch.setattr(called_off, "LONGEST_PAUSE_SECONDS", 0.01)
+
+    def agent(self) -> NodeAgent:
+        return agent_of(FakeRuntime(self._folder), self._folder, self.store_folder)
+
+    def part(self) -> called_off.CalledOff:
+        return called_off.CalledOff(self.store, StoreThreads(), self._folder / "notes")
+
+    def left(self) -> list[str]:
+        return [one.checkpoint_uid for one in self.store.list()]
+
+
+@pytest.fixture
+async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+async def _perform(agent: NodeAgent, order: Any) -> Any:
+    (outcome,) = [outcome async for outcome in agent.perform(order)]
+    return outcome
+
+
+async def test_called_off_snapshot_goes_when_the_store_is_back(place: Place) -> None:
+    agent = place.agent()
+    assert await _perform(agent, Abort("c1", WORKLOAD, SIM, "called off")) == Aborted("c1")
+    place.is_away = False
+    async with asyncio.timeout(5):
+        await place.removed.wait()
+    assert place.left() == ["c0"]
+    found = await _perform(agent, Find("r1", SIM))
+    assert found == Found("r1", place.good), "long after the coordinator has forgotten that checkpoint"
+    await agent._called_off.close()
+
+
+async def test_next_agent_removes_what_the_one_before_could_not(place: Place) -> None:
+    before = place.part()
+    await before.remove(SIM, "c1")
+    await before.close()
+    place.is_away = False
+    after = place.part()
+    after.start()
+    assert after._trying is not None
+    await asyncio.wait_for(after._trying, 5)
+    assert place.left() == ["c0"]
+    last = place.part()
+    last.start()
+    assert last._trying is None, "nothing is left to be done"
