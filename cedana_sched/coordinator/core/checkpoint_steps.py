@@ -14,6 +14,12 @@ DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, Checkpoint
 """Steps that cannot be taken back; they wait for the node's confirmation, also past the deadline."""
 
 
+def may_have_left_a_snapshot(checkpoint: Checkpoint) -> bool:
+    """Whether it was called off when it may have been dumped, and its node has not said that nothing is left of it."""
+    was_frozen = checkpoint.frozen_at is not None
+    return checkpoint.unconfirmed and checkpoint.step is CheckpointStep.FAILED and checkpoint.called_off and was_frozen
+
+
 class CheckpointSteps:
     """Shared by the rules of the checkpoints and those of their failures."""
 
@@ -46,6 +52,8 @@ class CheckpointSteps:
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """Nothing of a settled checkpoint's workload is left, so that nobody needs to end it."""
+        if may_have_left_a_snapshot(checkpoint):
+            return
         if checkpoint.unconfirmed or checkpoint.doomed:
             ended = replace(checkpoint, unconfirmed=False, doomed=False)
             self._book.update(ended)
@@ -109,7 +117,13 @@ class CheckpointSteps:
         return max(over + self._desk.timing.remember, checkpoint.deadline)
 
     def forget(self, checkpoint: Checkpoint) -> bool:
-        """Drop it, if its hold is forgotten; a set with live members stays whole."""
+        """Drop it, if its hold is forgotten; a set with live members stays whole.
+
+        Whose snapshot may be in the store, although it was called off, is remembered: it is passed over until its node
+        says that it is removed, or until there is a newer one.
+        """
+        if may_have_left_a_snapshot(checkpoint) and not self._has_newer(checkpoint):
+            return False
         hold = self._book.holds.get(checkpoint.signal_uid)
         if hold is not None or not self._book.set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
             return False
@@ -117,6 +131,12 @@ class CheckpointSteps:
         self._desk.deadlines.set(checkpoint.uid, None)
         self._book.forget(checkpoint)
         return True
+
+    def _has_newer(self, checkpoint: Checkpoint) -> bool:
+        over = checkpoint.finished_at or checkpoint.created_at
+        of_identity = self._book.of_identity(checkpoint.identity)
+        ready = (one.committed_at for one in of_identity if one.step is CheckpointStep.READY)
+        return any(at is not None and at > over for at in ready)
 
     def _retain(self, checkpoint: Checkpoint) -> None:
         spare = {

@@ -155,7 +155,9 @@ class Checkpoints:
             changes = {} if committed else {"failure": checkpoint.failure or why, "verdict": Verdict.NOT_NEEDED}
             # alone and fully dumped it may have been committed unheard: that snapshot is as good as any
             called_off = checkpoint.called_off or (not committed and checkpoint.gang is not None)
-            self._steps.move(checkpoint, Cause.NODE_LOST, called_off=called_off, **changes)
+            dumped = checkpoint.step in {CheckpointStep.DUMPING, CheckpointStep.ABORTING}
+            is_left = called_off and dumped and checkpoint.frozen_at is not None
+            self._steps.move(checkpoint, Cause.NODE_LOST, called_off=called_off, unconfirmed=is_left, **changes)
             if not committed:
                 self._failures.fail_rest(checkpoint, Cause.SET_FAILED, why)
 

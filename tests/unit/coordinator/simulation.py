@@ -32,6 +32,7 @@ from cedana_sched.coordinator.core import (
     violations,
 )
 from cedana_sched.coordinator.core.book import unconfirmed
+from cedana_sched.coordinator.core.checkpoint_steps import may_have_left_a_snapshot
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Order, StartCold
 from cedana_sched.model.records import (
@@ -146,6 +147,8 @@ class Simulation:
         if isinstance(record, Restore) and unconfirmed(record):
             process = self.world.processes.get(record.workload.uid)
             return process is not None and process.alive
+        if isinstance(record, Checkpoint) and may_have_left_a_snapshot(record):
+            return record.workload.node not in self.nodes  # which never says more
         return _is_at_rest(record)
 
     def check_the_end(self) -> None:
