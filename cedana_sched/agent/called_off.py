@@ -59,7 +59,7 @@ class CalledOff:
     async def remove(self, identity: Identity, checkpoint_uid: str) -> None:
         """Remove what this checkpoint has committed, if anything; where that fails, it is done later."""
         try:
-            await self._threads.run(self._remove_committed, identity, checkpoint_uid)
+            await self._threads.run(self.remove_committed, identity, checkpoint_uid)
         except CedanaSchedError as error:
             log.warning("called-off snapshot not removed, trying again", checkpoint=checkpoint_uid, problem=str(error))
             self._left[checkpoint_uid] = identity
@@ -85,7 +85,7 @@ class CalledOff:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             for uid, identity in tuple(self._left.items()):
                 try:
-                    await self._threads.background.run(self._remove_committed, identity, uid)
+                    await self._threads.background.run(self.remove_committed, identity, uid)
                 except CedanaSchedError as error:
                     log.warning("called-off snapshot not removed, trying again", checkpoint=uid, problem=str(error))
                 except Exception:  # a defect that one of them shows must not keep the others
@@ -94,7 +94,12 @@ class CalledOff:
                     log.info("called-off snapshot removed", checkpoint=uid)
                     await self._done(uid)
 
-    def _remove_committed(self, identity: Identity, checkpoint_uid: str) -> None:
+    def remove_committed(self, identity: Identity, checkpoint_uid: str) -> None:
+        """Remove what this checkpoint has committed, if anything; to be called in a thread.
+
+        Raises:
+            CedanaSchedError: nobody knows whether it is there still.
+        """
         if committed := self._store.find_committed(identity, checkpoint_uid):
             self._store.remove(committed.ref)
 

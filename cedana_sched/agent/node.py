@@ -146,7 +146,7 @@ class NodeAgent:
                 yield await self._checkpoint(order)
             case orders.Retain():
                 yield await self._retain(order)
-            case orders.Remove():
+            case orders.Remove() | orders.Discard():
                 yield await self._remove(order)
             case _:
                 yield await self._return(order)
@@ -288,14 +288,19 @@ class NodeAgent:
         self._garbage.left_over(order.identity.namespace)  # of failed dumps as well, which remove nothing
         return orders.Retained(order.checkpoint_uid, removed)
 
-    async def _remove(self, order: orders.Remove) -> orders.Outcome:
+    async def _remove(self, order: orders.Remove | orders.Discard) -> orders.Outcome:
+        uid = order.checkpoint_uid
         try:
             if self._store_in_use:
                 await self._threads.run(self._store.require_there)
-            await self._threads.run(self._store.remove, order.snapshot)
+            if isinstance(order, orders.Discard):
+                await self._threads.run(self._called_off.remove_committed, order.identity, uid)
+            else:
+                await self._threads.run(self._store.remove, order.snapshot)
         except NotFoundError as error:
-            log.info("snapshot was removed already", snapshot=str(order.snapshot), said=error.message)
+            log.info("snapshot was removed already", checkpoint=uid, said=error.message)
         except CedanaSchedError as error:
-            return orders.RemoveFailed(order.checkpoint_uid, str(error))
-        self._garbage.left_over(order.snapshot.identity.namespace)
-        return orders.Removed(order.checkpoint_uid)
+            return orders.RemoveFailed(uid, str(error))
+        identity = order.identity if isinstance(order, orders.Discard) else order.snapshot.identity
+        self._garbage.left_over(identity.namespace)
+        return orders.Removed(uid)

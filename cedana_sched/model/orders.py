@@ -154,7 +154,17 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
     snapshot: SnapshotRef
 
 
-Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain | Remove
+class Discard(msgspec.Struct, frozen=True, tag=True):
+    """Remove what a called-off checkpoint has committed, if it has: `Removed` or `RemoveFailed`.
+
+    Its own node was to do that, and says nothing any more.
+    """
+
+    checkpoint_uid: str
+    identity: Identity
+
+
+Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain | Remove | Discard
 
 
 class Frozen(msgspec.Struct, frozen=True, tag=True):

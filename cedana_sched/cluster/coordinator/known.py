@@ -81,6 +81,9 @@ class Answered(_Read, frozen=True):
 class _Status(_Read, frozen=True):
     step: CheckpointStep = CheckpointStep.WAITING
     unconfirmed: bool = False
+    called_off: bool = False
+    frozen_at: str | None = None
+    finished_at: str | None = None
     snapshot: _SnapshotName | None = None
     manifest: str = ""
     committed_at: str | None = None
@@ -97,7 +100,8 @@ class KnownCheckpoint(_Read, frozen=True):
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.metadata.namespace, self.spec.identity.id, self.spec.identity.index)
+        named = self.spec.identity
+        return Identity(self.metadata.namespace, named.id, named.index, named.container)
 
     @property
     def node(self) -> str:
@@ -135,6 +139,16 @@ class KnownCheckpoint(_Read, frozen=True):
     def is_settled(self) -> bool:
         """Whether nothing more happens to it: its node has done all that was ordered."""
         return self.status.step in TERMINAL_CHECKPOINT_STEPS and not self.status.unconfirmed
+
+    @property
+    def left_at(self) -> float | None:
+        """When it was over without a word of its node, which may have committed it although it was called off.
+
+        In seconds since the epoch; None: nothing of it is left in the store but `snapshot`.
+        """
+        status = self.status
+        is_left = status.step is CheckpointStep.FAILED and status.unconfirmed and status.called_off
+        return (read_time(status.finished_at) or 0.0) if is_left and status.frozen_at else None
 
     @property
     def is_forgotten(self) -> bool:

@@ -21,11 +21,12 @@ from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Node
 from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Key, Mirror
 from cedana_sched.model import codec
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Remove, Removed, RemoveFailed
+from cedana_sched.model.orders import Discard, Remove, Removed, RemoveFailed
 from cedana_sched.model.records import CheckpointStep
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,11 @@ ANSWER_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 WRITES_AT_ONCE = 32
+LEFT_SECONDS = 3600.0
+"""So long a deleted Checkpoint that was called off waits for a word of its own node, which may have to thaw a pod. Then
+any node does what concerns the store."""
+
+_ORDERS = (Remove.__name__, Discard.__name__)
 
 
 class Purge:
@@ -123,12 +129,14 @@ class Purge:
                 elif is_purged:
                     others = [name for name in one.metadata.finalizers if name != names.SNAPSHOT]
                     await self._write(one, metadata={"finalizers": others})
-                elif _is_over(one) and not self._in_use.is_needed(one):
+                elif (_is_over(one) or _seconds_left(one) == 0) and not self._in_use.is_needed(one):
                     self._let_go(one.spec.uid)
                     await self._purge(key, one)
                     is_purged = True
                     continue
-                await self._wakes[key].wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if _is_over(one) else _seconds_left(one)):
+                        await self._wakes[key].wait()
         finally:
             del self._wakes[key]
 
@@ -140,23 +148,32 @@ class Purge:
 
     async def _purge(self, key: Key, one: KnownCheckpoint) -> None:
         """Have its snapshot removed, if it has one that nobody else describes. Gives up in the end, and says so."""
-        if (ref := one.snapshot) is None or self._is_gone(ref):
+        if (order := self._order(one)) is None:
             return
-        if any(not other.is_deleted for other in self._by_snapshot.of(ref)):
-            return
+        what = str(order.snapshot) if isinstance(order, Remove) else f"of {order.identity}"
         problems = ["no agent has answered"]
         try:
             async with asyncio.timeout(None) as patience:
-                await self._remove(key, ref, patience, problems)
+                await self._remove(key, order, patience, problems)
         except TimeoutError:
-            text = f"Snapshot {ref} stays in the store, and nothing will remove it by itself: {problems[-1]}"
-            log.error("snapshot not removed", snapshot=str(ref), problem=problems[-1])  # noqa: TRY400  # it says all
+            text = f"Snapshot {what} stays in the store, and nothing will remove it by itself: {problems[-1]}"
+            log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # it says all
             reference = CHECKPOINTS.reference(one.metadata.name, one.metadata.namespace, one.metadata.uid)
             self._events.tell(Happening(reference, "SnapshotNotRemoved", text, warning=True))
         else:
-            log.info("snapshot removed", snapshot=str(ref))
+            log.info("snapshot removed", snapshot=what)
 
-    async def _remove(self, key: Key, ref: SnapshotRef, patience: asyncio.Timeout, problems: list[str]) -> None:
+    def _order(self, one: KnownCheckpoint) -> Remove | Discard | None:
+        """What is to be done in the store; None: nothing."""
+        if one.left_at is not None:
+            return Discard(one.spec.uid, one.identity)
+        if (ref := one.snapshot) is None or self._is_gone(ref):
+            return None
+        if any(not other.is_deleted for other in self._by_snapshot.of(ref)):
+            return None
+        return Remove(one.spec.uid, ref)
+
+    async def _remove(self, key: Key, order: Remove | Discard, patience: asyncio.Timeout, problems: list[str]) -> None:
         """Order agents, one after the other, to remove it, until one has, or the object is gone."""
         loop = asyncio.get_running_loop()
         rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -166,25 +183,25 @@ class Purge:
                 failed = number
                 problems.append(one.status.answer.outcome.why)
                 tried.add(one.metadata.labels.get(names.NODE, ""))
-                log.warning("snapshot not removed, trying again", snapshot=str(ref), problem=problems[-1])
+                log.warning("snapshot not removed, trying again", problem=problems[-1])
                 await asyncio.sleep(next(rests))
                 continue
             node = self._removers.choose(one, tried)
             if node is None:
-                log.info("snapshot is removed as soon as a node has an agent again", snapshot=str(ref))
+                log.info("snapshot is removed as soon as a node has an agent again")
                 patience.reschedule(None)
                 await self._wakes[key].wait()
                 continue
             if patience.when() is None:
                 patience.reschedule(loop.time() + PATIENCE_SECONDS)
-            await self._ask(one, node, ref)
+            await self._ask(one, node, order)
             with suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._wakes[key].wait()
                     continue
             tried.add(node)
 
-    async def _ask(self, one: KnownCheckpoint, node: str, ref: SnapshotRef) -> None:
+    async def _ask(self, one: KnownCheckpoint, node: str, order: Remove | Discard) -> None:
         """One write towards an order that stands, addressed to that node.
 
         The order comes first, so that no agent sees an older one; later on the address does, so that not the one
@@ -194,8 +211,8 @@ class Purge:
         is_addressed = labels.items() <= one.metadata.labels.items()
         is_first = one.metadata.labels.get(names.SETTLED) != names.REMOVING
         if not _is_ordered(one) and (is_addressed or is_first):
-            order = codec.to_builtins(Remove(one.spec.uid, ref))
-            await self._write(one, "status", status={"order": {"number": _last_number(one) + 1, "order": order}})
+            given = {"number": _last_number(one) + 1, "order": codec.to_builtins(order)}
+            await self._write(one, "status", status={"order": given})
         elif not is_addressed:
             await self._write(one, metadata={"labels": labels})
 
@@ -233,16 +250,21 @@ def _is_over(one: KnownCheckpoint) -> bool:
     return one.is_settled or one.is_forgotten
 
 
+def _seconds_left(one: KnownCheckpoint) -> float | None:
+    """Until nobody waits for its own node any more; None where it is not about that."""
+    return None if one.left_at is None else max(0.0, one.left_at + LEFT_SECONDS - SERVER_TIME.seconds())
+
+
 def _is_ordered(one: KnownCheckpoint) -> bool:
     order, answer = one.status.order, one.status.answer
     is_answered = order is not None and answer is not None and answer.number >= order.number
-    return order is not None and order.order.type == Remove.__name__ and not is_answered
+    return order is not None and order.order.type in _ORDERS and not is_answered
 
 
 def _is_removed(one: KnownCheckpoint) -> bool:
     """By the answer to the very order that stands: what its node says before it is asked counts for nothing."""
     order, answer = one.status.order, one.status.answer
-    if order is None or answer is None or order.order.type != Remove.__name__:
+    if order is None or answer is None or order.order.type not in _ORDERS:
         return False
     return answer.number == order.number and answer.outcome.type == Removed.__name__
 

@@ -23,6 +23,7 @@ from cedana_sched.model.orders import (
     CheckpointFailed,
     Continue,
     ContinueFailed,
+    Discard,
     Dump,
     Find,
     Found,
@@ -117,13 +118,13 @@ def _objections_to_pod(workload: WorkloadRef, one: OrderedObject, node: str) -> 
 
 def workload_of(order: Order) -> WorkloadRef | None:
     """The pod to which it does something; None where it is about the store alone."""
-    return None if isinstance(order, Find | Retain | Remove) else order.workload
+    return None if isinstance(order, Find | Retain | Remove | Discard) else order.workload
 
 
 def identities_of(order: Order) -> tuple[Identity, ...]:
     """Of all that it reads or removes in the store."""
     refs = (ref.identity for ref in _refs_of(order))
-    return (order.identity, *refs) if isinstance(order, Dump | Abort | Find | Retain) else tuple(refs)
+    return (order.identity, *refs) if isinstance(order, Dump | Abort | Find | Retain | Discard) else tuple(refs)
 
 
 def _refs_of(order: Order) -> tuple[SnapshotRef, ...]:
@@ -159,7 +160,7 @@ def refusal_of(order: Order, uid: str, why: str) -> Outcome:
             return StageFailed(uid, text)
         case Continue() | StartCold() | GiveUp():
             return ContinueFailed(uid, text)
-        case Remove():
+        case Remove() | Discard():
             return RemoveFailed(uid, text)
         case _:
             return CheckpointFailed(uid, text)

@@ -13,7 +13,7 @@ from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Aborted, Find, Found
+from cedana_sched.model.orders import Abort, Aborted, Discard, Find, Found, Removed, RemoveFailed
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.snapshots import take
@@ -92,3 +92,13 @@ async def test_next_agent_removes_what_the_one_before_could_not(place: Place) ->
     last = place.part()
     last.start()
     assert last._trying is None, "nothing is left to be done"
+
+
+async def test_any_node_removes_what_another_one_has_committed(place: Place) -> None:
+    agent = place.agent()
+    assert isinstance(await _perform(agent, Discard("c1", SIM)), RemoveFailed)
+    place.is_away = False
+    assert await _perform(agent, Discard("c1", SIM)) == Removed("c1")
+    assert await _perform(agent, Discard("c1", SIM)) == Removed("c1"), "there is nothing any more"
+    assert place.left() == ["c0"]
+    await agent._garbage.close()

@@ -19,9 +19,10 @@ from cedana_sched.cluster.coordinator.purge import Purge
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed
+from cedana_sched.model.orders import Discard, Outcome, Remove, Removed, RemoveFailed
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, RestoreStep
 from tests.unit.cluster_coordinator.deletion_server import SYSTEM, DeletionServer
@@ -246,6 +247,53 @@ async def test_what_is_in_flight_is_removed_when_it_is_settled(server: DeletionS
         server.settle(key, replace(READY, verdict=Verdict.COMMITTED))
         await coordinator.until_gone(key)
     assert server.store == set()
+
+
+def _left(ago: float) -> Checkpoint:
+    """Called off when it was being dumped; its node, which may have committed it, has not said a word since."""
+    over = SERVER_TIME.seconds() - ago
+    failed = checkpoint(1, CheckpointStep.FAILED)
+    return replace(failed, called_off=True, unconfirmed=True, frozen_at=over - 60, finished_at=over)
+
+
+async def test_any_node_removes_what_a_node_may_have_committed_that_is_lost(server: DeletionServer) -> None:
+    server.agents["node-1"] = lambda _: None
+    server.node("elsewhere")
+    left = _left(module.LEFT_SECONDS + 1)
+    key = server.add(left, labels={names.NODE: "node-1"})
+    async with leading(server) as coordinator:
+        await coordinator.delete(key)
+        await coordinator.until_gone(key)
+    assert server.asked[-1] == "elsewhere"
+    assert server.discarded == [Discard(left.uid, left.identity)]
+    assert coordinator.let_go == [left.uid]
+
+
+async def test_node_that_is_silent_may_still_say_that_nothing_is_left(server: DeletionServer) -> None:
+    server.node("node-1", ready=False)
+    server.node("elsewhere")
+    left = _left(60)
+    key = server.add(left, labels={names.NODE: "node-1"})
+    async with leading(server) as coordinator:
+        await coordinator.delete(key)
+        await coordinator.rest()
+        assert (server.asked, coordinator.let_go) == ([], []), "its own node may have to thaw a pod first"
+        server.settle(key, replace(left, unconfirmed=False))
+        await coordinator.until_gone(key)
+    assert server.asked == []
+
+
+async def test_silence_of_a_node_keeps_nobody_for_ever(
+    server: DeletionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEFT_SECONDS", 60.2)
+    server.agents["node-1"] = lambda _: None
+    server.node("elsewhere")
+    key = server.add(_left(60), labels={names.NODE: "node-1"})
+    async with leading(server) as coordinator:
+        await coordinator.delete(key)
+        await coordinator.until_gone(key)
+    assert server.asked[-1] == "elsewhere"
 
 
 async def test_snapshot_that_is_being_fetched_stays_until_that_is_over(server: DeletionServer) -> None:

@@ -18,6 +18,7 @@ from cedana_sched.model.orders import (
     Abort,
     CheckpointFailed,
     Continue,
+    Discard,
     Dump,
     Find,
     Freeze,
@@ -52,6 +53,7 @@ OF_CHECKPOINTS: tuple[Order, ...] = (
     Abort(CHECKPOINT, WORKLOAD, IDENTITY, "it was called off"),
     Retain(CHECKPOINT, IDENTITY, Retention(), (7,)),
     Remove(CHECKPOINT, SNAPSHOT),
+    Discard(CHECKPOINT, SNAPSHOT.identity),
 )
 OF_RESTORES: tuple[Order, ...] = (
     Find(RESTORE, IDENTITY, avoiding=(6,)),

@@ -20,7 +20,7 @@ from cedana_sched.kube.errors import ApiError, NotServedError
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.orders import Continue, Dump, Find, Freeze, Kill, Order, Outcome, Remove, Retain, Staged
+from cedana_sched.model.orders import Continue, Discard, Dump, Find, Freeze, Kill, Order, Outcome, Remove, Retain, Staged
 from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.cluster_node.bundle_tree import Host
 from tests.unit.cluster_node.order_objects import (
@@ -99,10 +99,11 @@ SPOILT: list[tuple[str, Resource, Order, tuple[Any, ...], Any, str]] = [
     ("spare", CHECKPOINTS, ORDERS[5][1], ("spare",), [2**63], "generation that cannot be"),
     ("remove", CHECKPOINTS, ORDERS[6][1], ("snapshot", "identity", "namespace"), "tenant-b", "of another namespace"),
     ("remove", CHECKPOINTS, ORDERS[6][1], ("snapshot", "generation"), 0, "generation that cannot be"),
-    ("find", RESTORES, ORDERS[7][1], ("identity", "namespace"), "tenant-b", "of another namespace"),
-    ("wanted", RESTORES, ORDERS[8][1], ("wanted", "identity", "namespace"), "tenant-b", "of another namespace"),
-    ("stage", RESTORES, ORDERS[9][1], ("snapshot", "identity", "namespace"), "tenant-b", "of another namespace"),
-    ("stage", RESTORES, ORDERS[9][1], ("snapshot", "identity", "id"), "bank", "is not what the Restore is about"),
+    ("discard", CHECKPOINTS, ORDERS[7][1], ("identity", "namespace"), "tenant-b", "of another namespace"),
+    ("find", RESTORES, ORDERS[8][1], ("identity", "namespace"), "tenant-b", "of another namespace"),
+    ("wanted", RESTORES, ORDERS[9][1], ("wanted", "identity", "namespace"), "tenant-b", "of another namespace"),
+    ("stage", RESTORES, ORDERS[10][1], ("snapshot", "identity", "namespace"), "tenant-b", "of another namespace"),
+    ("stage", RESTORES, ORDERS[10][1], ("snapshot", "identity", "id"), "bank", "is not what the Restore is about"),
 ]
 
 
@@ -290,7 +291,7 @@ def test_what_is_said_of_orders_is_short() -> None:
 
 
 def test_snapshots_are_of_the_own_identity() -> None:
-    for order in (Continue(RESTORE, WORKLOAD, SnapshotRef(BANK, 1)), Remove(CHECKPOINT, SnapshotRef(BANK, 1))):
+    for order in (Continue(RESTORE, WORKLOAD, SnapshotRef(BANK, 1)), Remove(CHECKPOINT, SnapshotRef(BANK, 1)), Discard(CHECKPOINT, BANK)):
         kind = RESTORES if isinstance(order, Continue) else CHECKPOINTS
         assert objection_to(order, read(body_with(kind, order)), kind, NODE) is not None
     assert SNAPSHOT.identity == IDENTITY
