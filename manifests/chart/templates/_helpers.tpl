@@ -43,6 +43,13 @@ app.kubernetes.io/component: {{ . }}
 {{- printf "%s/cedana-sched-%s:%s" $root.Values.image.registry (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) -}}
 {{- end -}}
 
+{{/* Of what one component reads: what it does not read does not replace its pods. */}}
+{{- define "cedana.configurationChecksum" -}}
+{{- $root := index . 0 -}}
+{{- $data := (include (print $root.Template.BasePath "/configuration.yaml") $root | fromYaml).data -}}
+{{- get $data (printf "%s.json" (index . 1)) | sha256sum -}}
+{{- end -}}
+
 {{/* The store, as StorageConfig reads it; its S3 keys come from the environment. */}}
 {{- define "cedana.storage" -}}
 {{- $s3 := .Values.storage.s3 -}}

@@ -98,6 +98,28 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
 
 
+@pytest.mark.parametrize(
+    ("changed", "replaced"),
+    [
+        ({"kueue": {"enabled": True}}, {"coordinator", "webhooks"}),
+        ({"armada": {**ARMADA["armada"], "queues": ["bio", "ml"]}}, {"webhooks"}),
+        ({"agent": {"stallSeconds": 77}}, {"agent"}),
+        ({"agent": {"holdAwaySeconds": 33}}, {"holds"}),
+        ({"log": {"level": "debug"}}, {"agent", "coordinator", "webhooks"}),
+    ],
+)
+async def test_a_value_replaces_the_pods_of_those_who_read_it(
+    helm: Binaries, changed: dict[str, Any], replaced: set[str]
+) -> None:
+    """A cluster has hundreds of agents, and each that is replaced lets its node wait."""
+    before, after = [_pods(await render(helm, told)) for told in (ARMADA, {**ARMADA, **changed})]
+    assert {name for name in before if before[name] != after[name]} == {f"cedana-sched-{name}" for name in replaced}
+
+
+def _pods(objects: list[Object]) -> dict[str, Any]:
+    return {body["metadata"]["name"]: body["spec"]["template"] for body in of_kind(objects, "Deployment", "DaemonSet")}
+
+
 async def test_agents_seal_with_a_key_that_no_rendering_makes(helm: Binaries) -> None:
     """Each would make another, and a rollback brings an old one back."""
     objects = await render(helm, FOLDER)

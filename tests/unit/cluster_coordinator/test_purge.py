@@ -283,9 +283,7 @@ async def test_node_that_is_silent_may_still_say_that_nothing_is_left(server: De
     assert server.asked == []
 
 
-async def test_silence_of_a_node_keeps_nobody_for_ever(
-    server: DeletionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silence_of_a_node_keeps_nobody_for_ever(server: DeletionServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEFT_SECONDS", 60.2)
     server.agents["node-1"] = lambda _: None
     server.node("elsewhere")

@@ -20,7 +20,19 @@ from cedana_sched.kube.errors import ApiError, NotServedError
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.orders import Continue, Discard, Dump, Find, Freeze, Kill, Order, Outcome, Remove, Retain, Staged
+from cedana_sched.model.orders import (
+    Continue,
+    Discard,
+    Dump,
+    Find,
+    Freeze,
+    Kill,
+    Order,
+    Outcome,
+    Remove,
+    Retain,
+    Staged,
+)
 from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.cluster_node.bundle_tree import Host
 from tests.unit.cluster_node.order_objects import (
@@ -291,7 +303,11 @@ def test_what_is_said_of_orders_is_short() -> None:
 
 
 def test_snapshots_are_of_the_own_identity() -> None:
-    for order in (Continue(RESTORE, WORKLOAD, SnapshotRef(BANK, 1)), Remove(CHECKPOINT, SnapshotRef(BANK, 1)), Discard(CHECKPOINT, BANK)):
+    for order in (
+        Continue(RESTORE, WORKLOAD, SnapshotRef(BANK, 1)),
+        Remove(CHECKPOINT, SnapshotRef(BANK, 1)),
+        Discard(CHECKPOINT, BANK),
+    ):
         kind = RESTORES if isinstance(order, Continue) else CHECKPOINTS
         assert objection_to(order, read(body_with(kind, order)), kind, NODE) is not None
     assert SNAPSHOT.identity == IDENTITY
