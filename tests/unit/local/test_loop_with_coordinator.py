@@ -78,7 +78,7 @@ class Node:
                 return orders.GaveUp(uid)
             case orders.Retain(checkpoint_uid=uid):
                 return orders.Retained(uid)
-            case orders.Remove():
+            case orders.Remove() | orders.Discard():
                 raise AssertionError("the engine's objects are not deleted")
 
     async def _dump(self, uid: str, identity: Identity) -> Outcome:
