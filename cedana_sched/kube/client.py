@@ -48,6 +48,9 @@ Object = dict[str, Any]
 
 T = TypeVar("T")
 
+_AUDIT_ID: Final = "Audit-Id"
+"""Of answers of the API server itself, and not of a load balancer before it: `WithAuditInit` in k8s.io/apiserver's
+pkg/endpoints/filters sets it."""
 _APPLY = "application/apply-patch+yaml"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _MERGE = "application/merge-patch+json"
@@ -301,7 +304,8 @@ class Api:
                 await self._client.update_params_for_auth(headers, [], ["BearerToken"])
                 sent = SERVER_TIME.sent()
                 answer = await self._session.request(method, url, headers=headers, data=data, timeout=timeout)
-                SERVER_TIME.answered(answer.headers.get("Date"), sent)
+                if _AUDIT_ID in answer.headers:
+                    SERVER_TIME.answered(answer.headers.get("Date"), sent)
                 if answer.status < 400:
                     return answer
                 error = error_of(call, answer.status, await answer.read())

@@ -3,6 +3,9 @@
 Deadlines, eviction marks and releases are written by one component and compared by another, on a machine whose clock
 may be half a minute apart. Every answer of the API server carries its time (`Date`, whole seconds), so that each
 process knows how far its own clock is off, and corrects it by just so much.
+
+Deadlines that have passed are never taken back. So one answer does not move this time far, once it is known: others
+must agree with it, unless it is this machine's own clock that was set.
 """
 
 from __future__ import annotations
@@ -13,8 +16,19 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 TOLERANCE_SECONDS: Final = 1.0
 """What is not more apart is left as it is: less than that the `Date` cannot tell."""
+SUDDEN_SECONDS: Final = 10.0
+"""A clock that drifts, or another API server's, may be as much apart from one answer to the next."""
+CONFIRMED_BY: Final = 3
+"""As many answers in a row must agree that the API server's clock is somewhere else."""
+
+Bounds = tuple[float, float]
+"""Of the server's clock less ours, in seconds."""
 
 
 class ServerTime:
@@ -22,12 +36,18 @@ class ServerTime:
 
     Args:
         clock: seconds since the epoch, by this machine.
+        monotonic: seconds that pass on this machine, whatever its clock is set to.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._monotonic = monotonic
         self._least, self._most = float("-inf"), float("inf")
-        """Bounds of the server's clock less ours, in seconds."""
+        self._epoch = clock() - monotonic()
+        """What our clock showed when the other one began."""
+        self._doubtful: Bounds | None = None
+        """What the last answers say, which contradict the ones before."""
+        self._agreeing = 0
 
     def sent(self) -> float:
         """The moment at which a request goes out; for `answered`."""
@@ -40,10 +60,15 @@ class ServerTime:
         except (TypeError, ValueError):
             return
         # it was written between then and now, and its fraction of a second is cut off
-        least, most = told - self._clock(), told + 1.0 - sent
-        self._least, self._most = max(self._least, least), min(self._most, most)
-        if self._least > self._most:  # one of the clocks was set
-            self._least, self._most = least, most
+        bounds = told - self._clock(), told + 1.0 - sent
+        was_set = self._was_set()
+        least, most = max(self._least, bounds[0]), min(self._most, bounds[1])
+        if least <= most:
+            self._take((least, most))
+        elif was_set or least - most <= SUDDEN_SECONDS:
+            self._take(bounds)
+        else:
+            self._doubt(bounds)
 
     @property
     def offset_seconds(self) -> float:
@@ -59,6 +84,26 @@ class ServerTime:
     def now(self) -> datetime:
         """Now, in UTC."""
         return datetime.fromtimestamp(self._clock(), tz=UTC) + timedelta(seconds=self.offset_seconds)
+
+    def _was_set(self) -> bool:
+        """Whether somebody has set our own clock since the last answer."""
+        before, self._epoch = self._epoch, self._clock() - self._monotonic()
+        return abs(self._epoch - before) > TOLERANCE_SECONDS
+
+    def _take(self, bounds: Bounds) -> None:
+        self._least, self._most = bounds
+        self._doubtful, self._agreeing = None, 0
+
+    def _doubt(self, bounds: Bounds) -> None:
+        """Wait for others that say so."""
+        known = self._doubtful or bounds
+        both = max(known[0], bounds[0]), min(known[1], bounds[1])
+        agrees = both[0] <= both[1]
+        self._doubtful = both if agrees else bounds
+        self._agreeing = self._agreeing + 1 if agrees else 1
+        if self._agreeing >= CONFIRMED_BY:
+            log.warning("the API server's clock was set", seconds=round(self._doubtful[0] - self._least, 1))
+            self._take(self._doubtful)
 
 
 SERVER_TIME: Final = ServerTime()

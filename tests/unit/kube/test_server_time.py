@@ -6,9 +6,14 @@ from datetime import datetime
 from email.utils import formatdate
 
 import pytest
+from aiohttp import web
 
+from cedana_sched.kube import client
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.server_time import ServerTime
 from cedana_sched.model.objects.eviction_mark import asked_now
+from tests.unit.kube.served_api import served
 
 BEGAN = 1_800_000_000.4
 
@@ -19,13 +24,13 @@ class Machine:
     def __init__(self, off: float) -> None:
         self.true = BEGAN
         self.off = off
-        self.time = ServerTime(lambda: self.true + self.off)
+        self.time = ServerTime(lambda: self.true + self.off, lambda: self.true)
 
-    def ask(self, seconds: float = 0.2) -> None:
-        """One request, answered half way."""
+    def ask(self, seconds: float = 0.2, ahead: float = 0.0) -> None:
+        """One request, answered half way, by a server whose clock is so many seconds ahead."""
         sent = self.time.sent()
         self.true += seconds / 2
-        date = formatdate(self.true, usegmt=True)
+        date = formatdate(self.true + ahead, usegmt=True)
         self.true += seconds / 2
         self.time.answered(date, sent)
 
@@ -61,6 +66,58 @@ def test_a_clock_that_is_set_is_corrected_anew() -> None:
     machine.true += 5
     machine.ask()
     assert machine.time.offset_seconds == 0.0
+
+
+@pytest.mark.parametrize("ahead", [-365 * 86_400.0, -60.0, 60.0, 365 * 86_400.0])
+def test_one_answer_does_not_move_a_time_that_is_known(ahead: float) -> None:
+    machine = Machine(30.0)
+    machine.ask()
+    for _ in range(5):
+        for seconds in (ahead, ahead, 0.0):
+            machine.ask(ahead=seconds)
+            assert abs(machine.error) < 1.3
+
+
+def test_answers_that_differ_confirm_nothing() -> None:
+    machine = Machine(0.0)
+    machine.ask()
+    for number in range(1, 10):
+        machine.ask(ahead=number * 1000.0)
+        assert abs(machine.error) < 1.3
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_server_whose_clock_was_set_is_followed_when_that_is_confirmed(ahead: float) -> None:
+    machine = Machine(0.0)
+    machine.ask()
+    for _ in range(3):
+        machine.ask(ahead=ahead)
+    assert abs(machine.error - ahead) < 1.3
+
+
+def test_server_that_differs_a_little_is_followed_at_once() -> None:
+    machine = Machine(0.0)
+    machine.ask()
+    machine.ask(ahead=5.0)
+    assert abs(machine.error - 5.0) < 1.3
+
+
+@pytest.mark.parametrize(("headers", "error"), [({}, 0.0), ({"Audit-Id": "1"}, 3600.0)])
+async def test_only_the_api_server_itself_says_what_time_it_is(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], error: float
+) -> None:
+    """A load balancer before it answers as well, while no API server does, and by a clock of its own."""
+    machine = Machine(0.0)
+    monkeypatch.setattr(client, "SERVER_TIME", machine.time)
+    date = formatdate(machine.true + 3600.0, usegmt=True)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({}, status=503, headers={"Date": date, **headers})
+
+    async with served({"/api/v1/nodes/n1": answer}) as api:
+        with pytest.raises(ApiError):
+            await api.get(NODES, "n1", into=dict)
+    assert abs(machine.error - error) < 1.3
 
 
 def test_what_cannot_be_read_says_nothing() -> None:
