@@ -33,6 +33,12 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 EVENTS_A_TURN = 512
 """A burst of answers is written down at once, and deadlines are still looked at in between."""
+MOST_WAITING = 100_000
+"""Events while the journal cannot be written, of about 1 KiB each."""
+
+
+class TooManyWaitingError(CedanaSchedError):
+    """What happens cannot be taken in any more. All of it is told anew to whoever recovers from the journal."""
 
 
 class Coordinator:
@@ -120,7 +126,7 @@ class Coordinator:
         """Recover from the journal, then serve until cancelled.
 
         Raises:
-            ExceptionGroup: the journal failed for good, or a defect; the records say how to carry on.
+            ExceptionGroup: the journal failed for good or for too long, or a defect; the records say how to carry on.
         """
         records = await self._journal.load()
         self._core, instructions = Core.recover(records, self._clock.now(), self._timing)
@@ -178,6 +184,9 @@ class Coordinator:
                 await self._journal.save(persist.records, persist.forget)
             except RetryableError as error:
                 log.warning("journal cannot be written, trying again", problem=error.message, pause_seconds=pause)
+                if self._queue.qsize() > MOST_WAITING:
+                    message = f"more than {MOST_WAITING} events wait for the journal: {error.message}"
+                    raise TooManyWaitingError(message, remedy="see why it cannot be written") from error
                 await self._clock.wait_until(self._clock.now() + pause)
             else:
                 return

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
-from cedana_sched.coordinator import Coordinator
+from cedana_sched.coordinator import Coordinator, shell
 from cedana_sched.coordinator.core import AgentRestarted, Timing
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.identity import Identity
@@ -268,6 +268,30 @@ async def test_a_journal_that_fails_for_good_ends_the_coordinator() -> None:
 
     assert caught.group_contains(OSError, match="read-only")
     assert bench.agents.performed.total() == 0
+
+
+async def test_what_waits_for_the_journal_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told anew to the next coordinator, which does not begin before the journal can be written."""
+    monkeypatch.setattr(shell, "MOST_WAITING", 50)
+    bench = Bench()
+    coordinator = await bench.coordinator().__aenter__()
+    bench.journal.failures = [RetryableError("refused")] * 1000
+    bench.start_all()
+    await bench.clock.advance(1)
+    for _ in range(100):
+        coordinator.post(AgentRestarted("n1"))
+    await bench.clock.advance(600)
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(coordinator.ended(), 5)
+    with pytest.raises(ExceptionGroup):
+        await coordinator.stop()
+    assert caught.group_contains(shell.TooManyWaitingError, match="refused")
+
+    bench.journal.failures = []
+    async with bench.coordinator():
+        bench.start_all()
+        await bench.clock.advance(1)
+        assert list(bench.steps()) == ["restore.w0"]
 
 
 async def test_a_journal_that_cannot_be_read_is_raised_on_entry() -> None:
