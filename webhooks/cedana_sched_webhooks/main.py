@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime as dt
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -136,12 +135,8 @@ def _keeper(
         callers=callers,
         hooks=answered,
         metrics=metrics,
-        now=_now,
+        now=SERVER_TIME.now,
     )
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(tz=dt.UTC)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

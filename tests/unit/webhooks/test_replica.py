@@ -9,13 +9,16 @@ import signal
 import socket
 import ssl
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
+from cryptography import x509
 
 from cedana_sched.kube.resources import CHECKPOINTS, MUTATING_WEBHOOKS, NODES, PREEMPTION_HOLDS, SECRETS, Resource
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.callers import segment_of
 from cedana_sched_webhooks.configuration import Configuration
@@ -122,6 +125,26 @@ async def test_from_the_start_to_the_end() -> None:
             assert (await ask("/mutate/pods", {"uid": "4", "namespace": "lab", "object": pod()}))["allowed"]
         await serving
     assert await ready(settings.operations_port) == 0
+
+
+@pytest.mark.parametrize("apart", [-3600.0, 3600.0])
+async def test_certificate_is_valid_by_the_clock_of_who_verifies_it(
+    monkeypatch: pytest.MonkeyPatch, apart: float
+) -> None:
+    """An API server that does not take it calls no webhook, and nothing is held."""
+    monkeypatch.setattr(SERVER_TIME, "_least", apart)
+    monkeypatch.setattr(SERVER_TIME, "_most", apart)
+    api, settings, stop = FakeApiServer(), here(), asyncio.Event()
+    put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[])
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve(settings, api, stop))
+        await until_ready(settings.operations_port)
+        stop.set()
+    data = api.stored(SECRETS, "cedana-sched-webhooks", "ours")["data"]
+    for name in ("ca.crt", "tls.crt"):
+        made = x509.load_pem_x509_certificate(base64.b64decode(data[name]))
+        begun_ago = datetime.now(tz=UTC) + timedelta(seconds=apart) - made.not_valid_before_utc
+        assert timedelta(0) < begun_ago < timedelta(minutes=30)
 
 
 def facts() -> str:
