@@ -7,7 +7,6 @@ import re
 import time
 import uuid
 from collections import OrderedDict
-from datetime import UTC, datetime
 
 import msgspec
 import structlog
@@ -16,6 +15,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import EVENTS, Resource
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -153,7 +153,7 @@ class EventRecorder:
     async def _write(self, waiting: _Waiting) -> None:
         happening = _with_others(waiting)
         namespace = happening.involved.get("namespace") or self._namespace
-        now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = SERVER_TIME.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.pop(_key(happening), None)
         if known is not None and time.monotonic() - known[2] < SAME_SECONDS:
             name, count, _ = known

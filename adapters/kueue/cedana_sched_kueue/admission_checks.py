@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 import structlog
 
@@ -16,6 +15,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ConflictError, RefusedByServerError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
@@ -83,7 +83,7 @@ class AdmissionChecks:
         check = self._checks.get(name)
         if check is None or not is_ours(check):
             return
-        body = active(check, self._policy_names(), datetime.now(tz=UTC))
+        body = active(check, self._policy_names(), SERVER_TIME.now())
         if body is None:
             return
         try:
@@ -135,5 +135,5 @@ class AdmissionChecks:
         bound.info("workload passes", message=message)
 
     async def _apply(self, workload: Workload, check: str, answer: Answer, message: str) -> None:
-        body = ready(workload, check, answer, message, datetime.now(tz=UTC))
+        body = ready(workload, check, answer, message, SERVER_TIME.now())
         await self._api.apply(WORKLOADS, body, manager=MANAGER, subresource="status")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -15,6 +14,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.objects.base import Condition, ConditionStatus, moment, read_kept
@@ -109,7 +109,7 @@ class StorageProbe:
     def _status(
         self, storage: StorageObject, status: ConditionStatus, reason: str, message: str
     ) -> CheckpointStorageStatus:
-        now = time.time()
+        now = SERVER_TIME.seconds()
         before, since = self._since.get(storage.metadata.name, (status, now))
         if before != status:
             since = now

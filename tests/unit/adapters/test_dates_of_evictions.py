@@ -5,18 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 
 import pytest
 
 from cedana_sched.adapter.conformance import Stage
 from cedana_sched.adapter.conformance.coordinator import coordinating
 from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.objects import ADMISSION_CHECKS
 from tests.unit.adapters.armada.armada_stage import ArmadaStage
 from tests.unit.adapters.armada.fake_armada import FakeArmada
 from tests.unit.adapters.kueue.kueue_stage import KueueStage
 from tests.unit.adapters.volcano.volcano_stage import VolcanoStage
 
 APART_SECONDS = 600.0
+
+
+@pytest.fixture(params=[APART_SECONDS, -APART_SECONDS])
+def apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The API server's clock less ours, in seconds."""
+    seconds = float(request.param)
+    monkeypatch.setattr(SERVER_TIME, "_least", seconds)
+    monkeypatch.setattr(SERVER_TIME, "_most", seconds)
+    return seconds
 
 
 @asynccontextmanager
@@ -37,14 +49,22 @@ async def armada() -> AsyncIterator[Stage]:
 
 
 @pytest.mark.parametrize("stage_of", [kueue, volcano, armada])
-@pytest.mark.parametrize("apart", [APART_SECONDS, -APART_SECONDS])
 async def test_eviction_is_dated_by_the_api_server(
-    monkeypatch: pytest.MonkeyPatch, stage_of: Callable[[], AbstractAsyncContextManager[Stage]], apart: float
+    stage_of: Callable[[], AbstractAsyncContextManager[Stage]], apart: float
 ) -> None:
-    monkeypatch.setattr(SERVER_TIME, "_least", apart)
-    monkeypatch.setattr(SERVER_TIME, "_most", apart)
     async with stage_of() as stage, coordinating(stage) as coordinator:
         (victim,) = await stage.start()
         await stage.preempt(victim)
         signal = await coordinator.signal_of(victim)
     assert signal.observed_at == pytest.approx(time.time() + apart, abs=60)
+
+
+async def test_state_of_an_admission_check_is_dated_by_the_api_server(apart: float) -> None:
+    stage = KueueStage()
+    spec = {"controllerName": names.ADMISSION_CHECK_CONTROLLER}
+    stage.api.put(ADMISSION_CHECKS, {"metadata": {"name": "cedana"}, "spec": spec})
+    async with coordinating(stage):
+        await stage.api.until(lambda: "status" in (stage.api.stored(ADMISSION_CHECKS, "cedana", None) or {}))
+    (condition,) = (stage.api.stored(ADMISSION_CHECKS, "cedana", None) or {})["status"]["conditions"]
+    declared = datetime.fromisoformat(condition["lastTransitionTime"]).timestamp()
+    assert declared == pytest.approx(time.time() + apart, abs=60)

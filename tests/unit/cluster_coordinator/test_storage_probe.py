@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from cedana_sched.cluster.coordinator.storage_probe import StorageObject, StorageProbe, config_of
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import StoreDeniedError, UsageError
 from cedana_sched.store.check import StoreReport
 from cedana_sched.store.location import StorageConfig
@@ -54,6 +57,14 @@ async def test_usable_storage_says_what_was_measured() -> None:
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "True", "Probed")
     assert ready["message"].startswith("s3://snapshots/lab: writes 100 MiB/s, reads 200 MiB/s, 4 ms a round trip")
     assert status["lastProbeAt"] == ready["lastTransitionTime"]
+
+
+@pytest.mark.parametrize("apart", [-600.0, 600.0])
+async def test_status_is_dated_by_the_api_server(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
+    monkeypatch.setattr(SERVER_TIME, "_least", apart)
+    monkeypatch.setattr(SERVER_TIME, "_most", apart)
+    probed = datetime.fromisoformat((await _first_status(_S3, _REPORT))["lastProbeAt"])
+    assert probed.timestamp() == pytest.approx(time.time() + apart, abs=60)
 
 
 async def test_storage_that_refuses_says_why_and_what_to_do() -> None:

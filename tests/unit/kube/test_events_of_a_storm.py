@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
@@ -16,6 +18,7 @@ from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 
 
 class Slow:
@@ -147,6 +150,20 @@ async def test_events_are_found_by_the_source_that_the_page_names() -> None:
         await api.until(1)
     (written,) = api.written
     assert written["source"] == {"component": "cedana-sched"}
+
+
+@pytest.mark.parametrize("apart", [-600.0, 600.0])
+async def test_event_is_as_old_as_the_objects_beside_it(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
+    monkeypatch.setattr(SERVER_TIME, "_least", apart)
+    monkeypatch.setattr(SERVER_TIME, "_most", apart)
+    api = Slow()
+    api.open.set()
+    async with recording(api) as recorder:
+        recorder.tell(of(1))
+        await api.until(1)
+    (written,) = api.written
+    for name in ("firstTimestamp", "lastTimestamp"):
+        assert datetime.fromisoformat(written[name]).timestamp() == pytest.approx(time.time() + apart, abs=60)
 
 
 async def test_what_cannot_be_read_is_told_on_it() -> None:
