@@ -6,6 +6,7 @@ would let another pod run as the same identity. While a record counts on it, it 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -23,6 +24,8 @@ from cedana_sched.model.preemption import WorkloadRef
 log = structlog.get_logger(__name__)
 
 REASON = "ProtectionKept"
+LOOK_AGAIN_SECONDS = 5.0
+"""A pod that lives, and that the mirror does not show: it may end before the mirror has ever shown it."""
 
 
 class PodEnds:
@@ -31,13 +34,22 @@ class PodEnds:
     Args:
         api: may get and patch pods.
         alive: which pods the records count on.
+        is_shown: whether the mirror shows a pod, whose end it will show as well.
         events: publishes that labels were put back.
         ended: is called with the uid of each pod that has ended, and how. Must not block.
     """
 
-    def __init__(self, api: Api, alive: Alive, events: EventRecorder, ended: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        alive: Alive,
+        is_shown: Callable[[WorkloadRef], bool],
+        events: EventRecorder,
+        ended: Callable[[str, str], None],
+    ) -> None:
         self._api = api
         self._alive = alive
+        self._is_shown = is_shown
         self._events = events
         self._ended = ended
         self._queue: WorkQueue[WorkloadRef] = WorkQueue("look for a pod", self._look)
@@ -59,8 +71,11 @@ class PodEnds:
             self._ended(uid, "the pod was deleted, and another one has its name")
         elif pod.finished:
             self._ended(uid, f"the pod has {pod.status.phase.lower()}")
-        elif pod.metadata.labels.get(names.PROTECTED) != "true" and self._alive.is_counted_on(uid):
-            await self._label(pod)
+        elif self._alive.is_counted_on(uid):
+            if pod.metadata.labels.get(names.PROTECTED) != "true":
+                await self._label(pod)
+            if not self._is_shown(workload):
+                asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._queue.add, workload)
 
     async def _label(self, pod: Pod) -> None:
         metadata = pod.metadata

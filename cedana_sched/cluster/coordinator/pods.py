@@ -40,7 +40,7 @@ class PodReports:
         self._cluster = cluster
         self._beginnings = beginnings
         self._alive = alive
-        self._ends = PodEnds(cluster.api, alive, cluster.events, self._ended)
+        self._ends = PodEnds(cluster.api, alive, self._is_shown, cluster.events, self._ended)
         self._readers: list[asyncio.Queue[Report]] = []
 
     async def run(self) -> None:
@@ -85,9 +85,12 @@ class PodReports:
 
     def _compare(self, workload: WorkloadRef) -> None:
         """With what there is: a pod may have ended before it was recorded that somebody counts on it."""
-        shown = self._cluster.pods.get(workload.name, workload.namespace)
-        if shown is None or shown.metadata.uid != workload.uid:
+        if not self._is_shown(workload):
             self._ends.doubt(workload)
+
+    def _is_shown(self, workload: WorkloadRef) -> bool:
+        shown = self._cluster.pods.get(workload.name, workload.namespace)
+        return shown is not None and shown.metadata.uid == workload.uid
 
     def _ended(self, uid: str, why: str) -> None:
         for reader in self._readers:

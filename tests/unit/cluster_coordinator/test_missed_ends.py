@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.cluster.coordinator import ends
 from cedana_sched.cluster.coordinator.agents import OUT_OF_SERVICE, ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.pods import PodReports
@@ -208,6 +209,38 @@ async def test_pod_whose_label_was_taken_away_has_not_ended_and_is_labelled_agai
         await _silence(queue)
     assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
     assert [one.reason for one in cluster.events.told] == ["ProtectionKept"]
+
+
+@pytest.mark.parametrize("labels", [{}, {names.PROTECTED: "true"}])
+async def test_pod_that_ends_before_the_mirror_has_shown_it_again_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, labels: dict[str, str]
+) -> None:
+    """Its watch had broken off, and the next list is of a time at which it is gone."""
+    monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.001)
+    hidden = _pod("a")
+    cluster = Cluster(hidden=(replace(hidden, metadata=replace(hidden.metadata, labels=labels)),), records=(_of("a"),))
+    async with cluster.reporting() as queue, asyncio.timeout(5):
+        await _silence(queue)
+        cluster.server.remove(PODS, "a", "bio")
+        assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
+
+
+async def test_pod_that_the_mirror_shows_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.0)
+    shown = _pod("a")
+    cluster = Cluster(shown, records=(_of("a"),))
+    find, looks = cluster.server.find, list[str]()
+
+    async def counting(resource: Any, name: str, *given: Any, **named: Any) -> Any:
+        looks.append(name)
+        return await find(resource, name, *given, **named)
+
+    monkeypatch.setattr(cluster.server, "find", counting)
+    async with cluster.reporting() as queue, asyncio.timeout(5):
+        assert isinstance(await queue.get(), Starting)
+        cluster.pods._ends.doubt(_of("a").workload)
+        await _silence(queue)
+    assert looks == ["a"]
 
 
 async def test_conflict_with_another_writer_of_the_pod_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
