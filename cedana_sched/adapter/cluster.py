@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -95,6 +95,19 @@ class ClusterAdapter(Adapter, Protocol):
         Raises:
             AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
         """
+        ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """An adapter that names what it watches, so that people see where the API server does not let it.
+
+    A watch retries for ever where it is refused; without this, such an adapter looks as if it ran.
+    """
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """All that `run` keeps."""
         ...
 
 

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError
+from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError, RefusedByServerError
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable, explained, read, read_error, read_line, read_metadata
 from cedana_sched.kube.resources import ESSENTIAL, Resource
@@ -244,6 +244,13 @@ class Mirror(Generic[T]):
             return None
         resource, problem = self._watch.resource, self._watch.problem
         return f"{resource.plural} are being listed" if problem is None else explained(problem, resource)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the API server lets us not follow it (401, 403, 404), synced before or not; None while it does."""
+        problem = self._watch.problem
+        is_refused = isinstance(problem, RefusedByServerError | AbsentError)
+        return explained(problem, self._watch.resource) if problem is not None and is_refused else None
 
     def get(self, name: str, namespace: str = "") -> T | None:
         return self._objects.get((namespace, name))

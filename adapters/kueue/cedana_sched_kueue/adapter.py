@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import structlog
 
@@ -71,6 +71,11 @@ class KueueAdapter:
     def connect(cls, cluster: ClusterAccess) -> Self:
         """Make it; nothing is asked of the API server yet."""
         return cls(cluster)
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """See `adapter.cluster.Watching`."""
+        return (self._jobs, self._workloads, *self._admission.mirrors)
 
     async def run(self) -> None:
         """Keep the watches, answer for the AdmissionChecks, for ever."""

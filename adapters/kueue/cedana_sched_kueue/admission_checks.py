@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import structlog
 
@@ -47,6 +48,11 @@ class AdmissionChecks:
         self._policies = Mirror(Watch(api, CHECKPOINT_POLICIES, PartialObject))
         self._passing = WorkQueue("admission of a Workload", self._pass)
         self._declaring = WorkQueue("state of an AdmissionCheck", self._declare)
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """All that `run` keeps."""
+        return (self._checks, self._policies)
 
     async def run(self) -> None:
         """Answer, for ever."""

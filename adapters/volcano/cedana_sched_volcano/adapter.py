@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import structlog
 
@@ -52,6 +52,11 @@ class VolcanoAdapter:
     async def diagnose(cls, api: Api) -> list[Finding]:
         """See `Diagnosing`."""
         return await look(api)
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """See `adapter.cluster.Watching`."""
+        return (self._groups, *self._nominations.mirrors)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""

@@ -9,7 +9,7 @@ next cycle, and notes it anew.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -64,6 +64,11 @@ class Nominations:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._due: dict[str, set[Key]] = {}
         """By node: pods that wait for it long enough. A gang's come at once, and are looked at together."""
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """All that `run` keeps."""
+        return (self._waiting,)
 
     async def run(self) -> None:
         """Follow the pods that wait for a node, for ever."""

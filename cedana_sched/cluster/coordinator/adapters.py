@@ -1,7 +1,8 @@
 """Keeps the schedulers' adapters running, also while a scheduler is not there: that must not cost the others.
 
 Who enables an adapter whose scheduler is not installed, or takes the scheduler away, reads it in the log, as an Event
-on our Deployment and in a metric; so does who has taken rights from us. It is tried again until it runs.
+on our Deployment and in a metric; so does who has taken rights from us, before the adapter begins or while it runs. It
+is tried again until it runs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from cedana_sched.adapter.cluster import ClusterAdapter
+from cedana_sched.adapter.cluster import ClusterAdapter, Watching
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError
@@ -24,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+LOOK_SECONDS = 5.0
+"""Between two looks at what an adapter watches; what is refused for a shorter time is seen by chance."""
 REASON = "SchedulerNotFound"
 NOT_FOLLOWED = "SchedulerNotFollowed"
 FAILED = "AdapterFailed"
@@ -35,7 +38,7 @@ class AdapterMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._up = Gauge(
             "cedana_sched_adapter_up",
-            "1 while this replica follows the scheduler; 0 while the scheduler's kinds are not served or not readable.",
+            "1 while this replica follows the scheduler; 0 while a kind that it watches is not served or not readable.",
             ["adapter"],
             registry=registry,
         )
@@ -74,7 +77,7 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
     for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
         metrics.set(name, up=True)
         try:
-            await adapter.run()
+            await _run(name, adapter, deployment, metrics)
         except* AbsentError as group:
             metrics.set(name, up=False)
             message = f"{name} is enabled, but its kinds are not served: {_first(group)}; install it, or disable {name}"
@@ -92,6 +95,33 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
                 FAILED, f"the adapter {name} has failed, a defect, and is started again: {_first(group)}"
             )
         await asyncio.sleep(pause)
+
+
+async def _run(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
+    """Run it once. It goes on where a watch of it is refused, for others may work; that it is refused is said."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(adapter.run(), name=f"run of {name}")
+        if isinstance(adapter, Watching):
+            looking = _say_what_is_refused(name, adapter, deployment, metrics)
+            looks = group.create_task(looking, name=f"watches of {name}")
+            running.add_done_callback(lambda _: looks.cancel())
+
+
+async def _say_what_is_refused(
+    name: str, adapter: Watching, deployment: OwnDeployment, metrics: AdapterMetrics
+) -> None:
+    was_refused = False
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        refused = next((why for mirror in adapter.mirrors if (why := mirror.refused) is not None), None)
+        metrics.set(name, up=refused is None)
+        if refused is not None and not was_refused:
+            message = f"{name} cannot be followed: {refused}"
+            log.warning("scheduler not followed, its watch is tried again", adapter=name, problem=message)
+            await deployment.warn(NOT_FOLLOWED, message)
+        elif refused is None and was_refused:
+            log.info("scheduler followed again", adapter=name)
+        was_refused = refused is not None
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> str:

@@ -6,15 +6,22 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from cedana_sched.adapter.cluster import ClusterAdapter
 from cedana_sched.cluster.coordinator import adapters
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
+from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.watching import Mirror, Watch
+from tests.unit.kube.served_api import served
+
+WORKLOADS = Resource("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 
 
 class Adapter:
@@ -44,12 +51,16 @@ class Told:
         """What the metric says of the adapter at each Event."""
         self.registry = CollectorRegistry()
 
+        self.told = asyncio.Event()
+        self.is_up = asyncio.Event()
+
     async def get(self, *_: Any, into: Any) -> PartialObject:
         return PartialObject(Metadata(name="c", namespace="ours", uid="u"))
 
     def tell(self, happening: Happening) -> None:
         self.events.append(happening)
         self.up.append(self.registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}))
+        self.told.set()
 
 
 @pytest.fixture(autouse=True)
@@ -57,10 +68,57 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapters, "FIRST_PAUSE_SECONDS", 0.0)
 
 
-def kept(adapter: Adapter, told: Told, registry: CollectorRegistry) -> asyncio.Task[None]:
+class WatchingAdapter:
+    """Keeps one watch."""
+
+    def __init__(self, api: Api) -> None:
+        self.mirrors = (Mirror(Watch(api, WORKLOADS, PartialObject)),)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.mirrors[0].run())
+
+
+class Rights:
+    """Answers lists and watches of Workloads, or refuses what the test says with this status."""
+
+    def __init__(self, status: int, *, watch_alone: bool) -> None:
+        self.status: int | None = status
+        self._watch_alone = watch_alone
+        self.asked_again = asyncio.Event()
+        self._asked = False
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self._asked:
+            self.asked_again.set()
+        self._asked, is_watch = True, "watch" in request.query
+        if self.status is not None and (is_watch or not self._watch_alone):
+            return web.json_response({"message": "not for you", "reason": "Forbidden"}, status=self.status)
+        if not is_watch:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+
+class Metrics(AdapterMetrics):
+    """Notes when an adapter is up."""
+
+    def __init__(self, told: Told) -> None:
+        super().__init__(told.registry)
+        self._told = told
+
+    def set(self, adapter: str, *, up: bool) -> None:
+        super().set(adapter, up=up)
+        if up:
+            self._told.is_up.set()
+
+
+def kept(adapter: Adapter | WatchingAdapter, told: Told, registry: CollectorRegistry) -> asyncio.Task[None]:
     told.registry = registry
     deployment = OwnDeployment(cast("Api", told), cast("EventRecorder", told), "ours", "c")
-    running = keep_running("kueue", cast("ClusterAdapter", adapter), deployment, AdapterMetrics(registry))
+    running = keep_running("kueue", cast("ClusterAdapter", adapter), deployment, Metrics(told))
     return asyncio.create_task(running)
 
 
@@ -95,6 +153,45 @@ async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
     assert told.up == [0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
     task.cancel()
+
+
+@pytest.mark.parametrize("watch_alone", [False, True])
+async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, *, watch_alone: bool
+) -> None:
+    """A role that lacks the kind, or the verb `watch` alone: the watch retries, and the adapter goes on running."""
+    monkeypatch.setattr(adapters, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(watching, "LONGEST_PAUSE_SECONDS", 0.2)
+    rights, told, registry = Rights(403, watch_alone=watch_alone), Told(), CollectorRegistry()
+    async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
+        task = kept(WatchingAdapter(api), told, registry)
+        async with asyncio.timeout(10):
+            await told.told.wait()
+            (event,) = told.events[:1]
+            assert event.reason == "SchedulerNotFollowed"
+            assert "not for you" in event.message
+            assert "lacks verbs [list, watch] on resources [workloads]" in event.message
+            assert told.up[0] == 0
+            rights.status = None
+            told.is_up.clear()
+            await told.is_up.wait()
+        assert not task.done()
+        task.cancel()
+
+
+async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FIRST_PAUSE_SECONDS", 0.01)
+    rights = Rights(503, watch_alone=False)
+    async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
+        watch = Watch(api, WORKLOADS, PartialObject)
+        mirror = Mirror(watch)
+        task = asyncio.create_task(mirror.run())
+        async with asyncio.timeout(10):
+            await rights.asked_again.wait()
+        assert watch.problem is not None
+        assert mirror.refused is None
+        assert mirror.awaited is not None
+        task.cancel()
 
 
 async def test_a_defect_of_one_adapter_is_said_and_ends_nobody_else() -> None:
