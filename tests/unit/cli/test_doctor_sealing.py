@@ -32,7 +32,7 @@ def told(**storage: bool) -> Object:
 async def test_a_key_that_is_there_is_well() -> None:
     cluster = Cluster().put(sealing.DAEMON_SETS, agents("our-keys")).put(SECRETS, SECRET)
     assert await cluster.findings(sealing.key) == [
-        "ok snapshots are sealed by the key in Secret our-keys; keep a copy elsewhere"
+        "ok the key that seals snapshots is in Secret our-keys; keep a copy elsewhere"
     ]
 
 
@@ -61,6 +61,14 @@ async def test_unsealed_snapshots_are_warned_of_while_they_are_accepted() -> Non
     assert await Cluster().put(CONFIG_MAPS, told()).findings(sealing.unsealed) == []
     (finding,) = await Cluster().put(CONFIG_MAPS, told(acceptUnsealed=True)).findings(sealing.unsealed)
     assert finding.startswith("warn agents accept snapshots that are not sealed")
+
+
+@pytest.mark.parametrize("accepts", [{}, {"acceptUnsealed": True}])
+async def test_agents_that_have_the_key_and_do_not_use_it_are_warned_of(accepts: dict[str, bool]) -> None:
+    """It is the first step of an installation that begins to seal, and easily left at that."""
+    cluster = Cluster().put(CONFIG_MAPS, told(writeUnsealed=True, **accepts))
+    (finding,) = await cluster.findings(sealing.unsealed)
+    assert finding.startswith("warn agents have the key and seal nothing")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])

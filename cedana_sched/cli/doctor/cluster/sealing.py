@@ -62,12 +62,17 @@ async def key(reads: Reads, one: Installation) -> list[Finding]:
     if not await reads.exists(SECRETS, name, one.namespace):
         says = f"Secret {name} is not there: no new agent starts, and without its key all snapshots are lost"
         return [Finding(CHECK, Level.FAIL, says, "make it again from your copy of the keys")]
-    return [Finding(CHECK, Level.OK, f"snapshots are sealed by the key in Secret {name}; keep a copy elsewhere")]
+    return [Finding(CHECK, Level.OK, f"the key that seals snapshots is in Secret {name}; keep a copy elsewhere")]
 
 
 async def unsealed(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether agents still take what anybody who can write to the store may have made."""
-    if not (await settings_of(reads, one)).accepts_unsealed:
+    """Whether agents still write what who reads the store reads, and take what who writes to it may have made."""
+    settings = await settings_of(reads, one)
+    if settings.writes_unsealed:  # they take both kinds, whatever else is set
+        says = "agents have the key and seal nothing: who reads the store reads memory, and who writes it owns nodes"
+        remedy = "once all agents have the key, go on with docs/operations.md#begin-to-seal-in-a-cluster"
+        return [Finding(CHECK, Level.WARN, says, remedy)]
+    if not settings.accepts_unsealed:
         return []
     says = "agents accept snapshots that are not sealed: who writes to the store owns nodes"
     return [Finding(CHECK, Level.WARN, says, "unset storage.sealing.acceptUnsealed once older snapshots are gone")]

@@ -13,6 +13,7 @@ from cedana_sched.model.errors import CedanaSchedError
 
 class _Storage(msgspec.Struct, frozen=True, rename="camel"):
     accept_unsealed: bool = False
+    write_unsealed: bool = False
 
 
 class _Agent(msgspec.Struct, frozen=True):
@@ -29,10 +30,14 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`adapters` are those that the coordinator runs; `accepts_unsealed`: agents continue what nobody has sealed."""
+    """`adapters` are those that the coordinator runs.
+
+    `accepts_unsealed`: agents continue what nobody has sealed; `writes_unsealed`: they have keys, and seal nothing.
+    """
 
     adapters: frozenset[str]
     accepts_unsealed: bool
+    writes_unsealed: bool
 
 
 async def settings_of(reads: Reads, one: Installation) -> Settings:
@@ -50,4 +55,5 @@ async def settings_of(reads: Reads, one: Installation) -> Settings:
         agent = msgspec.json.decode(found.data.get("agent.json", ""), type=_Agent)
     except (ValueError, RecursionError) as error:
         raise CedanaSchedError(f"ConfigMap {one.name} cannot be read: {error}", remedy=remedy) from error
-    return Settings(frozenset(coordinator.adapters), agent.storage.accept_unsealed)
+    storage = agent.storage
+    return Settings(frozenset(coordinator.adapters), storage.accept_unsealed, storage.write_unsealed)
