@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import Written
+from cedana_sched.model.objects.base import Written, read_settings
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, PositiveSeconds
 
 CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
@@ -61,8 +61,11 @@ class PodsConfiguration(ComponentConfiguration):
 Configuration = TypeVar("Configuration", bound=ComponentConfiguration)
 
 
-def load(kind: type[Configuration], path: Path | None = None) -> Configuration:
+def load(kind: type[Configuration], path: Path | None = None) -> tuple[Configuration, tuple[str, ...]]:
     """Read a component's file: the one that is named, else that of `CEDANA_SCHED_CONFIGURATION`.
+
+    Returns:
+        What it says, and the settings that only a newer version knows: see `read_settings`.
 
     Raises:
         UsageError: naming the file, or the field, its value and the remedy.
@@ -71,7 +74,7 @@ def load(kind: type[Configuration], path: Path | None = None) -> Configuration:
     if not named:
         raise UsageError(CONFIGURATION_VARIABLE, named, "names no file", remedy="set it, as the chart does")
     try:
-        return kind.model_validate_json(Path(named).read_bytes())
+        return read_settings(kind, Path(named).read_bytes())
     except OSError as error:
         raise UsageError(
             CONFIGURATION_VARIABLE, named, f"cannot be read: {error.strerror}", remedy="see whether it is mounted"

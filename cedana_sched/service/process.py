@@ -25,11 +25,13 @@ def start(
     """Read the component's file, log as it says, and `go`; the process's exit status, 2 where the file is wrong."""
     faulthandler.enable()  # a crash in native code has its Python stack for last words
     try:
-        configuration = load(kind, file)
+        configuration, unknown = load(kind, file)
     except UsageError as error:
         print(error, file=sys.stderr)  # nobody has said yet how to log
         return 2
     logs.configure(component, configuration.log)
+    for setting in unknown:
+        log.warning("setting passed over, which a newer version knows", setting=setting)
     return go(configuration)
 
 

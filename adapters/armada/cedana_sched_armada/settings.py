@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
+import structlog
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import Written
+from cedana_sched.model.objects.base import Written, read_settings
+
+log = structlog.get_logger(__name__)
 
 SECTION = "armada"
 PENDING_CHECK_SECONDS = 300.0
@@ -158,10 +161,13 @@ Section = TypeVar("Section", bound=Written)
 
 def _checked(kind: type[Section], section: Mapping[str, Any]) -> Section:
     try:
-        return kind.model_validate(section)
+        settings, unknown = read_settings(kind, section)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join((SECTION, *map(str, first["loc"])))
         value = first["input"] if isinstance(first["input"], str | int | float | bool) else "(shown in the file)"
         remedy = first["msg"].removeprefix("Value error, ")
         raise UsageError(field, value, "cannot be used", remedy=remedy) from error
+    for setting in unknown:
+        log.warning("setting passed over, which a newer version knows", setting=f"{SECTION}.{setting}")
+    return settings

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel
 
 from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX
@@ -46,6 +47,25 @@ def read_kept(model: type[M], body: object) -> M:
         pydantic.ValidationError: a field cannot be what it is.
     """
     return model.model_validate(body, extra="ignore")
+
+
+def read_settings(model: type[M], body: bytes | object) -> tuple[M, tuple[str, ...]]:
+    """What a chart tells a component, JSON or plain values, and the settings that are passed over: nobody knows them.
+
+    While a release is upgraded, or where an older image is pinned, the file is a newer chart's than the component. What
+    people write into the chart's values, its schema checks.
+
+    Raises:
+        pydantic.ValidationError: a setting that is known cannot be what it is.
+    """
+    validate: Callable[..., M] = model.model_validate_json if isinstance(body, bytes) else model.model_validate
+    try:
+        return validate(body), ()
+    except ValidationError as error:
+        unknown = [one for one in error.errors(include_url=False) if one["type"] == "extra_forbidden"]
+        if not unknown:
+            raise
+        return validate(body, extra="ignore"), tuple(".".join(map(str, one["loc"])) for one in unknown)
 
 
 class Reported(_Model):

@@ -29,14 +29,13 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
 def test_a_file_says_what_differs_from_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, {"namespace": "cedana-system", "lease": {"renewEvery": 1}})
     monkeypatch.setenv("CEDANA_SCHED_CONFIGURATION", str(path))
-    configuration = load(CoordinatorConfiguration)
+    configuration, _ = load(CoordinatorConfiguration)
     assert (configuration.lease.timing().renew_every, configuration.lease.timing().duration) == (1, 15)
 
 
 @pytest.mark.parametrize(
     ("content", "field"),
     [
-        ({"namespace": "n", "leases": {}}, "leases"),
         ({"namespace": "n", "lease": {"renewEvery": 20}}, "lease"),
         ({"adapters": ["kueue"]}, "namespace"),
         ({"namespace": "n", "log": {"level": "loud"}}, "log.level"),
@@ -50,10 +49,33 @@ def test_a_wrong_field_is_named(tmp_path: Path, content: dict[str, Any], field: 
     assert "component.json" in caught.value.remedy
 
 
+def test_settings_of_a_newer_chart_are_passed_over_and_named(tmp_path: Path) -> None:
+    """While a release is upgraded, and where an older image is pinned, the file is newer than who reads it."""
+    content = {
+        "namespace": "n",
+        "futureLimit": 4,
+        "log": {"level": "debug", "colours": True},
+        "storage": {"s3": {**STORAGE["s3"], "storageClass": "cold"}},
+        "stallSeconds": 45,
+    }
+    configuration, unknown = load(AgentConfiguration, written(tmp_path, content))
+    assert set(unknown) == {"futureLimit", "log.colours", "storage.s3.storageClass"}
+    assert (configuration.stall_seconds, configuration.log.level) == (45, "debug")
+    assert configuration.storage.s3 is not None
+    assert configuration.storage.s3.bucket == "lab"
+
+
+def test_beside_a_newer_setting_a_wrong_one_is_still_named(tmp_path: Path) -> None:
+    content = {"namespace": "n", "futureLimit": 4, "lease": {"renewEvery": 20, "future": 1}}
+    with pytest.raises(UsageError) as caught:
+        load(CoordinatorConfiguration, written(tmp_path, content))
+    assert (caught.value.field, "renewEvery must be less" in caught.value.remedy) == ("lease", True)
+
+
 def test_an_agent_needs_a_store_and_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="storage"):
         load(AgentConfiguration, written(tmp_path, {"namespace": "n"}))
-    agent = load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE}))
+    agent, _ = load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE}))
     assert agent.hold_socket == HoldsConfiguration(namespace="n").socket
     monkeypatch.delenv("NODE_NAME", raising=False)
     with pytest.raises(UsageError, match="NODE_NAME"):
@@ -85,7 +107,7 @@ def test_an_agents_wrong_bound_is_named(tmp_path: Path, field: str, value: Any) 
 
 def test_an_agents_bounds_are_taken(tmp_path: Path) -> None:
     content = {"namespace": "n", "storage": STORAGE, "stallSeconds": 45, "stagingReserve": None}
-    configuration = load(AgentConfiguration, written(tmp_path, content))
+    configuration, _ = load(AgentConfiguration, written(tmp_path, content))
     assert (configuration.stall_seconds, configuration.staging_reserve) == (45, None)
 
 

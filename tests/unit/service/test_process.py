@@ -104,6 +104,18 @@ def test_a_defect_is_told_with_all_that_is_known(file: Path) -> None:
     assert "TypeError" in line["exception"]
 
 
+def test_settings_of_a_newer_chart_are_said_before_it_begins(file: Path) -> None:
+    file.write_text(json.dumps({"namespace": "ours", "later": 1, "log": {"format": "json", "colours": True}}))
+    with begin("fails", file) as process:
+        _, errors = process.communicate(timeout=30)
+    *passed_over, _ = logged(errors)
+    assert process.returncode == 1
+    assert {(line["level"], line["setting"]) for line in passed_over} == {
+        ("warning", "later"),
+        ("warning", "log.colours"),
+    }
+
+
 def test_without_its_file_it_does_not_begin(tmp_path: Path) -> None:
     with begin("for_ever", tmp_path / "absent.json") as process:
         output, errors = process.communicate(timeout=30)

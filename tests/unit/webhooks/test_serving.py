@@ -261,11 +261,11 @@ async def _until_trusted(url: str, issued: Issued) -> None:
 def test_a_configuration_is_read_and_a_wrong_one_named(tmp_path: Path) -> None:
     file = tmp_path / "webhooks.json"
     file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x"}, "excludedNamespaces": ["monitoring"]}))
-    read = load(Configuration, file)
+    read, _ = load(Configuration, file)
     assert read.excluded_namespaces == {*NEVER_TOUCHED, "ours", "monitoring"}
     assert read.port == 9443
-    file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x", "imagee": "y"}}))
-    with pytest.raises(UsageError, match=r"restore\.imagee"):
+    file.write_text(json.dumps({"namespace": "ours", "restore": {"image": "x", "user": 0, "later": 1}}))
+    with pytest.raises(UsageError, match=r"restore\.user"):
         load(Configuration, file)
     with pytest.raises(UsageError, match="cannot be read"):
         load(Configuration, tmp_path / "absent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched_armada.settings import ArmadaSettings, LimitSettings
@@ -34,7 +35,7 @@ def test_where_queues_are_named_others_are_left_alone() -> None:
         ({"url": "https://armada:443"}, "armada.url", "host:port without a scheme"),
         ({"url": "armada.example"}, "armada.url", "write host:port"),
         ({"url": "armada:grpc"}, "armada.url", "write host:port"),
-        ({"url": "armada:1", "queues": ["bio"]}, "armada.queues", "Extra inputs"),
+        ({"url": "armada:1", "later": 1, "holdSeconds": 300}, "armada.holdSeconds", "less than 300"),
         ({"url": "armada:1", "holdSeconds": 300}, "armada.holdSeconds", "less than 300"),
         ({"url": "armada:1", "tls": {"key": "/k"}}, "armada.tls", "name both, or neither"),
         ({"url": "armada:1", "auth": {"basic": _PASSWORD, "token": _TOKEN}}, "armada.auth", "basic and token exclude"),
@@ -46,6 +47,16 @@ def test_what_is_wrong_is_named(section: dict[str, Any] | None, field: str, says
     with pytest.raises(UsageError, match=says) as raised:
         ArmadaSettings.read(section)
     assert raised.value.field == field
+
+
+def test_settings_of_a_newer_chart_are_passed_over_and_named() -> None:
+    with structlog.testing.capture_logs() as logged:
+        settings = ArmadaSettings.read({"url": "armada:1", "later": 1, "limits": {"resubmissions": 3, "later": 2}})
+    assert settings.limits.resubmissions == 3
+    assert {(line["log_level"], line["setting"]) for line in logged} == {
+        ("warning", "armada.later"),
+        ("warning", "armada.limits.later"),
+    }
 
 
 def test_pauses_double_up_to_the_longest() -> None:
