@@ -35,3 +35,10 @@ class Compatibility(msgspec.Struct, frozen=True):
         if host.kernel[0] < self.kernel[0]:
             reasons.append("kernel {}.{} is older than the snapshot's {}.{}".format(*host.kernel, *self.kernel))
         return tuple(reasons)
+
+
+class NodeDescription(Compatibility, frozen=True):
+    """What an agent says of its node: who looks for a place reads the `Compatibility` in it, people the rest."""
+
+    runc: str = ""
+    """Version of what containerd started containers with when the agent began; empty: it does not say."""

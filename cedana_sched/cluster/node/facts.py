@@ -14,7 +14,7 @@ from cedana_sched.kube.objects import Condition, Node
 from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Changed, Listed, Watch
-from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.compatibility import Compatibility, NodeDescription
 from cedana_sched.model.objects.base import parsed
 from cedana_sched.model.objects.names import LEAVING, NODE_CPU, NODE_FACTS, NODE_READY
 
@@ -26,14 +26,14 @@ class NodeFacts:
         self._api = api
         self._node = node
 
-    async def publish(self, compatibility: Compatibility, *, ready: bool) -> None:
+    async def publish(self, description: NodeDescription, *, ready: bool) -> None:
         """Say what the node is; `ready`: workloads can be dumped and continued on it.
 
         Raises:
             ApiError: the API server does not take it.
         """
-        facts = msgspec.json.encode(compatibility, order="deterministic").decode()
-        await self._write("true" if ready else None, cpu_digest(compatibility), facts)
+        facts = msgspec.json.encode(description, order="deterministic").decode()
+        await self._write("true" if ready else None, cpu_digest(description), facts)
 
     async def withdraw(self) -> None:
         """Say nothing about it any more.

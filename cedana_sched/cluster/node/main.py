@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from cedana_sched import __version__
@@ -45,6 +46,7 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import awaited
+from cedana_sched.model.compatibility import NodeDescription
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects.names import HOLD_TOKEN
 from cedana_sched.model.orders import Order, Outcome
@@ -95,8 +97,9 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
         if not await until_answered("reading of the node", facts.is_told_to_leave, refused):
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
-            found = compatibility(toolchain.version)
-            publish = partial(facts.publish, found, ready=installed.is_active)
+            compatible = msgspec.structs.asdict(compatibility(toolchain.version))
+            description = NodeDescription(**compatible, runc=installed.runc)
+            publish = partial(facts.publish, description, ready=installed.is_active)
             await until_answered("facts of the node", publish, refused)
             agent = _Agent(api, node, configuration, installed)
             busy.extend(agent.busy)

@@ -87,7 +87,7 @@ stays while the agent is dead."""
 NODE_CPU: Final = f"{GROUP}/cpu"
 """Label of a node: digest of its CPU's features; nodes of equal value can continue each other's snapshots."""
 NODE_FACTS: Final = f"{GROUP}/facts"
-"""Annotation of a node: its `Compatibility` as JSON."""
+"""Annotation of a node: its `NodeDescription` as JSON."""
 
 # What the uninstallation writes on nodes.
 LEAVING: Final = f"{GROUP}/leaving"

@@ -27,12 +27,15 @@ class FolderHost(Host):
         super().__init__(root)
         self.commands: list[str] = []
         self.refuses = "nothing"
+        self.runc_says = "runc version 1.3.3\ncommit: v1.3.3-0-gd842d771\nspec: 1.2.1\ngo: go1.24.9\n"
 
     async def run(self, *command: str | Path, environment: Mapping[str, str] | None = None) -> str:
         said = " ".join(map(str, command))
         self.commands.append(said)
         if self.refuses in said:
             raise HostError(f"refused: {self.refuses}")
+        if "cedana-runtime --version" in said:
+            return self.runc_says
         return "/usr/sbin/runc\n" if "command -v" in said else ""
 
 
@@ -93,6 +96,23 @@ async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
     assert node.file.read_text() == CONFIGURATION
     assert not node.host.here(Path("/opt/cedana-sched")).exists()
     assert len(node.restarts) == 1, "it forgets us when it starts next"
+
+
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [
+        ("runc version 1.2.8-0ubuntu1\nspec: 1.2.0\n", "1.2.8-0ubuntu1"),
+        (
+            "NVIDIA Container Runtime version 1.17.8\ncommit: f202b80\n\nrunc version 1.1.15\nspec: 1.0.2-dev\n",
+            "1.1.15",
+        ),
+        ("crun version 1.21\n", ""),
+        ("", ""),
+    ],
+)
+async def test_it_says_which_runc_is_there(node: Node, says: str, version: str) -> None:
+    node.host.runc_says = says
+    assert (await node.installation().install(node.toolchain)).runc == version
 
 
 DROP_INS = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'

@@ -9,10 +9,10 @@ import msgspec
 from cedana_sched.cluster.node.facts import NodeFacts, cpu_digest
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.resources import NODES, Resource
-from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.compatibility import Compatibility, NodeDescription
 from cedana_sched.model.objects import names
 
-HERE = Compatibility("x86_64", frozenset({"avx2", "sse4_2"}), (6, 12), "4.2.1")
+HERE = NodeDescription("x86_64", frozenset({"avx2", "sse4_2"}), (6, 12), "4.2.1", runc="1.3.3")
 
 
 class Patches:
@@ -31,8 +31,12 @@ async def test_a_ready_node_says_what_it_is_and_takes_it_back() -> None:
     facts = NodeFacts(cast("Api", api), "node-1")
     await facts.publish(HERE, ready=True)
     assert api.last["labels"] == {names.NODE_READY: "true", names.NODE_CPU: cpu_digest(HERE)}
-    told = msgspec.json.decode(api.last["annotations"][names.NODE_FACTS], type=Compatibility)
+    told = msgspec.json.decode(api.last["annotations"][names.NODE_FACTS], type=NodeDescription)
     assert told == HERE
+    needed = msgspec.json.decode(api.last["annotations"][names.NODE_FACTS], type=Compatibility)
+    assert needed == Compatibility("x86_64", frozenset({"avx2", "sse4_2"}), (6, 12), "4.2.1"), (
+        "as an older one reads it"
+    )
     await facts.publish(HERE, ready=False)
     assert api.last["labels"][names.NODE_READY] is None
     await facts.withdraw()

@@ -12,7 +12,7 @@ import msgspec
 
 Version = tuple[int, int, int]
 
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?!\d|[-~](?:alpha|beta|rc))")
 
 
 class Hole(msgspec.Struct, frozen=True):
@@ -36,13 +36,18 @@ CONTAINERD: Final = (
     Hole("CVE-2026-53488", ((1, 7, 33), (2, 0, 10), (2, 1, 9), (2, 2, 5), (2, 3, 2))),
 )
 RUNC: Final = (
+    # GHSA-xr7r-f8xq-vfvv (January 2024): a container's working directory may be the host's
+    Hole("CVE-2024-21626", ((1, 1, 12),)),
     # GHSA-9493-h29p-rfm2, GHSA-qw9x-cqr3-wc7r, GHSA-cgrx-mc8f-2prm (November 2025)
     Hole("CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", ((1, 2, 8), (1, 3, 3), (1, 4, 0))),
 )
 
 
 def read_version(text: str) -> Version | None:
-    """The three numbers that a version begins with, such as `1.7.29-0ubuntu1`; None: it begins otherwise."""
+    """The three numbers that a version begins with, such as `1.7.29-0ubuntu1`; None: it begins otherwise.
+
+    None, too, where it comes before a release: of release candidates the advisories say little.
+    """
     found = _VERSION.match(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
@@ -50,6 +55,8 @@ def read_version(text: str) -> Version | None:
 def good_versions(holes: tuple[Hole, ...]) -> str:
     """The first version of each line in which all of them are closed, as people write it."""
     best: dict[tuple[int, int], int] = {}
-    for major, minor, patch in (version for hole in holes for version in hole.fixed):
-        best[major, minor] = max(patch, best.get((major, minor), 0))
+    for version in (version for hole in holes for version in hole.fixed):
+        if not any(hole.is_in(version) for hole in holes):
+            major, minor, patch = version
+            best[major, minor] = max(patch, best.get((major, minor), 0))
     return ", ".join(f"{major}.{minor}.{patch}" for (major, minor), patch in sorted(best.items()))

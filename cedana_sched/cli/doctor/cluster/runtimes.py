@@ -1,6 +1,6 @@
 """Which nodes run containers by something with known holes, or by something that the product cannot use.
 
-A Node says which containerd and which kernel it has, and not which runc.
+A Node says which containerd and which kernel it has (`status.nodeInfo`), and not which runc: its agent does.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.cli.doctor.cluster.known_holes import CONTAINERD, RUNC, good_versions, read_version
+from cedana_sched.cli.doctor.cluster.known_holes import CONTAINERD, RUNC, Hole, good_versions, read_version
 from cedana_sched.cli.doctor.cluster.reads import Reads, named
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.cli.doctor.machine import OLDEST_KERNEL
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import NODES
+from cedana_sched.model.objects.names import NODE_FACTS
 
 CHECK: Final = "runtimes"
 _CONTAINERD: Final = "containerd://"
@@ -29,6 +30,12 @@ class _Info(msgspec.Struct, frozen=True, rename="camel"):
     operating_system: str = "linux"
 
 
+class _Facts(msgspec.Struct, frozen=True):
+    """As much of `model.compatibility.NodeDescription` as is read here."""
+
+    runc: str = ""
+
+
 class _Status(msgspec.Struct, frozen=True, rename="camel"):
     node_info: _Info = _Info()
 
@@ -40,18 +47,19 @@ class _Node(msgspec.Struct, frozen=True):
 
 async def examine(reads: Reads) -> list[Finding]:
     """Of each hole, and of each runtime that is none of containerd's, the nodes that have it."""
-    nodes = await reads.listed(NODES, into=_Node)
-    infos = {
-        one.metadata.name: one.status.node_info for one in nodes if one.status.node_info.operating_system == "linux"
+    nodes = [one for one in await reads.listed(NODES, into=_Node) if one.status.node_info.operating_system == "linux"]
+    infos = {one.metadata.name: one.status.node_info for one in nodes}
+    containerds = {
+        name: info.container_runtime_version.removeprefix(_CONTAINERD)
+        for name, info in infos.items()
+        if info.container_runtime_version.startswith(_CONTAINERD)
     }
-    found = [*_others(infos), *_holes(infos), *_kernels(infos)]
+    found = [*_others(infos), *_open("containerd", containerds, CONTAINERD), *_kernels(infos)]
     if not found:
         runtimes = sorted({info.container_runtime_version for info in infos.values()})
         says = f"no node has a containerd with a hole that is known here: {', '.join(runtimes[:_MOST_KINDS])}"
         found.append(Finding(CHECK, Level.OK, says))
-    says = "which runc the nodes have is not known: no Node says it"
-    remedy = f"'runc --version' on each, which should be {good_versions(RUNC)} or newer ({RUNC[0].names})"
-    return [*found, Finding("runc", Level.WARN, says, remedy)] if infos else found
+    return found + _runcs({one.metadata.name: _runc_of(one.metadata) for one in nodes})
 
 
 def _others(infos: Mapping[str, _Info]) -> list[Finding]:
@@ -63,20 +71,41 @@ def _others(infos: Mapping[str, _Info]) -> list[Finding]:
     return [Finding(CHECK, Level.WARN, says, "keep protected pods on nodes with containerd 1.7 or 2")]
 
 
-def _holes(infos: Mapping[str, _Info]) -> list[Finding]:
+def _open(program: str, versions: Mapping[str, str], holes: tuple[Hole, ...]) -> list[Finding]:
+    """Of each hole the nodes, by name with their version, that have it."""
     found: list[Finding] = []
-    for hole in CONTAINERD:
+    for hole in holes:
         open_on = {
-            f"{node} ({info.container_runtime_version.removeprefix(_CONTAINERD)})"
-            for node, info in infos.items()
-            if (version := read_version(info.container_runtime_version.removeprefix(_CONTAINERD))) is not None
-            and hole.is_in(version)
+            f"{node} ({text})"
+            for node, text in versions.items()
+            if (version := read_version(text)) is not None and hole.is_in(version)
         }
         if open_on:
-            says = f"containerd of {len(open_on)} of {len(infos)} nodes is open to {hole.names}: {named(open_on)}"
+            says = f"{program} of {len(open_on)} of {len(versions)} nodes is open to {hole.names}: {named(open_on)}"
             remedy = f"install {good_versions((hole,))} or newer, or see whether your distribution has mended it"
             found.append(Finding(CHECK, Level.WARN, says, remedy))
     return found
+
+
+def _runcs(versions: Mapping[str, str]) -> list[Finding]:
+    """`versions`: as the agents say; empty where none does."""
+    found = _open("runc", versions, RUNC)
+    if unknown := {node for node, text in versions.items() if read_version(text) is None}:
+        says = f"which runc is on {len(unknown)} of {len(versions)} nodes is not known, for no agent says it: "
+        remedy = f"'runc --version' there, which should be {good_versions(RUNC)} or newer; an agent that begins says it"
+        found.append(Finding(CHECK, Level.WARN, says + named(unknown), remedy))
+    if versions and not found:
+        kinds = sorted(set(versions.values()))
+        says = f"no node has a runc with a hole that is known here: {', '.join(kinds[:_MOST_KINDS])}"
+        found.append(Finding(CHECK, Level.OK, says))
+    return found
+
+
+def _runc_of(node: Metadata) -> str:
+    try:
+        return msgspec.json.decode(node.annotations.get(NODE_FACTS, ""), type=_Facts).runc
+    except (ValueError, RecursionError):  # nothing, or what a newer agent says
+        return ""
 
 
 def _kernels(infos: Mapping[str, _Info]) -> list[Finding]:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 ABSENT_SECONDS = 60.0
 """So long a containerd that is being restarted, or made ready at a boot, is waited for."""
+
+_RUNC_VERSION = re.compile(r"^runc version (\S{1,64})$", re.MULTILINE)
+"""As runc prints it (`main.go`), and what calls it in turn, such as NVIDIA's runtime."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Installed:
     """Its programs as the host sees them; pycriu as the agent does."""
     is_active: bool
     """Whether containerd has loaded the handler; else it will after its next restart."""
+    runc: str
+    """Version of the host's runc; empty: it does not say."""
 
 
 class Installation:
@@ -90,7 +96,7 @@ class Installation:
         files = await self._files()
         runc = await self._runc(files, daemon)
         version = await asyncio.to_thread(self._programs.lay, toolchain, runc)
-        await self._try(version)
+        runc_version = await self._try(version)
         await asyncio.to_thread(self._programs.use, version)
         changes = files.with_handler(self._programs.handler)
         is_active = await self._change(changes, daemon)
@@ -105,7 +111,7 @@ class Installation:
             preload=preload,
             gzip=version / GZIP,
         )
-        return Installed(here, is_active)
+        return Installed(here, is_active, runc_version)
 
     async def folders(self) -> list[Path]:
         """Where containerd's configuration is, as the agent sees it.
@@ -172,15 +178,17 @@ class Installation:
             ) from error
         return Path(found.strip())
 
-    async def _try(self, version: Path) -> None:
-        """Start each program once, on the host.
+    async def _try(self, version: Path) -> str:
+        """Start each program once, on the host; returns the version of runc, which the handler calls.
 
         Raises:
             HostError: one does not run there.
         """
-        await self._host.run(version / "bin/cedana-runtime", "--version")
+        said = await self._host.run(version / "bin/cedana-runtime", "--version")
         await self._host.run(version / "bin/cedana-runtime", "cedana-check")
         await self._host.run(version / "criu/bin/criu", "--version")
+        found = _RUNC_VERSION.search(said)
+        return found[1] if found else ""
 
     @tenacity.retry(
         wait=tenacity.wait_exponential(multiplier=0.05, max=1),
