@@ -47,10 +47,8 @@ class Callers:
         self._clock = clock
         self._certificate_names = certificate_names
         self._secret = ""
-        self._undivided = ""
         self._former: dict[str, float] = {}
         """Until when each secret that was replaced counts, by the clock."""
-        self._former_undivided: dict[str, float] = {}
         self._settled_at = 0.0
 
     @property
@@ -73,23 +71,12 @@ class Callers:
         self._former.pop(secret, None)
         self._secret = secret
 
-    def learn_undivided(self, segment: str) -> None:
-        """From now on this one counts before every path, as replicas of an older release have it; empty: none does."""
-        if segment == self._undivided:
-            return
-        if self._undivided:
-            self._former_undivided[self._undivided] = self._clock() + FORMER_SECONDS
-        self._former_undivided.pop(segment, None)
-        self._undivided = segment
-
     def is_known(self, segment: str, path: str) -> bool:
         """Whether who calls the path behind this segment is believed, in a time that shows nothing of what would be."""
         now, given = self._clock(), segment.encode(errors="replace")
-        for former in (self._former, self._former_undivided):
-            for gone in [one for one, until in former.items() if until <= now]:
-                del former[gone]
+        for gone in [one for one, until in self._former.items() if until <= now]:
+            del self._former[gone]
         known = [segment_of(one, path) for one in (self._secret, *self._former) if one]
-        known += [one for one in (self._undivided, *self._former_undivided) if one]
         return any([hmac.compare_digest(one.encode(), given) for one in known])  # noqa: C419  # all of them, always
 
     def has_name(self, certificate: Mapping[str, Any] | None) -> bool:

@@ -40,12 +40,7 @@ LONGEST_WAIT: Final = dt.timedelta(days=1)
 
 LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
 
-HANDOVER: Final = dt.timedelta(minutes=10)
-"""So long replicas of an older release may run beside, which know one segment for all paths, and write that."""
-
 _CALLERS: Final = "callers.key"
-_UNDIVIDED: Final = "path"
-"""That one segment; it goes when nobody can need it any more."""
 _KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate": "tls.crt", "key": "tls.key"}
 
 
@@ -98,7 +93,6 @@ class OwnCertificateKeeper:
         self._metrics = metrics
         self._now = now
         self._changed = asyncio.Event()
-        self._shared_since: dt.datetime | None = None
         watch = Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={self._name}")
         self._secrets = Mirror(watch)
         self._trusting = tuple(
@@ -143,33 +137,19 @@ class OwnCertificateKeeper:
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""
         secret = self._secrets.get(self._name, self._namespace)
-        known, undivided = _word(secret, _CALLERS), _word(secret, _UNDIVIDED)
-        self._callers.learn_undivided(undivided or "")
+        known = _word(secret)
         if known is not None:
             self._callers.learn(known)
         issued = _issued(secret) if secret is not None else None
         if issued is not None and self._serving.load(issued.certificate, issued.key):
             log.info("certificate", secret=self._name, version=secret.metadata.resource_version if secret else "")
-        until = self._shared_until(undivided)
-        trusted = issued is not None and known is not None and await self._spread(issued.authorities, known, undivided)
+        trusted = issued is not None and known is not None and await self._spread(issued.authorities, known)
         step = plan(issued, self._service_names, trusted=trusted, now=self._now())
-        is_over = undivided is not None and trusted and until is None
-        if (made := step.issued or issued) is not None and (step.issued is not None or known is None or is_over):
-            await self._write(secret, made, known or new_secret(), without_undivided=is_over)
-        due = step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
-        return min(due, until) if until is not None else due
+        if (made := step.issued or issued) is not None and (step.issued is not None or known is None):
+            await self._write(secret, made, known or new_secret())
+        return step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
 
-    def _shared_until(self, undivided: str | None) -> dt.datetime | None:
-        """Until when replicas of an older release may run; None where none can any more."""
-        if undivided is None:
-            self._shared_since = None
-            return None
-        if self._shared_since is None:
-            self._shared_since = self._now()
-        until = self._shared_since + HANDOVER
-        return until if self._now() < until else None
-
-    async def _write(self, secret: Secret | None, issued: Issued, known: str, *, without_undivided: bool) -> None:
+    async def _write(self, secret: Secret | None, issued: Issued, known: str) -> None:
         """The watch brings back what was written: by us, or by another replica that was faster."""
         data: Object = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
         data[_CALLERS] = base64.b64encode(known.encode()).decode()
@@ -180,19 +160,16 @@ class OwnCertificateKeeper:
                 await self._api.create(SECRETS, {"metadata": metadata, "type": "Opaque", "data": data}, into=Secret)
             else:
                 version = {"resourceVersion": secret.metadata.resource_version}
-                data |= {_UNDIVIDED: None} if without_undivided else {}
                 await self._api.patch(SECRETS, self._name, self._namespace, {"metadata": version, "data": data})
             log.info("certificates made", secret=self._name)
         except (AlreadyExistsError, ConflictError):
             log.info("certificates made by another replica", secret=self._name)
 
-    async def _spread(self, authorities: bytes, known: str, undivided: str | None) -> bool:
+    async def _spread(self, authorities: bytes, known: str) -> bool:
         """Write what is not so yet in the configurations. Whether it was so everywhere already."""
         hooks = self._hooks if self._callers.is_settled else {}
         paths = {name: f"/{segment_of(known, path)}{path}" for name, path in hooks.items()}
-        is_shared = self._shared_until(undivided) is not None
-        left = {name: f"/{undivided}{path}" for name, path in hooks.items()} if is_shared else {}
-        registration = Registration(base64.b64encode(authorities).decode(), paths, left)
+        registration = Registration(base64.b64encode(authorities).decode(), paths)
         trusted = True
         for one in self._trusting:
             configuration = one.mirror.get(one.name)
@@ -205,10 +182,10 @@ class OwnCertificateKeeper:
         return trusted
 
 
-def _word(secret: Secret | None, key: str) -> str | None:
-    """None when there is none yet, or what stands there is none that we would make, or use."""
+def _word(secret: Secret | None) -> str | None:
+    """By which callers are known; None when there is none yet, or it is none that we would make, or use."""
     try:
-        found = base64.b64decode(secret.data.get(key, "") if secret is not None else "", validate=True).decode()
+        found = base64.b64decode(secret.data.get(_CALLERS, "") if secret is not None else "", validate=True).decode()
     except ValueError:
         return None
     return found if is_segment(found) and len(found) >= SHORTEST_SECRET else None

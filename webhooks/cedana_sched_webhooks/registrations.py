@@ -32,14 +32,10 @@ def hooks(paths: Iterable[str]) -> dict[str, str]:
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What is to stand in each configuration: the bundle in base64, paths by the webhook's name.
-
-    `left` are paths that may stand there instead.
-    """
+    """What is to stand in each configuration: the bundle in base64, paths by the webhook's name."""
 
     bundle: str
     paths: Mapping[str, str]
-    left: Mapping[str, str] = {}
 
     def patch(self, configuration: WebhookConfiguration) -> list[Object]:
         """One that fails when it is another configuration, or has changed meanwhile; empty when all is so already."""
@@ -50,8 +46,7 @@ class Registration(msgspec.Struct, frozen=True):
             operations: list[Object] = []
             if told.ca_bundle != self.bundle:
                 operations.append({"op": "add", "path": f"{place}/caBundle", "value": self.bundle})
-            good = {path, self.left.get(webhook.name)}
-            if path is not None and told.service is not None and told.service.path not in good:
+            if path is not None and told.service is not None and told.service.path != path:
                 operations.append({"op": "add", "path": f"{place}/service/path", "value": path})
             if operations:
                 changes.append({"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name})

@@ -189,21 +189,6 @@ def test_a_former_segment_counts_for_a_while() -> None:
     assert not callers.is_known(before, PODS)
 
 
-def test_one_segment_for_all_paths_counts_as_long_as_an_older_replica_may_have_written_it() -> None:
-    now, older = [1000.0], "o" * 32
-    callers = Callers(lambda: now[0])
-    callers.learn(SECRET)
-    callers.learn_undivided(older)
-    assert callers.is_known(older, PODS)
-    assert callers.is_known(older, STATUSES)
-    callers.learn_undivided("")
-    assert callers.is_known(older, STATUSES)
-    now[0] += FORMER_SECONDS
-    assert not callers.is_known(older, STATUSES)
-    assert not callers.is_known("", STATUSES)
-    assert callers.is_known(SEGMENT, STATUSES)
-
-
 def test_how_long_a_comparison_takes_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
 
