@@ -33,7 +33,7 @@ WALKS_OWN_FOLDERS = {
     "cedana_sched/cluster/node/installation/keeping.py": "containerd's configuration, on the host",
     "cedana_sched/cluster/node/installation/programs.py": "the agent's own image, and our folder on the host",
     "cedana_sched/cluster/node/returning/new_beginnings.py": "runc's folder of states, on the host",
-    "cedana_sched/cluster/node/returning/pods.py": "plans and logs, in our folders on the host",
+    "cedana_sched/cluster/node/returning/kept.py": "plans and logs, in our folders on the host",
     "cedana_sched/runtime/changes.py": "plans and results, in our folder on the host; the restore container's own",
     "cedana_sched/runtime/layer.py": "reads an archive, and lays it by descriptors",
     "cedana_sched/runtime/held.py": "control groups",

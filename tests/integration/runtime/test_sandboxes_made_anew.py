@@ -86,7 +86,12 @@ def test_return_of_a_sandbox_that_is_gone_does_nothing_in_the_next_one(site: Sit
     shutil.rmtree(site.state / "pods")
     waiting = site.wait_in(third)
     site.returns = ReturningPods(
-        site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, site.returns._restore_seconds
+        site.node.places,
+        site.state,
+        site.folder / "data",
+        site.toolchain,
+        site.watched,
+        site.returns._preparation._restore_seconds,
     )
     first, pod = site.return_of(second), site.ref(third)
     for order in (

@@ -87,7 +87,7 @@ async def test_volumes_of_a_manifest_are_names(tmp_path: Path, volumes: Any) -> 
     returns = ReturningPods(Places(tmp_path), tmp_path, tmp_path, cast("Any", None), pods)
     workload = WorkloadRef("u", "ns", "p", "n")
     with pytest.raises((RestoreError, UsageError)) as caught:
-        await returns._lay_volumes(workload, tmp_path / "images", {"volumes": volumes})
+        await returns._preparation.lay_volumes(workload, tmp_path / "images", {"volumes": volumes})
     assert isinstance(caught.value, CedanaSchedError), "so that it is answered in words"
 
 
