@@ -26,7 +26,7 @@ from cedana_sched.runtime import signs, wait
 from cedana_sched.snapshot.progress import STORE_FACTOR
 from cedana_sched.store import garbage, node_cache, pages, retrying
 from cedana_sched_volcano.extender import claims
-from cedana_sched_webhooks import callers, own_certificates
+from cedana_sched_webhooks import callers
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
 PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())
@@ -83,7 +83,6 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ),
     ("keeps 512 calls of one pod open at most, and 2,048 in all", (share.MOST_OF_A_POD, keeper.MOST_OPEN), (512, 2048)),
     ("for `agent.holdAwaySeconds` (2 min) without an agent", (HOLD_AWAY_SECONDS,), (120,)),
-    ("is answered for ten minutes more", (own_certificates.HANDOVER.total_seconds(),), (600,)),
     ("its format version; so far there is only 1", (FORMAT_VERSION,), (1,)),
     ("kernels before 5.9", OLDEST_KERNEL, (5, 9)),
     ("which keeps the last twenty", (orphans.FAILURES_KEPT,), (20,)),
