@@ -45,7 +45,7 @@ servers: venv go
 
 .PHONY: test
 test: venv packages servers ## Run the tests, with real processes, snapshots and stores
-	@$(BIN)/pytest $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest -m 'not exhaustive' $(PYTEST_ARGUMENTS)
 
 .PHONY: cluster-packages
 cluster-packages: venv go ## Install what the test cluster needs on this machine (root; only what is missing)
@@ -76,7 +76,8 @@ e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e-faults
-e2e-faults: e2e-parts ## What e2e leaves out: every death at every phase, each adapter's whole conformance, all shapes
+e2e-faults: servers e2e-parts ## What test and e2e leave out: every death at every phase, all of each conformance, all shapes
+	@$(BIN)/pytest tests/unit tests/integration -m exhaustive $(PYTEST_ARGUMENTS)
 	@$(BIN)/pytest tests/e2e -m exhaustive $(PYTEST_ARGUMENTS)
 	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e -m 'exhaustive and shape' $(PYTEST_ARGUMENTS)
 	@for shape in $(filter-out %/two-nodes.yaml,$(wildcard kind-configs/*.yaml)); do \
