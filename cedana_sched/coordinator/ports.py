@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from cedana_sched.coordinator.core import AgentRestarted, NodeLost, Tell
+from cedana_sched.coordinator.core import NodeLost, Tell
 from cedana_sched.model.orders import Order, Outcome
 from cedana_sched.model.records import Record
-
-NodeChange = AgentRestarted | NodeLost
 
 
 class Agents(Protocol):
@@ -33,8 +31,8 @@ class Agents(Protocol):
         """
         ...
 
-    def changes(self) -> AsyncIterator[NodeChange]:
-        """Yield when an agent is back after a restart, and when a node is gone for good."""
+    def changes(self) -> AsyncIterator[NodeLost]:
+        """Yield when a node is gone for good. An agent that restarts finds its orders itself, or they are lost."""
         ...
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 
 from cedana_sched.agent.node import NodeAgent
-from cedana_sched.coordinator.ports import NodeChange
+from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.jobs.rules import Beginning, Ending
@@ -45,9 +45,9 @@ class LocalAgents:
     def repeat(self, node: str, order: Order) -> None:
         """See `Agents.repeat`: within one process an order is under way as long as `perform` yields."""
 
-    async def changes(self) -> AsyncIterator[NodeChange]:
+    async def changes(self) -> AsyncIterator[NodeLost]:
         """Never yields: what a restart interrupted is ordered again by the coordinator's recovery."""
-        never: tuple[NodeChange, ...] = ()
+        never: tuple[NodeLost, ...] = ()
         await asyncio.Event().wait()
         for change in never:
             yield change

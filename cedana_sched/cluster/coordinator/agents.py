@@ -16,7 +16,7 @@ import structlog
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.answers import failure_of, objection_to
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.coordinator.core import AgentRestarted, NodeLost
+from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, Node, read_time
@@ -264,7 +264,7 @@ class ObjectAgents:
         if waiting := self._waiting.get(uid):
             waiting.changed(now)
 
-    async def changes(self) -> AsyncIterator[AgentRestarted | NodeLost]:
+    async def changes(self) -> AsyncIterator[NodeLost]:
         """Nodes that are gone for good: deleted, or tainted as out of service, also while nobody led.
 
         An agent that restarts finds its orders in the objects, so that nobody needs to repeat them.

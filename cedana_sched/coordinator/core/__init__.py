@@ -5,7 +5,6 @@ instructions and nowhere else: `Core.recover(records, now)` carries on from them
 """
 
 from cedana_sched.coordinator.core.events import (
-    AgentRestarted,
     Event,
     HoldPlaced,
     NodeLost,
@@ -29,7 +28,6 @@ from cedana_sched.coordinator.core.machine import Core
 from cedana_sched.coordinator.core.timing import Timing
 
 __all__ = [
-    "AgentRestarted",
     "Core",
     "Event",
     "HoldPlaced",

@@ -83,12 +83,12 @@ class CheckpointSteps:
         at = self.ends_at(checkpoint)
         return at is not None and self._desk.now >= at
 
-    def order_of(self, checkpoint: Checkpoint, *, again: bool = False) -> Order | None:
+    def order_of(self, checkpoint: Checkpoint) -> Order | None:
         """The order that it waits on; see `orders.of_checkpoint`."""
         if self.is_overdue(checkpoint):
             return orders.end(checkpoint)
         lineage = self._book.lineage(checkpoint.workload.uid)
-        return orders.of_checkpoint(checkpoint, self._desk.now, lineage, again=again)
+        return orders.of_checkpoint(checkpoint, self._desk.now, lineage)
 
     def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
         """Set when it is looked at again. `kept`: it could not be forgotten now."""

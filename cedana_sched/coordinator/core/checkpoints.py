@@ -161,18 +161,6 @@ class Checkpoints:
             if not committed:
                 self._failures.fail_rest(checkpoint, Cause.SET_FAILED, why)
 
-    def agent_restarted(self, node: str) -> None:
-        """Repeat every order of that node."""
-        for checkpoint in self._book.on_node(node):
-            order = self._steps.order_of(checkpoint, again=True)
-            if order is None:
-                continue
-            if checkpoint.step in {CheckpointStep.FROZEN, CheckpointStep.COMMITTED}:
-                self._desk.send_once(node, order)
-            else:
-                self._desk.order(checkpoint.uid, node, order)
-            self._steps.arm(checkpoint)
-
     def due(self, checkpoint: Checkpoint) -> None:
         """Its time has come: a deadline, a pause that is over, an order to repeat, or to be forgotten."""
         now = self._desk.now

@@ -42,12 +42,6 @@ class OrderLost(msgspec.Struct, frozen=True):
     why: str
 
 
-class AgentRestarted(msgspec.Struct, frozen=True):
-    """A node's agent is back, and may have forgotten what it was told."""
-
-    node: str
-
-
 class NodeLost(msgspec.Struct, frozen=True):
     """A node is gone for good, with every process on it. Whoever reports it must be sure (fencing)."""
 
@@ -58,4 +52,4 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed: a deadline may be due."""
 
 
-Event = Reported | Outcome | HoldPlaced | ReleaseDone | ReleaseFailed | OrderLost | AgentRestarted | NodeLost | Tick
+Event = Reported | Outcome | HoldPlaced | ReleaseDone | ReleaseFailed | OrderLost | NodeLost | Tick

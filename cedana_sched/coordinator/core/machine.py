@@ -10,7 +10,6 @@ from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.checkpoints import CheckpointOutcome, Checkpoints
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.events import (
-    AgentRestarted,
     Event,
     HoldPlaced,
     NodeLost,
@@ -110,9 +109,6 @@ class Core:
             self._holds.release_failed(event.signal_uid, event.why)
         elif isinstance(event, OrderLost):
             self._order_lost(event)
-        elif isinstance(event, AgentRestarted):
-            self._checkpoints.agent_restarted(event.node)
-            self._restores.agent_restarted(event.node)
         elif isinstance(event, NodeLost):
             self._checkpoints.node_lost(event.node)
             self._restores.node_lost(event.node)

@@ -21,20 +21,14 @@ from cedana_sched.model.orders import (
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
-def of_checkpoint(
-    checkpoint: Checkpoint, now: float, lineage: Lineage | None = None, *, again: bool = False
-) -> Order | None:
-    """The order that its step waits on.
-
-    `lineage`: where the workload's work comes from. `again`: its agent may have forgotten everything, so that a step
-    which waits for others also asserts what the agent did before.
-    """
+def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = None) -> Order | None:
+    """The order that its step waits on; `lineage`: where the workload's work comes from."""
     uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
     silent = checkpoint.unconfirmed
     left = max(checkpoint.deadline - now, 0.0)
-    if step is CheckpointStep.FREEZING or (again and step is CheckpointStep.FROZEN):
+    if step is CheckpointStep.FREEZING:
         return Freeze(uid, workload, checkpoint.gang is not None, left)
-    if step is CheckpointStep.DUMPING or (again and step is CheckpointStep.COMMITTED):
+    if step is CheckpointStep.DUMPING:
         compression, who = checkpoint.policy.compression, (checkpoint.reason, checkpoint.adapter)
         return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage)
     if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):

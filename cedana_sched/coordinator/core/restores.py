@@ -165,11 +165,6 @@ class Restores:
             if restore.step is not RestoreStep.ENDED:
                 self._end(restore, Cause.NODE_LOST)
 
-    def agent_restarted(self, node: str) -> None:
-        """Repeat every order of that node."""
-        for restore in self._book.restores_on_node(node):
-            self.repeat(restore)
-
     def repeat(self, restore: Restore) -> None:
         """Give the order that its step waits on once more."""
         order = orders.of_restore(restore)

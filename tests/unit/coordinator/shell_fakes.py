@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 from cedana_sched.adapter.contract import Report
-from cedana_sched.coordinator import NodeChange
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import NodeLost, Tell
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress
 from cedana_sched.model.preemption import Release, Signal
@@ -100,7 +99,7 @@ class MemoryAgents:
         self.busiest = 0
         self.failures: dict[str, list[Exception | None]] = {}
         """By order: what the next ones meet. None: the stream ends without an answer."""
-        self.node_changes: asyncio.Queue[NodeChange] = asyncio.Queue()
+        self.node_changes: asyncio.Queue[NodeLost] = asyncio.Queue()
 
     async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
         kind = type(order).__name__
@@ -137,7 +136,7 @@ class MemoryAgents:
         else:
             raise RetryableError("the store is down")
 
-    async def changes(self) -> AsyncIterator[NodeChange]:
+    async def changes(self) -> AsyncIterator[NodeLost]:
         while True:
             yield await self.node_changes.get()
 

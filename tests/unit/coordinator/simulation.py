@@ -14,7 +14,6 @@ from typing import Any
 
 from cedana_sched.adapter.contract import Ended
 from cedana_sched.coordinator.core import (
-    AgentRestarted,
     Core,
     Event,
     HoldPlaced,
@@ -327,7 +326,6 @@ class Simulation:
     def restart_agent(self, node: str) -> None:
         self.note("fault", f"agent of {node} restarts")
         self.agents[node] = self.agent_type(self.world, self.identities)
-        self.tell(AgentRestarted(node))
 
     def lose_node(self, node: str) -> None:
         self.note("fault", f"node {node} is lost")

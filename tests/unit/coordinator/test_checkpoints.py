@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core import AgentRestarted, HoldPlaced, NodeLost, OrderLost, Persist, ReleaseDone
+from cedana_sched.coordinator.core import HoldPlaced, NodeLost, OrderLost, Persist, ReleaseDone
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Abort, Aborted, Dump, Found, Frozen, Killed, Progress, Resume, Resumed, Retain
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
@@ -355,16 +355,6 @@ def test_a_lost_node_ends_what_is_not_committed(told: Told, step: str, verdict: 
     assert told.step("s1.w1.1") == step
     assert told.verdicts() == {"w1": verdict}
     assert told.step("restore.w1") == "Ended"
-
-
-def test_an_agent_that_restarts_hears_the_order_of_each_step_again() -> None:
-    told = Told().running().preempt()
-    assert told.tell(AgentRestarted("n1")).orders() == ["Freeze s1.w1.1"]
-    assert told.tell(AgentRestarted("elsewhere")).orders() == []
-    told.frozen()
-    assert told.tell(AgentRestarted("n1")).orders() == ["Dump s1.w1.1"]
-    told.committed()
-    assert told.tell(AgentRestarted("n1")).orders() == ["Kill s1.w1.1"]
 
 
 def test_a_lost_order_is_repeated_soon_and_a_silent_one_later() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core import AgentRestarted, NodeLost, OrderLost
+from cedana_sched.coordinator.core import NodeLost, OrderLost
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     CheckpointFailed,
@@ -342,7 +342,6 @@ def test_a_silent_node_fails_the_restore_and_may_answer_after_all() -> None:
 )
 def test_whoever_restarts_the_order_is_given_again(answers: list[Found], order: str) -> None:
     told = start(saved()).tell(*answers)
-    assert told.tell(AgentRestarted("n1")).orders() == [order]
     assert told.restart().orders() == [order]
     told.tell(OrderLost(told.sent()[0], "no route to host"))
     assert told.after(1).orders() == [order]

@@ -11,7 +11,6 @@ import pytest
 
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import NodeLost, Tell
-from cedana_sched.coordinator.ports import NodeChange
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.jobs.job import Job, JobPhase
@@ -45,7 +44,7 @@ class Node:
 
     def repeat(self, node: str, order: Order) -> None: ...
 
-    async def changes(self) -> AsyncIterator[NodeChange]:
+    async def changes(self) -> AsyncIterator[NodeLost]:
         await asyncio.Event().wait()
         yield NodeLost("never")
 
