@@ -172,7 +172,6 @@ class PodStatus(_Kube, frozen=True):
     reason: str = ""
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
     start_time: str | None = None
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 pycriu is no package of the public index, so it is imported from the toolchain's folder when it is first needed
 (60 ms). Only its image half is used: its `criu` half forks inside calls and blocks, and what it offers the command
-line offers too. Used by `inspect`, `rewind` and for the statistics of a dump.
+line offers too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -22,16 +20,6 @@ ReadImage = Callable[[str], bytes]
 """Gives an image by its name; raises FileNotFoundError or KeyError when the snapshot has none of that name."""
 
 Entry = dict[str, Any]
-
-
-class DumpStatistics(msgspec.Struct, frozen=True):
-    """What CRIU itself measured during a dump."""
-
-    frozen_seconds: float
-    """How long the processes stood still for CRIU; the caller's own freeze is not in it."""
-    memory_seconds: float
-    pages_scanned: int
-    pages_written: int
 
 
 class Images:
@@ -81,18 +69,6 @@ class Images:
 def folder_reader(folder: Path) -> ReadImage:
     """A `ReadImage` for images that lie in a folder."""
     return lambda name: (folder / name).read_bytes()
-
-
-def dump_statistics(toolchain: Toolchain, workdir: Path) -> DumpStatistics:
-    """The statistics of the dump that used `workdir`."""
-    found = Images(toolchain, folder_reader(workdir)).entries("stats-dump")
-    dump = found[0]["dump"] if found else {}
-    return DumpStatistics(
-        frozen_seconds=dump.get("frozen_time", 0) / 1e6,
-        memory_seconds=dump.get("memdump_time", 0) / 1e6,
-        pages_scanned=dump.get("pages_scanned", 0),
-        pages_written=dump.get("pages_written", 0),
-    )
 
 
 def _codec(pycriu: Path) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +154,6 @@ class SqliteJournal:
         query = f"SELECT body FROM events {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # both texts are ours
         rows = await self._rows(query, (*values, limit))
         return tuple(_decoded(body, EventView) for (body,) in reversed(rows))
-
-    async def add_events(self, events: Iterable[EventView]) -> None:
-        """Write events that belong to no step: the coordinator's, for instance."""
-        await self.save_step(Step(events=tuple(events)))
 
     async def _write_step(self, connection: aiosqlite.Connection, step: Step) -> None:
         for job in step.jobs:

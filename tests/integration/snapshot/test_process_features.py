@@ -11,7 +11,7 @@ import pytest
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.features import check_features
-from cedana_sched.snapshot.images import dump_statistics, folder_reader
+from cedana_sched.snapshot.images import folder_reader
 from cedana_sched.snapshot.inspect import inspect_snapshot
 from cedana_sched.snapshot.preflight import find_obstacles
 from cedana_sched.snapshot.rlimits import has_cap_sys_resource
@@ -196,9 +196,6 @@ def test_what_a_snapshot_holds(lab: Laboratory) -> None:
     job = contents.processes[1]
     assert any(file.name == str(lab.output) and file.descriptor == 1 for file in job.files)
     assert 1 << 20 < contents.memory_bytes < 1 << 28
-    statistics = dump_statistics(lab.toolchain, lab.folder / "dump-1")
-    assert 0 < statistics.frozen_seconds < 10
-    assert statistics.pages_written > 0
 
 
 def test_files_in_shared_memory_come_back_and_cost_no_compression(lab: Laboratory) -> None:

@@ -164,18 +164,6 @@ async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None
     assert await cluster.silence()
 
 
-async def test_restarts_that_the_kubelet_counts_are_no_beginnings() -> None:
-    """It may make several restore containers of which none was decided for, and publishes them late, or never."""
-    cluster = _Cluster(RUNNING, restores=(_restore(1),))
-    await cluster.next()
-    counted = (ContainerStatus(names.RESTORE_CONTAINER, {}, 7),)
-    status = replace(RUNNING.status, init_container_statuses=counted)
-    asyncio.get_running_loop().call_soon(
-        cluster.mirror._put, replace(RUNNING, status=status, metadata=_renewed(RUNNING))
-    )
-    assert await cluster.silence()
-
-
 @pytest.mark.parametrize(
     ("restores", "beginning"),
     [

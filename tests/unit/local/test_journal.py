@@ -118,7 +118,8 @@ async def test_events_are_kept_to_a_bound_and_found_by_job(
 ) -> None:
     monkeypatch.setattr(journal_module, "EVENTS_KEPT", 5)
     for number in range(9):
-        await journal.add_events([EventView(float(number), "Happened", str(number), job=f"job-{number % 2}")])
+        event = EventView(float(number), "Happened", str(number), job=f"job-{number % 2}")
+        await journal.save_step(Step(events=(event,)))
 
     assert [event.text for event in await journal.events()] == ["4", "5", "6", "7", "8"]
     assert [event.text for event in await journal.events(job="job-1")] == ["5", "7"]
