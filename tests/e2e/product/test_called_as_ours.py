@@ -49,7 +49,7 @@ async def policies(namespace: Namespace, api: Api, helm: Binaries) -> AsyncItera
         for body in of_kind(await render(helm, told), *POLICY)
         if body["metadata"]["name"].startswith(f"{fullname}-reserved-")
     ]
-    assert len(bodies) == 4
+    assert len(bodies) == 6
     only = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
     for body in bodies:
         if body["kind"] == POLICY[0]:
@@ -110,3 +110,26 @@ async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -
     for change in (f"{EVICTING}-", f"{EVICTING}=forged", *of_others):
         said = await refusal(namespace, "annotate", "pod/plain", change, "--overwrite")
         assert "for cedana-sched alone to write" in said
+
+
+@pytest.mark.usefixtures("policies")
+async def test_no_other_write_brings_our_marks_to_a_pod(namespace: Namespace) -> None:
+    """Whoever has every right in a namespace may write statuses there, and bind pods."""
+    tenant = ("--as=tenant",)
+    await namespace.kubectl("create", "rolebinding", "tenant", "--clusterrole=cluster-admin", "--user=tenant")
+    for key in (ID, EVICTING):
+        patch = json.dumps({"metadata": {"annotations": {key: "forged"}}})
+        status = ("patch", "pod/plain", "--subresource=status", f"--patch={patch}", *DRY, *tenant)
+        assert "for cedana-sched alone to write" in await refusal(namespace, *status)
+        for path in ("pods/plain/binding", "bindings"):
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": "plain", "annotations": {key: "forged"}},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
+            }
+            raw = f"--raw=/api/v1/namespaces/{namespace.name}/{path}?dryRun=All"
+            said = await refusal(namespace, *CREATE, raw, *tenant, body=binding)
+            assert "a Binding brings no marks" in said
+    patch = json.dumps({"metadata": {"annotations": {"a": "c"}}})
+    await namespace.kubectl("patch", "pod/plain", "--subresource=status", f"--patch={patch}", *DRY, *tenant)

@@ -25,6 +25,7 @@ KEPT: Final = {
     "narrowed-pods": "a stolen token of ours changes images of pods",
     "narrowed-secrets": "a stolen token of ours makes Secrets that hold tokens of other accounts",
     "records": "tenants forge orders to the agents, which are root",
+    "reserved-bindings": "tenants write marks of ours on pods that they bind",
     "reserved-marks": "tenants write marks of ours on pods that run",
     "reserved-names": "tenants keep containers out of a snapshot by a name of ours",
 }

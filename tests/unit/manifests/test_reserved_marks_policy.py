@@ -1,0 +1,90 @@
+"""Who may write our marks on a pod that is there: the rules of the chart, as far as they can be read without a server.
+
+That an API server means the same by them is shown in tests/e2e/product/test_called_as_ours.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cedana_sched.cli.doctor.cluster.policies import KEPT
+from cedana_sched.model.objects import names
+
+TEMPLATE = Path(__file__).parents[3] / "manifests/chart/templates/webhooks/reserved-names.yaml"
+MARKS = {
+    names.ID,
+    names.INDEX,
+    names.WANTED,
+    names.CONTINUES,
+    names.RESTORES,
+    names.HOLD_TOKEN,
+    names.GRACE,
+    names.ASKS,
+    names.EVICTING,
+    names.RELEASED,
+}
+
+
+def rendered() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Policies and their bindings, by the ends of their names."""
+    text = TEMPLATE.read_text()
+    [marks] = re.findall(r"\$marks := list (.*) \}\}", text)
+    found = {}
+    for part in re.split(r'^\{\{-? \$name :?= printf "%s-', text, flags=re.MULTILINE)[1:]:
+        ending, _, rest = part.partition('"')
+        rest = rest.partition("\n")[2]
+        rest = rest.replace(
+            '{{ toJson $marks | replace "\\"" "\'" }}', json.dumps(marks.split()).replace('\\"', "").replace('"', "'")
+        )
+        rest = re.sub(r"^\{\{-? .*\n", "", rest, flags=re.MULTILINE)
+        rest = re.sub(r"labels: \{\{.*\}\}", "labels: {}", rest).replace("{{ $name }}", ending)
+        rest = re.sub(r"\{\{.*?\}\}", "[]", rest)
+        policy, binding = [one for one in yaml.safe_load_all(rest) if one]
+        found[ending] = policy, binding
+    return found
+
+
+POLICIES = rendered()
+
+
+def listed(expression: str) -> set[str]:
+    """The marks that an expression names."""
+    return {f"{names.GROUP}/{one}" for one in re.findall(r"'([^',\[\]]+)'", expression.partition("]")[0])}
+
+
+@pytest.mark.parametrize("ending", sorted(POLICIES))
+def test_each_policy_denies_and_is_looked_for_by_the_doctor(ending: str) -> None:
+    policy, binding = POLICIES[ending]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert ending in KEPT
+
+
+def test_marks_are_looked_for_wherever_annotations_of_a_pod_are_written() -> None:
+    """Strategies of the API server (pkg/registry/core/pod): its other subresources keep the annotations that it has."""
+    [changes] = POLICIES["reserved-marks"][0]["spec"]["matchConstraints"]["resourceRules"]
+    assert (set(changes["resources"]), changes["operations"]) == ({"pods", "pods/status"}, ["UPDATE"])
+    [binds] = POLICIES["reserved-bindings"][0]["spec"]["matchConstraints"]["resourceRules"]
+    assert (set(binds["resources"]), binds["operations"]) == ({"bindings", "pods/binding"}, ["CREATE"])
+
+
+def test_both_policies_name_every_mark() -> None:
+    variables = {one["name"]: one["expression"] for one in POLICIES["reserved-marks"][0]["spec"]["variables"]}
+    assert listed(variables["marks"]) == MARKS
+    conditions = {one["name"]: one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["matchConditions"]}
+    assert listed(conditions["brings-a-mark-of-ours"]) == MARKS
+
+
+def test_rights_in_a_namespace_are_not_enough_to_bind_with_marks() -> None:
+    conditions = {one["name"]: one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["matchConditions"]}
+    binds = conditions["not-by-a-scheduler-of-the-cluster"]
+    assert binds.startswith("!authorizer.")
+    assert ".check('create').allowed()" in binds
+    assert ".namespace(" not in binds
+    assert [one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["validations"]] == ["false"]
