@@ -71,18 +71,26 @@ class _Laying:
         self._is_harmless = is_harmless
 
     def lay(self, file: BinaryIO) -> None:
+        """One by one: there may be millions of them, and whoever lays them has little memory."""
         folders: list[tuple[str, int]] = []
         with tarfile.open(fileobj=file, mode="r:") as archive:
             for member in archive:
+                archive.members.clear()  # type: ignore[attr-defined]  # where tarfile keeps each that it has read
                 path = _path(member.name)
                 if path is None:
                     continue
+                while folders and not path.startswith(f"{folders[-1][0]}/"):  # a folder comes with all that is in it
+                    self._date(*folders.pop())
                 self._lay_member(archive, member, path)
                 if member.isdir():
                     folders.append((path, _mtime(member)))
-        for path, mtime in reversed(folders):  # what was laid into them has touched their times
-            with _opened(open_folder(self._root, path)) as folder:
-                os.utime(folder, ns=(mtime, mtime))
+        while folders:
+            self._date(*folders.pop())
+
+    def _date(self, path: str, mtime: int) -> None:
+        """What was laid into a folder has touched its time."""
+        with _opened(open_folder(self._root, path)) as folder:
+            os.utime(folder, ns=(mtime, mtime))
 
     def _lay_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         if self._is_harmless and not member.isdir():

@@ -7,12 +7,15 @@ import os
 import stat
 import tarfile
 import threading
-from contextlib import suppress
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from cedana_sched.runtime.layer import LayerError, lay
+from cedana_sched.runtime.beneath import hold
+from cedana_sched.runtime.layer import LayerError, _Laying, lay
 from cedana_sched.runtime.rootfs import _empty
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners are kept, which needs root")
@@ -43,6 +46,15 @@ def archive(folder: Path, *entries: tarfile.TarInfo) -> str:
     return str(path)
 
 
+@contextmanager
+def closing_folder(path: Path) -> Iterator[int]:
+    held = hold(path)
+    try:
+        yield held
+    finally:
+        os.close(held)
+
+
 def host_files(volume: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in (volume.parent / "host").iterdir()}
 
@@ -65,12 +77,14 @@ def test_a_folder_that_a_later_entry_turns_into_a_link_is_not_followed(volume: P
 
 
 def test_a_folder_is_not_described_by_way_of_a_link_that_took_its_place(volume: Path) -> None:
-    """Times of folders are written last."""
+    """Its time is written after all that is in it: somebody in the pod may have exchanged it by then."""
     host = volume.parent / "host"
     os.utime(host, ns=(7, 7))
     entries = entry("a", tarfile.DIRTYPE, mtime=5), entry("a", tarfile.SYMTYPE, str(host))
-    with pytest.raises(LayerError):
-        lay(archive(volume.parent, *entries), str(volume))
+    lay(archive(volume.parent, *entries), str(volume))
+    assert (volume / "a").is_symlink()
+    with closing_folder(volume) as held, pytest.raises(NotADirectoryError):
+        _Laying(held, is_harmless=False)._date("a", 5)
     assert host.stat().st_mtime_ns == 7
 
 
@@ -171,3 +185,26 @@ def test_a_process_of_the_pod_that_exchanges_a_folder_for_a_link_gets_nothing_wr
         over.set()
         attack.join()
     assert host_files(volume) == {"passwd": "root"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.DIRTYPE])
+def test_memory_does_not_grow_with_the_number_of_files(volume: Path, kind: bytes) -> None:
+    """A tenant fills a volume with as many as the disk takes; who lays them has the agent's memory."""
+    peaks = []
+    for number in (300, 3_000):
+        names = (f"all/{index:05}-{'long' * 50}" for index in range(number))
+        path = archive(volume.parent, entry("all", tarfile.DIRTYPE), *(entry(name, kind) for name in names))
+        tracemalloc.start()
+        lay(path, str(volume), instead=True)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 1 << 20
+
+
+def test_each_folder_has_its_time_whatever_is_laid_into_it_and_after_it(volume: Path) -> None:
+    folders = ["a", "a/b", "a/b/c", "a-b", "d"]
+    entries = [entry(name, tarfile.DIRTYPE, mtime=1_000 + number) for number, name in enumerate(folders)]
+    files = [entry(f"{name}/file") for name in folders]
+    order = sorted([*entries, *files], key=lambda one: one.name.split("/"))
+    lay(archive(volume.parent, *order), str(volume))
+    assert [int((volume / name).stat().st_mtime) for name in folders] == [1_000, 1_001, 1_002, 1_003, 1_004]
