@@ -16,6 +16,7 @@ import structlog
 from msgspec import structs
 
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container
 from cedana_sched.cluster.node.containers.description import describe, freezer_of
 from cedana_sched.cluster.node.containers.places import Places
@@ -108,6 +109,8 @@ class PodRuntime:
         self._progress = StagingProgress(places)
         self._restores: dict[str, str] = {}
         """By uid of a pod: the return that its next call is part of."""
+        self._looking: dict[str, StoreThreads] = {}
+        """By uid of a pod: a thread of its own, for a look into a volume whose server is gone never returns."""
 
     async def __aenter__(self) -> Self:
         await self._doomed.__aenter__()
@@ -123,7 +126,7 @@ class PodRuntime:
         if workload.uid in self._doomed:
             return None
         restored = await self._returns.was_restored(workload)
-        return await asyncio.to_thread(self._look, workload.uid, restored=restored)
+        return await self._looked(workload.uid, restored=restored)
 
     async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         """Kill it when it is deleted, or now; see `DoomedPods`. Returns whether nothing of it is left.
@@ -138,7 +141,7 @@ class PodRuntime:
             return True
         if workload.uid in self._doomed:  # by another checkpoint
             return False
-        return await asyncio.to_thread(self._look, workload.uid, restored=False) is None
+        return await self._looked(workload.uid, restored=False) is None
 
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
         """See `DoomedPods`."""
@@ -156,6 +159,7 @@ class PodRuntime:
         """The pod is no more: forget it."""
         self._doomed.gone(pod_uid)
         self._restores.pop(pod_uid, None)
+        self._looking.pop(pod_uid, None)
 
     def returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
         """See `KnowsBeginnings`."""
@@ -176,6 +180,10 @@ class PodRuntime:
     async def give_up(self, workload: WorkloadRef, why: str) -> None:
         """See `PodReturns`."""
         await self._returns.give_up(self._restores[workload.uid], workload, why)
+
+    async def _looked(self, pod_uid: str, *, restored: bool) -> RunningWorkload | None:
+        threads = self._looking.setdefault(pod_uid, StoreThreads(1, name="look"))
+        return await threads.run(self._look, pod_uid, restored=restored)
 
     def _look(self, pod_uid: str, *, restored: bool) -> RunningWorkload | None:
         everything = self._bundles.all_of_pod(pod_uid)

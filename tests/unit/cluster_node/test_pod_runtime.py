@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from cedana_sched.agent.runtime import RunningContainer
+from cedana_sched.cluster.node.containers.bundles import Container
+from cedana_sched.cluster.node.containers.description import describe
+from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.privilege_record import decode
@@ -111,6 +118,30 @@ async def test_the_restore_container_is_frozen_beside_the_others_and_is_no_part_
     assert running is not None
     assert running.restore_facts["containers"] == ["main"]
     assert running.freezers == (host.root / "sys/fs/cgroup/a", host.root / "sys/fs/cgroup/r")
+
+
+async def test_who_looks_for_ever_into_one_pod_sees_the_others(
+    runtime: PodRuntime, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant mounts a server of his own in a volume, and ends it: whoever looks there then waits in the kernel."""
+    host.container("a")
+    host.container("b", pod="p2")
+    answers = threading.Event()
+
+    def look(container: Container, places: Places) -> RunningContainer:
+        if container.bundle.name == "a":
+            answers.wait()
+        return describe(container, places)
+
+    monkeypatch.setattr("cedana_sched.cluster.node.runtime.describe", look)
+    orders = [asyncio.create_task(runtime.running(POD)) for _ in range(40)]
+    try:
+        other = await asyncio.wait_for(runtime.running(structs.replace(POD, uid="p2")), 20)
+        assert other is not None
+        assert not any(order.done() for order in orders)
+    finally:
+        answers.set()
+    assert all(await asyncio.gather(*orders))
 
 
 async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> None:
