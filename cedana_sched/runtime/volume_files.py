@@ -35,6 +35,9 @@ MOST_FILES = 1 << 15
 """That are written down of one container; a process holds 1024 where nobody allows it more."""
 MOST_PLACES = 1 << 18
 """That are looked at for them: descriptors of pipes and sockets as well."""
+MOST_BYTES = 16 << 20
+"""Of what is written down of all containers of a pod: a path has 4 KiB where somebody wants it so."""
+_BYTES_BESIDE_PATH = 64
 
 _DELETED = " (deleted)"
 _DELETED_BY_CRIU = (".cr_link", ".ghost")
@@ -70,22 +73,30 @@ def is_within(path: str, volumes: Iterable[str]) -> bool:
     return any(name == volume or name.startswith(f"{volume.rstrip('/')}/") for volume in volumes)
 
 
-def files_of(processes: Iterable[int], volumes: Collection[str]) -> VolumeFiles:
+def files_of(processes: Iterable[int], volumes: Collection[str], most_bytes: int = MOST_BYTES) -> VolumeFiles:
     """What frozen processes hold; those that have ended hold nothing.
+
+    Args:
+        processes: as this process sees them.
+        volumes: where they are mounted.
+        most_bytes: of what `encode` makes of it.
 
     Raises:
         OSError: something cannot be read.
         ValueError: they hold more than can be written down.
     """
     found: list[VolumeFile] = []
-    looked = 0
+    looked = written = 0
     for process in processes:
         try:
             for pid, place, entry in _held(process):
                 looked += 1
                 if looked > MOST_PLACES or len(found) == MOST_FILES:
                     raise ValueError(f"they hold more than {MOST_FILES} files of volumes, or {MOST_PLACES} of any kind")
-                if is_within(os.readlink(entry), volumes):
+                if is_within(path := os.readlink(entry), volumes):
+                    written += len(json.dumps(path)) + _BYTES_BESIDE_PATH
+                    if written > most_bytes:
+                        raise ValueError(f"what they hold in volumes takes more than {most_bytes} bytes to write down")
                     found.append(_look(pid, place, entry))
         except (FileNotFoundError, ProcessLookupError):
             if not _has_ended(process):  # a file system may say so of a file that is open

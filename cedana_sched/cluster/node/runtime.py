@@ -7,7 +7,7 @@ where its containers are found, and how they end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -32,6 +32,7 @@ from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.returning.progress import StagingProgress
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.privilege_record import encode
+from cedana_sched.runtime.volume_files import MOST_BYTES
 from cedana_sched.snapshot import freezer
 
 log = structlog.get_logger(__name__)
@@ -197,7 +198,7 @@ class PodRuntime:
         facts: dict[str, Any] = {"containers": [tree.name for tree in containers], "volumes": sorted(volumes)}
         if all(freezer.is_frozen(tree.freezer) for tree in containers):
             facts |= self._privileges(pod_uid, found)
-            containers = tuple(self._with_volume_files(*one) for one in described)
+            containers = tuple(self._with_volume_files(described))
         return RunningWorkload(containers, volumes, facts, restored, beside)
 
     def _privileges(self, pod_uid: str, containers: Iterable[Container]) -> dict[str, Any]:
@@ -211,13 +212,18 @@ class PodRuntime:
         account = self._known.service_account(pod_uid)
         return {PRIVILEGES: privileges, IMAGES: self._known.images(pod_uid), SERVICE_ACCOUNT: account}
 
-    def _with_volume_files(self, container: Container, tree: RunningContainer) -> RunningContainer:
-        """What a dump writes down of a frozen container; what it could not read does not come back."""
-        try:
-            return structs.replace(tree, notes=tree.notes | volume_files_note(container, self._places))
-        except (OSError, ValueError) as error:
-            log.warning("files of volumes not recorded", container=container.name, problem=str(error))
-            return tree
+    def _with_volume_files(self, described: Iterable[tuple[Container, RunningContainer]]) -> Iterator[RunningContainer]:
+        """What a dump writes down of frozen containers; what it could not read does not come back."""
+        left = MOST_BYTES
+        for container, tree in described:
+            try:
+                note = volume_files_note(container, self._places, left)
+            except (OSError, ValueError) as error:
+                log.warning("files of volumes not recorded", container=container.name, problem=str(error))
+                yield tree
+            else:
+                left -= sum(map(len, note.values()))
+                yield structs.replace(tree, notes=tree.notes | note)
 
     def _describe(self, container: Container) -> RunningContainer | None:
         try:

@@ -18,6 +18,7 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.privilege_record import decode
+from cedana_sched.runtime.volume_files import VOLUME_FILES, VolumeFile, VolumeFiles
 from tests.unit.cluster_node.bundle_tree import Host, state
 
 POD = WorkloadRef("p1", "team-a", "sim-0", "node-1")
@@ -105,6 +106,29 @@ async def test_what_may_change_a_moment_later_is_told_of_frozen_pods_alone(runti
         running = await runtime.running(POD)
         assert running is not None
         assert ("privileges" in running.restore_facts) == bool(frozen)
+
+
+async def test_all_containers_of_a_pod_share_what_may_be_written_down_of_volumes(
+    runtime: PodRuntime, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a pod of many containers, each with many files open, takes the agent's memory."""
+    monkeypatch.setattr("cedana_sched.cluster.node.runtime.MOST_BYTES", 1_000)
+    monkeypatch.setattr("cedana_sched.cluster.node.containers.volume_files.bind_mounts", lambda _: ("/",))
+    monkeypatch.setattr("cedana_sched.cluster.node.containers.volume_files.files_of", held_of_600_bytes)
+    for name in ("a", "b", "c"):
+        host.container(name, name=name, state=state(cgroup_paths={"": f"/sys/fs/cgroup/{name}"}))
+        folder = host.folder(Path(f"/sys/fs/cgroup/{name}"))
+        (folder / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+        (folder / "cgroup.procs").write_text("")
+    running = await runtime.running(POD)
+    assert running is not None
+    assert [VOLUME_FILES in tree.notes for tree in running.containers] == [True, False, False]
+
+
+def held_of_600_bytes(processes: object, volumes: object, most_bytes: int) -> VolumeFiles:
+    if most_bytes < 600:
+        raise ValueError("too many")
+    return VolumeFiles(("/",), (VolumeFile(7, "cwd", "x" * 500, 0o40755, 0, 0),))
 
 
 async def test_the_restore_container_is_frozen_beside_the_others_and_is_no_part_of_the_snapshot(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,24 @@ def test_who_holds_too_much_is_not_written_down(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(volume_files, "MOST_PLACES", 3)
     with pytest.raises(ValueError, match="they hold more than"):
         files_of([os.getpid()], ["/data"])
+
+
+def test_what_is_written_down_is_bounded_though_a_process_opens_long_names_often(tmp_path: Path) -> None:
+    """The agent keeps it of all containers of a pod; a process may have one file open 32,768 times."""
+    folder = tmp_path.joinpath(*["\xff" * 100] * 10)
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+    opens = "import sys; kept = [open(sys.argv[1]) for _ in range(20)]; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", opens, str(folder / "file")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        with pytest.raises(ValueError, match="takes more than 40000 bytes"):
+            files_of([process.pid], [str(tmp_path)], 40_000)
+        files = files_of([process.pid], [str(tmp_path)], 400_000)
+        process.communicate()
+    assert sum(one.path.endswith("/file") for one in files.files) == 20
+    assert 40_000 < len(encode(files)) <= 400_000
 
 
 def test_a_process_of_which_one_file_cannot_be_seen_is_not_taken_for_one_that_has_ended(
