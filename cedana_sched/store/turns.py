@@ -81,8 +81,9 @@ def take_turn(backend: Backend, namespace: str, every_seconds: float, collect: C
 
 
 def _is_not_due(state: _State, now: float, every_seconds: float) -> bool:
-    runs = state.running_since is not None and now - state.running_since < RUN_SECONDS
-    return runs or (state.ended is not None and now - state.ended < every_seconds)
+    """A moment of the future, which nobody's clock has written, would last until it comes."""
+    runs = state.running_since is not None and abs(now - state.running_since) < RUN_SECONDS
+    return runs or (state.ended is not None and abs(now - state.ended) < every_seconds)
 
 
 def _completed(state: _State, now: float) -> Completed | None:

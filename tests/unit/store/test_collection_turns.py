@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cedana_sched.model.errors import StoreUnavailableError
@@ -74,6 +75,14 @@ def test_what_is_remembered_protects_its_packs(tmp_path: Path) -> None:
 
     assert [report.removed_packs for report in reports] == [0, 1]
     assert list(CountingBackend(tmp_path).list(layout.packs_folder(NAMESPACE))) == []
+
+
+@pytest.mark.parametrize("moments", [{"running_since": 1e12}, {"running_since": None, "ended": 1e12}])
+def test_a_turn_of_the_future_is_nobodys(tmp_path: Path, moments: dict[str, float | None]) -> None:
+    """One bit of a time that is stored makes it so; nothing would be collected any more, and the store fill up."""
+    backend = filled(tmp_path, 1)
+    backend.put(layout.collector_key(NAMESPACE), msgspec.msgpack.encode({"collector": "x", "began": 1.0, **moments}))
+    assert take_turn(backend, NAMESPACE, 300.0, lambda: RAN).report is RAN
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"damaged", bytes(100)])
