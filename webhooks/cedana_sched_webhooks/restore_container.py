@@ -18,6 +18,14 @@ _KEPT = frozenset({"resources", "terminationMessagePath"})
 _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
 """Variables by which the dynamic loader or Python load something else, or start another program."""
 
+_LED_ASTRAY = re.compile(r"(^|/)[.]{1,2}(/|$)|//")
+_OF_THE_IMAGE = re.compile(
+    r"^/?($|(usr|bin|sbin|lib[0-9a-z]*|opt|etc|proc|sys|dev)(/|$)|(var/)?run/?$|(var/)?run/cedana-restore(/|$))"
+)
+_CERTIFICATES = re.compile(r"^/etc/(ssl|pki)(/|$)")
+"""Where mounts would hide our program, or what it loads; but for authorities' certificates, which it does not read. The
+chart's policy has the same three."""
+
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -60,7 +68,10 @@ def made_ours(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_harmless(mount: dict[str, Any]) -> bool:
-    return bool(mount.get("readOnly")) and mount.get("name") != names.RESTORE_VOLUME
+    path = str(mount.get("mountPath", ""))
+    hides = bool(_OF_THE_IMAGE.search(path)) and not _CERTIFICATES.search(path)
+    is_other = bool(mount.get("readOnly")) and mount.get("name") != names.RESTORE_VOLUME
+    return is_other and not hides and not _LED_ASTRAY.search(path)
 
 
 def volume() -> Object:

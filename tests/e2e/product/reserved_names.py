@@ -12,6 +12,7 @@ from tests.cluster.api.client import Object
 
 IMAGE = "registry.invalid/cedana-sched-agent:t1"
 OTHER = {"name": "data", "mountPath": "/data"}
+HIDES = {"name": "data", "mountPath": "/usr/bin", "readOnly": True}
 RESERVED = {"name": names.RESTORE_VOLUME, "mountPath": "/x"}
 TOKEN = {"name": "data", "mountPath": "/var/run/secrets/cloud", "readOnly": True}
 
@@ -79,6 +80,7 @@ def foreign() -> dict[str, tuple[Object, str]]:
         "loader": (with_ours("loader", env=[{"name": "LD_PRELOAD", "value": "x"}]), other),
         "python": (with_ours("python", env=[{"name": "PYTHONWARNINGS", "value": "x"}]), other),
         "mount": (with_ours("mount", volumeMounts=[*mounted, OTHER]), other),
+        "hides": (with_ours("hides", volumeMounts=[*mounted, HIDES]), other),
         "part": (with_ours("part", volumeMounts=[{**mounted[0], "subPath": "x"}]), other),
         "escalates": (escalates, rights),
         "capability": (with_ours("capability", securityContext=add), rights),

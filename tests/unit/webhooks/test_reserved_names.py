@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
-from cedana_sched_webhooks import pods
+from cedana_sched_webhooks import pods, restore_container
 from cedana_sched_webhooks.admission import Answer
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod
 
@@ -17,6 +18,26 @@ CONFIGURATION = configuration()
 CONTINUES = knowledge(checkpoints=[checkpoint(7)])
 OURS = "/run/cedana-restore"
 TOKEN = {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+
+HIDING = [
+    "/",
+    "/usr/bin",
+    "usr/lib",
+    "//usr",
+    "/usr/",
+    "/lib64",
+    "/opt/x",
+    "/etc",
+    "/etc/ld.so.preload",
+    "/mnt/../usr/bin",
+    "/./usr",
+    "/run",
+    "/var/run/cedana-restore",
+    "/run/cedana-restore/x",
+    "/proc/self",
+]
+"""Where a mount, of files of the tenant's own, has our container run another program."""
+BESIDE = ["/var/run/secrets/cloud", "/run/secrets/x", "/etc/ssl/certs", "/run/spire/sockets", "/vault/a..b", "/mnt/usr"]
 
 
 def ask(body: Object, *, continues: bool = True) -> Answer:
@@ -43,6 +64,7 @@ def injected() -> dict[str, Any]:
         {"envFrom": [{"configMapRef": {"name": "x"}}]},
         {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
         {"volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": "/elsewhere"}]},
+        *({"volumeMounts": [{"name": "data", "mountPath": path, "readOnly": True}]} for path in HIDING),
         {"securityContext": {"privileged": True}},
         {"lifecycle": {"postStart": {"exec": {"command": ["/swap"]}}}},
         {"restartPolicy": "Always", "startupProbe": {"exec": {"command": ["/swap"]}}},
@@ -120,3 +142,21 @@ def refused(body: Object) -> str:
     after = patched(body, answer.patch)
     assert after["metadata"]["labels"][names.PROTECTED] == "false"
     return str(after["metadata"]["annotations"][names.REFUSED])
+
+
+@pytest.mark.parametrize("path", BESIDE)
+def test_a_mount_that_hides_nothing_of_our_program_stays(path: str) -> None:
+    mounted = {"name": "data", "mountPath": path, "readOnly": True}
+    body = pod(initContainers=[{**injected(), "volumeMounts": [*injected()["volumeMounts"], mounted]}])
+    [ours] = mutated(body)["spec"]["initContainers"]
+    assert mounted in ours["volumeMounts"]
+
+
+def test_the_policy_knows_the_same_places() -> None:
+    policy = Path(__file__).parents[3] / "manifests/chart/templates/webhooks/reserved-names.yaml"
+    for one in (
+        restore_container._LED_ASTRAY,
+        restore_container._OF_THE_IMAGE,
+        restore_container._CERTIFICATES,
+    ):
+        assert f"'{one.pattern}'" in policy.read_text()
