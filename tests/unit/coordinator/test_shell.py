@@ -276,7 +276,7 @@ async def test_what_waits_for_the_journal_has_an_end(monkeypatch: pytest.MonkeyP
     bench.start_all()
     await bench.clock.advance(1)
     for _ in range(100):
-        coordinator.post(AgentRestarted("n1"))
+        coordinator.post(Killed("c1"))
     await bench.clock.advance(600)
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(coordinator.ended(), 5)
