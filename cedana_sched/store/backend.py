@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 from cedana_sched.model.errors import StoreError
 
 Buffer = bytes | bytearray | memoryview
+TRIALS = "probe"
+"""The folder of what is written only to see what becomes of it."""
 
 
 class MissingObjectError(StoreError):
@@ -54,6 +56,15 @@ class Backend(Protocol):
     @property
     def description(self) -> str:
         """The place in words, for errors; holds no secret."""
+
+    @property
+    def trials(self) -> str:
+        """The folder of what is written only to see what becomes of it."""
+        return TRIALS
+
+    def within(self, folder: str) -> Backend:  # noqa: ARG002  # only some tell folders apart
+        """The same place, as whoever may write below `folder` alone tries it and reads its clock."""
+        return self
 
     def put(self, key: str, data: Buffer) -> None:
         """Write a small object durably, replacing it if it exists."""

@@ -11,8 +11,6 @@ import uuid
 from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.store.backend import Backend, Capabilities
 
-PROBE_FOLDER = "probe"
-
 _lock = threading.Lock()
 _known: dict[str, Capabilities] = {}
 
@@ -35,7 +33,7 @@ def capabilities_of(backend: Backend) -> Capabilities:
 
 def probe(backend: Backend) -> Capabilities:
     """Write, write again, read a part, delete."""
-    key = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
+    key = f"{backend.trials}/{uuid.uuid4().hex}"
     backend.put(key, b"first")
     try:
         return Capabilities(_creates_conditionally(backend, key), _reads_ranges(backend, key))

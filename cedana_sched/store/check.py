@@ -10,7 +10,7 @@ import msgspec
 
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.capabilities import PROBE_FOLDER, probe
+from cedana_sched.store.capabilities import probe
 
 SAMPLE_BYTES = 32 << 20
 _BLOCK_BYTES = 1 << 20
@@ -37,7 +37,7 @@ def check_store(backend: Backend) -> StoreReport:
         IntegrityError: it gave back other bytes than it was given.
     """
     capabilities = probe(backend)
-    key = f"{PROBE_FOLDER}/{uuid.uuid4().hex}-sample"
+    key = f"{backend.trials}/{uuid.uuid4().hex}-sample"
     block = os.urandom(_BLOCK_BYTES)
     try:
         begun = time.monotonic()

@@ -93,7 +93,8 @@ def _others_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:
     if not claimants:
         return False
     namespace = ref.identity.namespace
-    return not claimants.isdisjoint(read_intents(backend, namespace, now=backend.now()).writers)
+    now = backend.within(layout.namespace_folder(namespace)).now()
+    return not claimants.isdisjoint(read_intents(backend, namespace, now=now).writers)
 
 
 def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:

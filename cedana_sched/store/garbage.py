@@ -115,7 +115,8 @@ class _Run:
         self._namespace = namespace
         self._grace_seconds = grace_seconds
         self._time_to_live = time_to_live_seconds
-        now = backend.now()
+        self._clock = backend.within(layout.namespace_folder(namespace))
+        now = self._clock.now()
         self._limit = now - grace_seconds - (CLOCK_GRAIN_SECONDS if grace_seconds else 0.0)
         self._packs = {_name(entry): entry for entry in backend.list(layout.packs_folder(namespace))}
         self._pages = list(backend.list(layout.pages_folder(namespace)))
@@ -166,7 +167,7 @@ class _Run:
             self._backend.put(key, b"")
         if not keys:
             return 0
-        announced = self._read_intents(self._backend.now()).packs & keys.keys()
+        announced = self._read_intents(self._clock.now()).packs & keys.keys()
         self._backend.delete(keys[name] for name in announced)
         return len(keys) - len(announced)
 

@@ -16,10 +16,31 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FORMS = "write /folder, file:///folder or s3://bucket/prefix"
 
 
+class CredentialService(BaseModel):
+    """Who gives credentials of one namespace at a time, by HTTPS; see `credential_client`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    url: str
+    token_file: Annotated[Path, Field(alias="tokenFile")]
+    """Holds the bearer token with which we prove who we are; read again for each request."""
+    authorities: Path
+    """PEM file of those who sign its certificate; read again for each request."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme != "https" or not parts.hostname:
+            raise ValueError("url must look like https://host/path: a token and keys go over it")
+        return value
+
+
 class S3Location(BaseModel):
     """A prefix of a bucket.
 
     Keys that are left out come from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, else from the machine's role.
+    With `credentials` none of these is used.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -33,6 +54,8 @@ class S3Location(BaseModel):
     secret_key: Annotated[SecretStr | None, Field(alias="secretKey")] = None
     allow_http: Annotated[bool, Field(alias="allowHttp")] = False
     """Permit an endpoint without TLS: keys are signed, but memory then crosses the network in the clear."""
+    credentials: CredentialService | None = None
+    """Who gives us those of one namespace at a time; None: we have the keys of the whole bucket."""
 
     @field_validator("bucket")
     @classmethod
@@ -51,6 +74,8 @@ class S3Location(BaseModel):
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
+        if self.credentials is not None and (self.access_key is not None or self.secret_key is not None):
+            raise ValueError("credentials are given by a service: leave out access_key and secret_key")
         if self.endpoint is None:
             return self
         parts = urlsplit(self.endpoint)
@@ -63,7 +88,9 @@ class S3Location(BaseModel):
         return self
 
     def keys(self) -> tuple[str, str] | None:
-        """Access key and secret, if any are known here."""
+        """Access key and secret of the whole bucket, if any are known here."""
+        if self.credentials is not None:
+            return None
         access = self.access_key or os.environ.get("AWS_ACCESS_KEY_ID")
         secret = self.secret_key.get_secret_value() if self.secret_key else os.environ.get("AWS_SECRET_ACCESS_KEY")
         return (access, secret) if access and secret else None

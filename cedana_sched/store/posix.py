@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store import tree
-from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
+from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError
 from cedana_sched.store.mark import StoreMark
 
 _PARTIAL = ".partial-"
@@ -126,7 +126,7 @@ class PosixSink:
         self._partial.close()
 
 
-class PosixBackend:
+class PosixBackend(Backend):
     """See `Backend`. The root is created if only its last part is missing, and no store was ever seen there.
 
     A store that is away is an error of every call that would find something missing, or write; see `mark`.

@@ -10,8 +10,8 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import obstore
@@ -26,9 +26,13 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
-from cedana_sched.store.backend import Buffer, Entry, MissingObjectError
+from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, MissingObjectError
 from cedana_sched.store.location import S3Location
 from cedana_sched.store.s3_uploads import sweep_uploads
+from cedana_sched.store.session_credentials import RenewedCredentials
+
+if TYPE_CHECKING:  # no name of the running module
+    from obstore.store import S3Credential
 
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 3
@@ -67,6 +71,21 @@ def explain(error: Exception, action: str, place: str) -> StoreError:
         return StoreDeniedError(f"{sentence}: the server cannot do this", remedy="use another", evidence=evidence)
     remedy = "check the endpoint, and that the server is running"
     return StoreUnavailableError(f"{sentence}: no good answer came", remedy=remedy, evidence=evidence)
+
+
+def _provider(credentials: RenewedCredentials) -> Callable[[], S3Credential]:
+    """As obstore calls it, from any thread, when those that it holds are about to expire."""
+
+    def provide() -> S3Credential:
+        current, seconds = credentials.current()
+        return {
+            "access_key_id": current.access_key,
+            "secret_access_key": current.secret_key,
+            "token": current.session_token,
+            "expires_at": datetime.now(tz=UTC) + timedelta(seconds=seconds),
+        }
+
+    return provide
 
 
 class _GivenUpError(Exception):
@@ -146,17 +165,28 @@ class S3Sink:
             raise _GivenUpError
 
 
-class S3Backend:
-    """See `Backend`."""
+class S3Backend(Backend):
+    """See `Backend`.
 
-    def __init__(self, location: S3Location) -> None:
+    Args:
+        location: where.
+        credentials: what is signed with, in place of the location's own keys.
+        trials: see `Backend`.
+    """
+
+    def __init__(
+        self, location: S3Location, credentials: RenewedCredentials | None = None, *, trials: str = TRIALS
+    ) -> None:
         self.location = location
+        self._trials = trials
         keys = location.keys()
         options: dict[str, Any] = {"region": location.region}
         if keys is not None:
             options |= {"access_key_id": keys[0], "secret_access_key": keys[1]}
         if location.endpoint is not None:
             options["endpoint"] = location.endpoint.rstrip("/")
+        if credentials is not None:
+            options["credential_provider"] = _provider(credentials)
         self.objects = S3Store(
             location.bucket,
             prefix=location.prefix or None,
@@ -170,11 +200,19 @@ class S3Backend:
         )
         self._ranges = True
 
+    @staticmethod
+    def place(location: S3Location) -> str:
+        """It in words."""
+        prefix = f"/{location.prefix}" if location.prefix else ""
+        return f"the bucket {location.bucket}{prefix} at {location.endpoint or 'AWS'}"
+
     @property
     def description(self) -> str:
-        where = self.location.endpoint or "AWS"
-        prefix = f"/{self.location.prefix}" if self.location.prefix else ""
-        return f"the bucket {self.location.bucket}{prefix} at {where}"
+        return self.place(self.location)
+
+    @property
+    def trials(self) -> str:
+        return self._trials
 
     def put(self, key: str, data: Buffer) -> None:
         try:
@@ -251,7 +289,7 @@ class S3Backend:
                 raise explain(error, "delete", self.description) from error
 
     def now(self) -> float:
-        key = f"probe/clock-{uuid4().hex}"
+        key = f"{self._trials}/clock-{uuid4().hex}"
         self.put(key, b"")
         try:
             entry = self.stat(key)

@@ -22,6 +22,7 @@ from cedana_sched.store.backend import Backend
 from cedana_sched.store.capabilities import capabilities_of, probe
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.check import StoreReport, check_store
+from cedana_sched.store.credential_client import CredentialClient
 from cedana_sched.store.erasure import Erasure, erase_namespace
 from cedana_sched.store.garbage import GRACE_SECONDS, GarbageReport, collect_garbage, condemned_packs
 from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Lease
@@ -35,6 +36,7 @@ from cedana_sched.store.previous import load_previous, load_previous_manifest
 from cedana_sched.store.reader import Progress, SnapshotReader
 from cedana_sched.store.retention import expired, remove_snapshot, without_last_whole
 from cedana_sched.store.s3 import S3Backend
+from cedana_sched.store.scoped import ScopedBackend
 from cedana_sched.store.sealing.key_file import KeyFile
 from cedana_sched.store.sealing.seals import Seals
 from cedana_sched.store.turns import Turn, take_turn
@@ -116,7 +118,8 @@ class SnapshotStore:
             sentence = f"checkpoint {checkpoint_uid} has committed {committed.ref} already"
             raise CommitConflictError(sentence, remedy="use that snapshot")
         seal = self._seals.for_writing(identity.namespace)
-        conditional = capabilities_of(self._backend).conditional_create
+        within = self._backend.within(layout.namespace_folder(identity.namespace))
+        conditional = capabilities_of(within).conditional_create
         writer = uuid.uuid4().hex
         lease = Lease(self._backend, writer, identity, self._time_to_live)
         try:
@@ -362,4 +365,6 @@ def open_backend(config: StorageConfig, notes: Path | None = None) -> Backend:
     if config.path is not None:
         return PosixBackend(config.path, notes)
     assert config.s3 is not None  # noqa: S101 - StorageConfig allows nothing else
+    if config.s3.credentials is not None:
+        return ScopedBackend(config.s3, CredentialClient(config.s3.credentials).fetch)
     return S3Backend(config.s3)

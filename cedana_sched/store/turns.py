@@ -55,8 +55,8 @@ def take_turn(backend: Backend, namespace: str, every_seconds: float, collect: C
     Raises:
         StoreError: the store failed; another turn may be taken at once.
     """
-    key = layout.collector_key(namespace)
-    now = backend.now()
+    key, clock = layout.collector_key(namespace), backend.within(layout.namespace_folder(namespace))
+    now = clock.now()
     state = _read(backend, key)
     if state is not None and _is_not_due(state, now, every_seconds):
         return Turn(None, _completed(state, now))
@@ -71,7 +71,7 @@ def take_turn(backend: Backend, namespace: str, every_seconds: float, collect: C
     except BaseException:
         _withdraw(backend, key, before)
         raise
-    ended = backend.now()
+    ended = clock.now()
     done = _State(mine.collector, None, now, ended)
     if report.is_empty:
         backend.delete([key])

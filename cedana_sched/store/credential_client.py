@@ -1,0 +1,109 @@
+"""Gets credentials of one namespace from whoever has the keys of the whole bucket, by HTTPS.
+
+POST <url>                             Authorization: Bearer <token of our own pod>
+{"namespace": "research.7c9e6679-…"}
+200 {"accessKey": …, "secretKey": …, "sessionToken": …, "seconds": 3600}
+401, 403, 4xx, 5xx {"message": "…"}    403: this node has no business in that namespace
+
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.store.location import CredentialService
+from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
+
+_TIMEOUT: Final = urllib3.Timeout(connect=5, read=30)
+_LONGEST_ANSWER: Final = 64 << 10
+_SHOWN: Final = 300
+
+
+class CredentialRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is posted. `namespace` is as the store calls it; see `layout`."""
+
+    namespace: str
+
+
+class CredentialRefusal(msgspec.Struct, frozen=True):
+    """What is answered in place of credentials."""
+
+    message: str = ""
+
+
+class CredentialClient:
+    """Any thread may call. Nothing is kept: neither the token nor the authorities, which others renew."""
+
+    def __init__(self, service: CredentialService) -> None:
+        self._service = service
+
+    def fetch(self, namespace: str) -> SessionCredentials:
+        """Credentials of this namespace.
+
+        Raises:
+            CredentialsRefusedError: this node has no business there now.
+            StoreUnavailableError: nobody answers, or not sensibly.
+        """
+        what = f"cannot get credentials of namespace {namespace} from {self._service.url}"
+        status, body = self._post(what, msgspec.json.encode(CredentialRequest(namespace)))
+        if status == 200:
+            try:
+                return msgspec.json.decode(body, type=SessionCredentials)
+            except msgspec.DecodeError as error:
+                raise StoreUnavailableError(f"{what}: the answer cannot be read: {error}", remedy=_VERSIONS) from error
+        sentence = f"{what}: {status}: {_message(body)}"
+        if status == 403:
+            raise CredentialsRefusedError(sentence, remedy="it is tried again, and given with a pod or an order")
+        raise StoreUnavailableError(sentence, remedy="see the log of the coordinator")
+
+    def _post(self, what: str, body: bytes) -> tuple[int, bytes]:
+        service = self._service
+        token = _read(what, service.token_file).strip()
+        authorities = _read(what, service.authorities)  # urllib3's own complaint would not name the file
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        try:
+            with urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_cert_data=authorities) as client:
+                answer = client.request(
+                    "POST",
+                    service.url,
+                    body=body,
+                    headers=headers,
+                    timeout=_TIMEOUT,
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+                try:
+                    return answer.status, answer.read(_LONGEST_ANSWER)
+                finally:
+                    answer.release_conn()
+        except (HTTPError, OSError) as error:
+            remedy = "see whether the coordinator runs, and whether a NetworkPolicy keeps this node from it"
+            raise StoreUnavailableError(f"{what}: {error}", remedy=remedy) from error
+
+
+_VERSIONS: Final = "run the coordinator and the agents in one version"
+
+
+def _read(what: str, path: Path) -> str:
+    try:
+        text = path.read_text()
+    except (OSError, ValueError) as error:
+        remedy = "wait until the kubelet has laid it there, or see the volumes of the agent's pod"
+        raise StoreUnavailableError(f"{what}: {path} cannot be read: {error}", remedy=remedy) from error
+    if not text.strip():
+        raise StoreUnavailableError(f"{what}: {path} is empty", remedy="see the log of the coordinator")
+    return text
+
+
+def _message(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=CredentialRefusal).message[:_SHOWN]
+    except msgspec.DecodeError:
+        return body[:_SHOWN].decode(errors="replace")

@@ -1,0 +1,106 @@
+"""A bucket of which this node may touch a few namespaces, each with credentials of its own that expire.
+
+Every key says by its second part whose it is (see `layout`). So each goes through the credentials of its namespace, and
+what lies in no namespace cannot be reached. Unfinished uploads cannot be listed (see `session_policy`): the bucket's
+lifecycle rules abort what a dead writer leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Final
+
+from cedana_sched.model.errors import StoreDeniedError
+from cedana_sched.store import layout
+from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, Sink
+from cedana_sched.store.location import S3Location
+from cedana_sched.store.s3 import S3Backend
+from cedana_sched.store.session_credentials import RenewedCredentials, SessionCredentials
+
+MOST_OPEN: Final = 64
+"""Namespaces; one that is opened again gets credentials again."""
+
+
+class ScopedBackend(Backend):
+    """See `Backend`. Raises `CredentialsRefusedError` for namespaces that this node gets no credentials of.
+
+    Args:
+        location: without keys.
+        fetch: gets credentials of a namespace, as the store calls it; blocks.
+    """
+
+    def __init__(self, location: S3Location, fetch: Callable[[str], SessionCredentials]) -> None:
+        self._location = location
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, tuple[S3Backend, RenewedCredentials]] = OrderedDict()
+
+    @property
+    def description(self) -> str:
+        return S3Backend.place(self._location)
+
+    def within(self, folder: str) -> Backend:
+        return self._of(folder)
+
+    def put(self, key: str, data: Buffer) -> None:
+        self._of(key).put(key, data)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        return self._of(key).put_if_absent(key, data)
+
+    def open_sink(self, key: str) -> Sink:
+        return self._of(key).open_sink(key)
+
+    def get(self, key: str) -> bytes:
+        return self._of(key).get(key)
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        return self._of(key).get_range(key, offset, length)
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        yield from self._of(prefix).list(prefix)
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        return self._of(prefix).folders(prefix)
+
+    def stat(self, key: str) -> Entry | None:
+        return self._of(key).stat(key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for namespace, theirs in groupby(sorted(keys), self._namespace_of):
+            self._of(layout.namespace_folder(namespace)).delete(theirs)
+
+    def now(self) -> float:
+        raise self._denied("the clock")
+
+    def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:  # noqa: ARG002
+        return 0
+
+    def _of(self, key: str) -> S3Backend:
+        """That of the key's namespace, with credentials that are valid."""
+        namespace = self._namespace_of(key)
+        with self._lock:
+            if namespace not in self._open:
+                credentials = RenewedCredentials(lambda: self._fetch(namespace))
+                trials = f"{layout.namespace_folder(namespace)}/{TRIALS}"
+                self._open[namespace] = S3Backend(self._location, credentials, trials=trials), credentials
+                while len(self._open) > MOST_OPEN:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(namespace)
+            backend, credentials = self._open[namespace]
+        credentials.current()  # whoever gets none is told so by us, and not by the client of the store
+        return backend
+
+    def _namespace_of(self, key: str) -> str:
+        root, _, rest = key.partition("/")
+        namespace = rest.partition("/")[0]
+        if root != layout.ROOT or not namespace:
+            raise self._denied(key)
+        return namespace
+
+    def _denied(self, what: str) -> StoreDeniedError:
+        sentence = f"{self.description}: {what} lies in no namespace, and this node has credentials of namespaces only"
+        return StoreDeniedError(sentence, remedy="do this where the keys of the whole bucket are: in the coordinator")
