@@ -1,0 +1,115 @@
+"""What agents post to, over HTTPS: see `cedana_sched/store/credential_client.py` for what goes over it.
+
+It keeps nothing, so that any replica answers, whichever leads, and one that was restarted at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry, Counter
+
+from cedana_sched.cluster.coordinator.credentials.grants import Refused
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.model.errors import CedanaSchedError, StoreError, StoreUnavailableError, UsageError
+from cedana_sched.store.credential_client import CredentialRefusal, CredentialRequest
+from cedana_sched.store.session_credentials import SessionCredentials
+
+log = structlog.get_logger(__name__)
+
+PATH: Final = "/credentials"
+LONGEST_REQUEST_BYTES: Final = 4096
+TOLD_AGAIN_SECONDS: Final = 60.0
+"""A refusal of the same node and namespace is logged once in that time: whoever is refused tries again."""
+_MOST_TOLD: Final = 1024
+
+Decide = Callable[[str, str], Awaitable[str]]
+"""The node that shows this token, if it has to do with this namespace; else `Refused`."""
+Begin = Callable[[str, str], Awaitable[SessionCredentials]]
+"""Credentials of this namespace for this node."""
+
+
+class CredentialMetrics:
+    """What was answered, by HTTP status."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.answers = Counter(
+            "cedana_sched_credential_requests",
+            "Requests of agents for credentials of a namespace's snapshots, by the status of the answer.",
+            ["status"],
+            registry=registry,
+        )
+
+
+class CredentialApplication:
+    """Answers agents.
+
+    Args:
+        decide: see `Decide`.
+        begin: see `Begin`.
+        metrics: counts answers.
+        clock: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self, decide: Decide, begin: Begin, metrics: CredentialMetrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._decide = decide
+        self._begin = begin
+        self._metrics = metrics
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+        self.web = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
+        self.web.router.add_post(PATH, self._respond)
+
+    async def _respond(self, received: web.Request) -> web.Response:
+        namespace = ""
+        try:
+            namespace = msgspec.json.decode(await received.read(), type=CredentialRequest).namespace
+            node = await self._decide(_bearer(received), namespace)
+            credentials = await self._begin(namespace, node)
+        except msgspec.DecodeError as error:
+            return self._refusal(HTTPStatus.BAD_REQUEST, f"the request cannot be read: {error}")
+        except Refused as refused:
+            self._tell(namespace, refused.why)
+            return self._refusal(refused.status, refused.why)
+        except (ApiError, StoreError, UsageError) as error:
+            log.warning("credentials not given", namespace=namespace, problem=str(error))
+            is_ours = isinstance(error, ApiError | StoreUnavailableError)
+            status = HTTPStatus.SERVICE_UNAVAILABLE if is_ours else HTTPStatus.BAD_GATEWAY
+            return self._refusal(status, _sentence(error))
+        log.info("credentials given", namespace=namespace, node=node, seconds=credentials.seconds)
+        self._metrics.answers.labels(HTTPStatus.OK.value).inc()
+        headers = {"Cache-Control": "no-store"}
+        body = msgspec.json.encode(credentials)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    def _refusal(self, status: HTTPStatus, why: str) -> web.Response:
+        self._metrics.answers.labels(status.value).inc()
+        body = msgspec.json.encode(CredentialRefusal(why))
+        return web.Response(status=status, body=body, content_type="application/json")
+
+    def _tell(self, namespace: str, why: str) -> None:
+        now = self._clock()
+        if now - self._told.get((namespace, why), now - TOLD_AGAIN_SECONDS) < TOLD_AGAIN_SECONDS:
+            return
+        if len(self._told) >= _MOST_TOLD:
+            self._told.clear()
+        self._told[namespace, why] = now
+        log.warning("credentials refused", namespace=namespace[:LONGEST_REQUEST_BYTES], why=why)
+
+
+def _bearer(received: web.Request) -> str:
+    scheme, _, token = received.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _sentence(error: CedanaSchedError) -> str:
+    """What the store has said stays in our own log."""
+    return f"{type(error).__name__.removesuffix('Error')}: see the coordinator's log"

@@ -1,0 +1,92 @@
+"""What the API server says of a request for credentials. Read anew for each one, so that nothing is kept or watched.
+
+Agents fetch credentials of a namespace about twice an hour, and one that is told no fetches them again as it tries
+again what it needs them for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cluster.coordinator.credentials import grants
+from cedana_sched.cluster.coordinator.credentials.grants import Ordered, PlacedPod, Refused, Reviewed
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, RESTORES
+from cedana_sched.kube.token_access import LONGEST_TOKEN, TOKEN_REVIEWS
+from cedana_sched.model.objects import names
+
+_AT_ONCE: Final = 8
+_MOST_WAITING: Final = 256
+
+
+class _TokenReview(msgspec.Struct, frozen=True):
+    status: Reviewed = Reviewed()
+
+
+class Evidence:
+    """Decides by what the API server says.
+
+    Args:
+        api: may create TokenReviews, and read namespaces, pods, Checkpoints and Restores.
+        namespace: of our own components.
+        account: name of the agents' ServiceAccount there.
+        shared: see `grants.require_current`.
+    """
+
+    def __init__(self, api: Api, namespace: str, account: str, shared: Collection[str]) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._account = f"system:serviceaccount:{namespace}:{account}"
+        self._shared = frozenset(shared)
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def node_with_business(self, token: str, namespace: str) -> str:
+        """The node of whoever shows the token, if it is an agent that has to do with the namespace.
+
+        Args:
+            token: as it was shown.
+            namespace: as the store calls it.
+
+        Raises:
+            Refused: it gets nothing.
+            ApiError: nobody can say now.
+        """
+        if not token or len(token) > LONGEST_TOKEN:
+            raise Refused(HTTPStatus.UNAUTHORIZED, "no token was shown")
+        if self._waiting >= _MOST_WAITING:
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, "too many ask at once")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._decided(token, namespace)
+        finally:
+            self._waiting -= 1
+
+    async def _decided(self, token: str, namespace: str) -> str:
+        review = {"metadata": {}, "spec": {"token": token, "audiences": [grants.AUDIENCE]}}
+        reviewed = (await self._api.create(TOKEN_REVIEWS, review, into=_TokenReview)).status
+        caller = grants.caller_of(reviewed, self._account)
+        node = grants.node_of(caller, await self._api.find(PODS, caller.pod, self._namespace, into=PlacedPod))
+        name = grants.name_wanted(namespace)
+        found = await self._api.find(NAMESPACES, name, into=PartialObject)
+        grants.require_current(namespace, found.metadata.uid if found is not None else None, self._shared)
+        pods, orders = await self._pods(node, name), await self._orders(node, name)
+        grants.require_business(node, name, pods, orders)
+        return node
+
+    async def _pods(self, node: str, name: str) -> tuple[PlacedPod, ...]:
+        query = {"labelSelector": f"{names.PROTECTED}=true", "fieldSelector": f"spec.nodeName={node}"}
+        return (await self._api.list_all(PODS, name, query, into=PlacedPod))[0]
+
+    async def _orders(self, node: str, name: str) -> tuple[Ordered, ...]:
+        query = {"labelSelector": f"{names.NODE}={node},{names.SETTLED}!=true"}
+        checkpoints, _ = await self._api.list_all(CHECKPOINTS, name, query, into=Ordered)
+        restores, _ = await self._api.list_all(RESTORES, name, query, into=Ordered)
+        return (*checkpoints, *restores)

@@ -1,0 +1,192 @@
+"""Credentials that expire and may less than ours, from a store's Security Token Service.
+
+One request, signed with our own keys: `AssumeRole`, with a session policy.
+Source: AWS Security Token Service API Reference, "AssumeRole", "Common Error Types". minio's own provider of such
+credentials takes no session token, and asks for an hour at least.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Final
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree as ET
+
+import urllib3
+from minio.credentials import Credentials
+from minio.signer import sign_v4_sts
+from pydantic import BaseModel, ConfigDict, Field
+from urllib3.exceptions import HTTPError
+
+from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
+from cedana_sched.store.location import S3Location
+from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.session_policy import session_policy
+
+SHORTEST_SECONDS: Final = 900
+LONGEST_SECONDS: Final = 43_200
+"""What AssumeRole takes of `DurationSeconds`; roles of AWS take an hour unless they say more."""
+_TIMEOUT: Final = urllib3.Timeout(connect=5, read=20)
+_LONGEST_ANSWER: Final = 256 << 10
+_SHOWN: Final = 300
+_SESSION_NAME: Final = re.compile(r"[^A-Za-z0-9_=,.@-]")
+_LONGEST_SESSION_NAME: Final = 64
+_NO_SUCH_SERVICE: Final = frozenset({404, 405, 501})
+_NO_SUCH_ACTION: Final = frozenset({"InvalidAction", "NotImplemented", "MethodNotAllowed", "STSNotReady"})
+_BUSY: Final = frozenset({"Throttling", "ThrottlingException", "RequestExpired", "ServiceUnavailable"})
+
+
+class NoSessionsError(StoreDeniedError):
+    """The store gives no credentials of sessions: it has no STS there."""
+
+
+class SessionSource(BaseModel):
+    """Where sessions of a bucket come from, beside the bucket's own location."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    endpoint: Annotated[str | None, Field(alias="stsEndpoint")] = None
+    """None: the store's own, as MinIO, Ceph and SeaweedFS have it; AWS' own where the store is AWS."""
+    role_arn: Annotated[str | None, Field(alias="roleArn")] = None
+    """AWS and Ceph ask for one; others take the caller's own rights where it is left out."""
+    seconds: Annotated[int, Field(alias="durationSeconds", ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)] = 3600
+
+
+class Sessions:
+    """Gives sessions of one namespace at a time; calls block, and may be made from any thread.
+
+    Args:
+        location: the bucket; its keys sign the requests.
+        source: see `SessionSource`.
+        now: the time of day.
+    """
+
+    def __init__(self, location: S3Location, source: SessionSource, now: Callable[[], float] = time.time) -> None:
+        self._location = location
+        self._source = source
+        self._now = now
+        own = location.endpoint or f"https://sts.{location.region}.amazonaws.com"
+        self.endpoint = (source.endpoint or own).rstrip("/")
+
+    def begin(self, namespace: str, who: str) -> SessionCredentials:
+        """A session in which nothing but this namespace can be reached.
+
+        Args:
+            namespace: as the store calls it.
+            who: for whom, as the store's own log shows it.
+
+        Raises:
+            UsageError: no policy can be written for it.
+            NoSessionsError: the store has no STS.
+            StoreDeniedError: a person must act.
+            StoreUnavailableError: the same call may work later.
+        """
+        role = self._source.role_arn
+        partition = role.split(":")[1] if role is not None and role.startswith("arn:") else "aws"
+        fields = {
+            "Action": "AssumeRole",
+            "Version": "2011-06-15",
+            "DurationSeconds": str(self._source.seconds),
+            "RoleSessionName": _SESSION_NAME.sub("-", f"cedana-{who}")[:_LONGEST_SESSION_NAME],
+            "Policy": session_policy(self._location.bucket, self._location.prefix, namespace, partition=partition),
+        }
+        if role is not None:
+            fields["RoleArn"] = role
+        status, answer = self._post(urlencode(fields))
+        if status != 200:
+            raise self._explain(status, answer)
+        return self._read(answer)
+
+    def _post(self, body: str) -> tuple[int, bytes]:
+        url, now = urlsplit(self.endpoint), datetime.fromtimestamp(self._now(), tz=UTC)
+        headers: dict[str, str | list[str] | tuple[str]] = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Host": url.netloc,
+            "X-Amz-Date": now.strftime("%Y%m%dT%H%M%SZ"),
+        }
+        keys = self._keys()
+        if keys.session_token is not None:
+            headers["X-Amz-Security-Token"] = keys.session_token
+        signed = sign_v4_sts(
+            method="POST",
+            url=urlsplit(f"{self.endpoint}/"),
+            region=self._location.region,
+            headers=headers,
+            credentials=keys,
+            content_sha256=hashlib.sha256(body.encode()).hexdigest(),
+            date=now,
+        )
+        try:
+            with urllib3.PoolManager(timeout=_TIMEOUT, retries=urllib3.Retry(1, redirect=False)) as client:
+                plain = {name: str(value) for name, value in signed.items()}
+                answer = client.request("POST", f"{self.endpoint}/", body=body, headers=plain, preload_content=False)
+                try:
+                    return answer.status, answer.read(_LONGEST_ANSWER)
+                finally:
+                    answer.release_conn()
+        except (HTTPError, OSError) as error:
+            remedy = "check storage.s3.scopedCredentials.stsEndpoint, and that the store is running"
+            raise StoreUnavailableError(f"{self._what}: no good answer came: {error}", remedy=remedy) from error
+
+    def _keys(self) -> Credentials:
+        keys = self._location.keys()
+        if keys is None:
+            sentence = f"{self._what}: no keys are known here that such a request could be signed with"
+            raise StoreDeniedError(sentence, remedy="give them by storage.s3.existingSecret")
+        return Credentials(*keys, session_token=os.environ.get("AWS_SESSION_TOKEN") or None)
+
+    def _explain(self, status: int, answer: bytes) -> StoreError:
+        root = _parsed(answer)
+        code, message = _text(root, "Code"), _text(root, "Message")
+        said = (f"{status} {code} {message}".strip() if code else f"{status} {answer.decode(errors='replace')}")[
+            :_SHOWN
+        ]
+        sentence = f"{self._what}: {said}"
+        if code in _NO_SUCH_ACTION or (status in _NO_SUCH_SERVICE and code != "NoSuchEntity"):
+            remedy = "use a store that has AssumeRole, or leave storage.s3.scopedCredentials.enabled off"
+            return NoSessionsError(sentence, remedy=remedy)
+        if status in {400, 401, 403} and code not in _BUSY:
+            remedy = "check the keys, the role (roleArn) and whom it trusts, and durationSeconds"
+            return StoreDeniedError(sentence, remedy=remedy)
+        return StoreUnavailableError(sentence, remedy="check that the store is running")
+
+    def _read(self, answer: bytes) -> SessionCredentials:
+        root = _parsed(answer)
+        access, secret, token = (_text(root, name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"))
+        if not (access and secret and token):
+            remedy = "check storage.s3.scopedCredentials.stsEndpoint: no STS answers so"
+            raise StoreUnavailableError(f"{self._what}: the answer names no credentials", remedy=remedy)
+        return SessionCredentials(access, secret, token, self._seconds(_text(root, "Expiration")))
+
+    def _seconds(self, expiration: str) -> float:
+        """As long as was asked for, where the answer does not say less."""
+        try:
+            until = datetime.fromisoformat(expiration)
+        except ValueError:
+            return float(self._source.seconds)
+        at = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+        return min(float(self._source.seconds), at.timestamp() - self._now())
+
+    @property
+    def _what(self) -> str:
+        return f"cannot get credentials of a session from {self.endpoint}"
+
+
+def _parsed(answer: bytes) -> ET.Element | None:
+    try:
+        return ET.fromstring(answer)  # noqa: S314  # bounded, and of the store that we trust with everything
+    except ET.ParseError:
+        return None
+
+
+def _text(root: ET.Element | None, name: str) -> str:
+    """Of the first element of this name, whatever its XML namespace."""
+    if root is None:
+        return ""
+    found = next((one for one in root.iter() if one.tag.rpartition("}")[2] == name), None)
+    return (found.text or "").strip() if found is not None else ""
