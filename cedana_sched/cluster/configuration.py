@@ -19,8 +19,9 @@ from cedana_sched.model.objects.base import Written
 from cedana_sched.model.policy import StallSeconds
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.service.configuration import ComponentConfiguration, PodsConfiguration, Port
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.location import S3Location, StorageConfig
 from cedana_sched.store.node_cache import CACHE_BYTES
+from cedana_sched.store.sts import SessionSource
 
 NODE_VARIABLE = "NODE_NAME"
 
@@ -44,6 +45,21 @@ class LeaseConfiguration(Written):
         return LeaseTiming(duration=self.duration, renew_deadline=self.renew_deadline, renew_every=self.renew_every)
 
 
+class CredentialsConfiguration(Written):
+    """To whom the coordinator gives credentials of a namespace's snapshots, and where they come from."""
+
+    bucket: S3Location
+    """Its keys come from the environment, and are in no other component's."""
+    sessions: SessionSource = SessionSource()
+    account: str
+    """Name of the agents' ServiceAccount."""
+    name: str
+    """Of the Service by which agents call, of the Secret with its certificate, and of the ConfigMap with its authority."""
+    shared_namespaces: tuple[str, ...] = ()
+    """As the agents have it."""
+    port: Port = 9444
+
+
 class CoordinatorConfiguration(PodsConfiguration):
     """`coordinator.json`."""
 
@@ -59,6 +75,8 @@ class CoordinatorConfiguration(PodsConfiguration):
     operations_port: Port = 8081
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
     lease: LeaseConfiguration = LeaseConfiguration()
+    credentials: CredentialsConfiguration | None = None
+    """None: each agent has the keys of the whole store itself."""
 
 
 class DumpsConfiguration(Written):

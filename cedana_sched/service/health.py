@@ -9,6 +9,7 @@ from http import HTTPStatus
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
+from cedana_sched.service.bearer import bearer_token
 from cedana_sched.service.listening import listening
 
 Ready = Callable[[], str | None]
@@ -44,7 +45,7 @@ async def serving(
         return web.Response(text=text, status=503 if awaited else 200)
 
     async def metrics(request: web.Request) -> web.Response:
-        if readable is not None and (status := await readable(_bearer(request))) is not HTTPStatus.OK:
+        if readable is not None and (status := await readable(bearer_token(request))) is not HTTPStatus.OK:
             headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
             return web.Response(status=status, headers=headers)
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -53,8 +54,3 @@ async def serving(
     app.add_routes([web.get("/healthz", healthy), web.get("/readyz", is_ready), web.get("/metrics", metrics)])
     async with listening(app, port, host=host) as taken:
         yield taken
-
-
-def _bearer(request: web.Request) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""

@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
 import urllib3
-from minio.credentials import Credentials
+from minio.credentials.credentials import Credentials
 from minio.signer import sign_v4_sts
 from pydantic import BaseModel, ConfigDict, Field
 from urllib3.exceptions import HTTPError

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import datetime as dt
 from collections.abc import Callable, Mapping
@@ -20,11 +19,12 @@ import structlog
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
-from cedana_sched.kube.objects import Metadata, WebhookConfiguration
+from cedana_sched.kube.objects import WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.segments import is_segment
 from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SECRET, Callers, new_secret, segment_of
+from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
@@ -41,12 +41,6 @@ LONGEST_WAIT: Final = dt.timedelta(days=1)
 LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
 
 _CALLERS: Final = "callers.key"
-_KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate": "tls.crt", "key": "tls.key"}
-
-
-class Secret(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    data: dict[str, str] = {}
 
 
 class _Trusting(msgspec.Struct, frozen=True):
@@ -140,7 +134,7 @@ class OwnCertificateKeeper:
         known = _word(secret)
         if known is not None:
             self._callers.learn(known)
-        issued = _issued(secret) if secret is not None else None
+        issued = issued_in(secret) if secret is not None else None
         if issued is not None and self._serving.load(issued.certificate, issued.key):
             log.info("certificate", secret=self._name, version=secret.metadata.resource_version if secret else "")
         trusted = issued is not None and known is not None and await self._spread(issued.authorities, known)
@@ -151,7 +145,7 @@ class OwnCertificateKeeper:
 
     async def _write(self, secret: Secret | None, issued: Issued, known: str) -> None:
         """The watch brings back what was written: by us, or by another replica that was faster."""
-        data: Object = {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}
+        data = data_of(issued)
         data[_CALLERS] = base64.b64encode(known.encode()).decode()
         try:
             if secret is None:
@@ -189,18 +183,3 @@ def _word(secret: Secret | None) -> str | None:
     except ValueError:
         return None
     return found if is_segment(found) and len(found) >= SHORTEST_SECRET else None
-
-
-def _issued(secret: Secret) -> Issued | None:
-    """None when somebody has emptied it.
-
-    Raises:
-        UnreadableCertificatesError: it is not base64.
-    """
-    if not all(secret.data.get(key) for key in _KEYS.values()):
-        return None
-    try:
-        return Issued(**{field: base64.b64decode(secret.data[key], validate=True) for field, key in _KEYS.items()})
-    except binascii.Error as error:
-        remedy = f"delete the Secret {secret.metadata.name}: it is made anew"
-        raise UnreadableCertificatesError(f"the Secret cannot be read: {error}", remedy=remedy) from error

@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import ssl
 from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import Gauge
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry
-from cedana_sched_webhooks.metrics import Metrics
+
+
+class Expiring(Protocol):
+    """Metrics of whoever serves with a certificate."""
+
+    certificate_expiry: Gauge
+    """Seconds since the epoch."""
 
 
 class ServingCertificate:
@@ -21,7 +30,7 @@ class ServingCertificate:
         UsageError: that file cannot be read.
     """
 
-    def __init__(self, metrics: Metrics, client_authorities: Path | None = None) -> None:
+    def __init__(self, metrics: Expiring, client_authorities: Path | None = None) -> None:
         self.context = _empty()
         if client_authorities is not None:
             _ask_for_certificates(self.context, client_authorities)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
+from contextlib import AsyncExitStack
 
 import structlog
 
 from cedana_sched import __version__
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
+from cedana_sched.cluster.coordinator.credentials.giving import giving
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.cluster.coordinator.sealing_secret import make_sealing_secret
@@ -42,12 +44,16 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
     ready: dict[str, Ready] = {"objects": lambda: leading[0].awaited if leading else None}
     async with (
         Api.open() as api,
+        AsyncExitStack() as stack,
         serving(
             configuration.operations_port,
             ready,
             readable=TokenAccess(api) if configuration.metrics_authentication else None,
         ),
     ):
+        if configuration.credentials is not None:
+            given = giving(api, configuration.credentials, configuration.namespace)
+            ready["credentials"] = await stack.enter_async_context(given)
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 

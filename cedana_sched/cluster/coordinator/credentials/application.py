@@ -13,11 +13,12 @@ from typing import Final
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import REGISTRY, CollectorRegistry, Counter
 
 from cedana_sched.cluster.coordinator.credentials.grants import Refused
+from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.model.errors import CedanaSchedError, StoreError, StoreUnavailableError, UsageError
+from cedana_sched.service.bearer import bearer_token
 from cedana_sched.store.credential_client import CredentialRefusal, CredentialRequest
 from cedana_sched.store.session_credentials import SessionCredentials
 
@@ -33,18 +34,6 @@ Decide = Callable[[str, str], Awaitable[str]]
 """The node that shows this token, if it has to do with this namespace; else `Refused`."""
 Begin = Callable[[str, str], Awaitable[SessionCredentials]]
 """Credentials of this namespace for this node."""
-
-
-class CredentialMetrics:
-    """What was answered, by HTTP status."""
-
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self.answers = Counter(
-            "cedana_sched_credential_requests",
-            "Requests of agents for credentials of a namespace's snapshots, by the status of the answer.",
-            ["status"],
-            registry=registry,
-        )
 
 
 class CredentialApplication:
@@ -72,7 +61,7 @@ class CredentialApplication:
         namespace = ""
         try:
             namespace = msgspec.json.decode(await received.read(), type=CredentialRequest).namespace
-            node = await self._decide(_bearer(received), namespace)
+            node = await self._decide(bearer_token(received), namespace)
             credentials = await self._begin(namespace, node)
         except msgspec.DecodeError as error:
             return self._refusal(HTTPStatus.BAD_REQUEST, f"the request cannot be read: {error}")
@@ -103,11 +92,6 @@ class CredentialApplication:
             self._told.clear()
         self._told[namespace, why] = now
         log.warning("credentials refused", namespace=namespace[:LONGEST_REQUEST_BYTES], why=why)
-
-
-def _bearer(received: web.Request) -> str:
-    scheme, _, token = received.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _sentence(error: CedanaSchedError) -> str:

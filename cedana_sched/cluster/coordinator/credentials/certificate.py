@@ -1,0 +1,137 @@
+"""Keeps the certificate with which credentials are given: made, renewed and shared as the webhooks' own is.
+
+Keys stand in a Secret that only coordinators read. Agents trust what stands in a ConfigMap of the same name: a node
+that mounts a Secret may read all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import ApiError, ConflictError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS
+from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
+from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
+from cedana_sched_webhooks.tls import ServingCertificate
+
+log = structlog.get_logger(__name__)
+
+AUTHORITIES: Final = "ca.crt"
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 30.0
+LONGEST_WAIT: Final = dt.timedelta(days=1)
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The ConfigMap."""
+
+    metadata: Metadata
+    data: dict[str, str] = {}
+
+
+class CertificateKeeper:
+    """Run `run` as a task.
+
+    Args:
+        api: may watch and patch the Secret and the ConfigMap; the chart has made both, empty.
+        name: of both.
+        namespace: of both.
+        service_names: by which agents call us.
+        serving: is given each new certificate.
+        metrics: counts problems.
+        now: the time of day.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        name: str,
+        namespace: str,
+        service_names: tuple[str, ...],
+        serving: ServingCertificate,
+        metrics: CredentialMetrics,
+        now: Callable[[], dt.datetime],
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._namespace = namespace
+        self._service_names = service_names
+        self._serving = serving
+        self._metrics = metrics
+        self._now = now
+        self._changed = asyncio.Event()
+        fields = f"metadata.name={name}"
+        self._secrets = Mirror(Watch(api, SECRETS, Secret, namespace=namespace, fields=fields))
+        self._published = Mirror(Watch(api, CONFIG_MAPS, Published, namespace=namespace, fields=fields))
+
+    async def run(self) -> None:
+        """Keep it, for ever."""
+        self._secrets.subscribe(lambda _before, _now: self._changed.set())
+        self._published.subscribe(lambda _before, _now: self._changed.set())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._secrets.run(), name="mirror of the Secret of credentials")
+            tasks.create_task(self._published.run(), name="mirror of the ConfigMap of credentials")
+            tasks.create_task(self._keep(), name="certificate of credentials")
+
+    async def _keep(self) -> None:
+        await self._secrets.synced.wait()
+        await self._published.synced.wait()
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            self._changed.clear()
+            try:
+                wait = max((await self._look() - self._now()).total_seconds(), FIRST_PAUSE_SECONDS)
+                pause = FIRST_PAUSE_SECONDS
+            except (ApiError, UnreadableCertificatesError) as error:
+                self._metrics.certificate_problems.inc()
+                log.warning("certificate of credentials", problem=error.message, remedy=error.remedy)
+                wait, pause = pause, min(pause * 2, LONGEST_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wait, LONGEST_WAIT.total_seconds())):
+                    await self._changed.wait()
+
+    async def _look(self) -> dt.datetime:
+        """Do what is to be done now; the answer is when to look again, should nothing change before."""
+        secret = self._secrets.get(self._name, self._namespace)
+        published = self._published.get(self._name, self._namespace)
+        if secret is None or published is None:
+            kind = "Secret" if secret is None else "ConfigMap"
+            sentence = f"there is no {kind} {self._name} in namespace {self._namespace}"
+            raise UnreadableCertificatesError(sentence, remedy="it is a part of the release: install the chart again")
+        issued = issued_in(secret)
+        is_trusted = False
+        if issued is not None:
+            if self._serving.load(issued.certificate, issued.key):
+                log.info("certificate of credentials", secret=self._name, version=secret.metadata.resource_version)
+            expiry(issued.authorities)  # else it is none, and nobody is to trust it
+            is_trusted = await self._publish(published, issued.authorities.decode())
+        step = plan(issued, self._service_names, trusted=is_trusted, now=self._now())
+        if step.issued is not None:
+            version = {"resourceVersion": secret.metadata.resource_version}
+            patch = {"metadata": version, "data": data_of(step.issued)}
+            try:
+                await self._api.patch(SECRETS, self._name, self._namespace, patch)
+                log.info("certificate of credentials made", secret=self._name)
+            except ConflictError:
+                log.info("certificate of credentials made by another replica", secret=self._name)
+        return step.due
+
+    async def _publish(self, published: Published, authorities: str) -> bool:
+        """Whether it was so already. Replicas of one Secret write the same, so none needs to be first."""
+        if published.data.get(AUTHORITIES) == authorities:
+            return True
+        patch = {"data": {AUTHORITIES: authorities}}
+        await self._api.patch(CONFIG_MAPS, self._name, self._namespace, patch)
+        log.info("authority of credentials published", config_map=self._name)
+        return False

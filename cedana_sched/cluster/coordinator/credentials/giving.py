@@ -1,0 +1,61 @@
+"""The part of a coordinator's process that gives credentials, wired: every replica does, whichever leads."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.cluster.configuration import CredentialsConfiguration
+from cedana_sched.cluster.coordinator.credentials.application import CredentialApplication
+from cedana_sched.cluster.coordinator.credentials.certificate import CertificateKeeper
+from cedana_sched.cluster.coordinator.credentials.evidence import Evidence
+from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
+from cedana_sched.kube.client import Api
+from cedana_sched.service.health import Ready
+from cedana_sched.service.listening import listening
+from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.sts import Sessions
+from cedana_sched_webhooks.tls import ServingCertificate
+
+log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def giving(api: Api, configuration: CredentialsConfiguration, namespace: str) -> AsyncIterator[Ready]:
+    """Answer agents inside the block, which is given what is awaited until the first one can be answered.
+
+    Args:
+        api: with the rights that the chart gives where this is on.
+        configuration: whom, and of which bucket.
+        namespace: of our own components.
+    """
+    metrics = CredentialMetrics()
+    certificate = ServingCertificate(metrics)
+    service = f"{configuration.name}.{namespace}.svc"
+    names = (service, f"{service}.cluster.local")
+    keeper = CertificateKeeper(api, configuration.name, namespace, names, certificate, metrics, _now)
+    sessions = Sessions(configuration.bucket, configuration.sessions)
+    threads = StoreThreads(name="sts")
+    evidence = Evidence(api, namespace, configuration.account, configuration.shared_namespaces)
+
+    async def begin(of: str, node: str) -> SessionCredentials:
+        return await threads.run(sessions.begin, of, node)
+
+    application = CredentialApplication(evidence.node_with_business, begin, metrics)
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(keeper.run(), name="certificate of credentials")
+        try:
+            async with listening(application.web, configuration.port, certificate.context) as port:
+                log.info("credentials are given", port=port, sts=sessions.endpoint)
+                yield lambda: None if certificate.loaded else "there is no certificate yet"
+        finally:
+            keeping.cancel()
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(tz=dt.UTC)
