@@ -16,6 +16,7 @@ from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.store.garbage import GRACE_SECONDS
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS
+from cedana_sched.store.session_credentials import CredentialsRefusedError
 from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
@@ -26,6 +27,10 @@ SECOND_RUN_SECONDS = GRACE_SECONDS + 60.0
 """A first run condemns packs, and one that comes after their grace period, by the store's clock, removes them."""
 CACHE_SECONDS = 6 * 3600.0
 """How often this node's folder is rid of what belongs to snapshots that other nodes have removed."""
+
+
+class _NotOursError(Exception):
+    """This node has nothing to do with the namespace any more, and gets no credentials of it."""
 
 
 class Garbage:
@@ -77,11 +82,15 @@ class Garbage:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _collect(self, namespace: str) -> None:
-        await asyncio.sleep(self._every_seconds * self._chance())
-        while (removed := self._left_over.pop(namespace, None)) is not None:
-            condemned = await self._run_after(namespace, removed)
-            await asyncio.sleep(self._second_run_seconds + self._every_seconds * self._chance())
-            await self._run_after(namespace, condemned + min(GRACE_SECONDS, self._second_run_seconds))
+        try:
+            await asyncio.sleep(self._every_seconds * self._chance())
+            while (removed := self._left_over.pop(namespace, None)) is not None:
+                condemned = await self._run_after(namespace, removed)
+                await asyncio.sleep(self._second_run_seconds + self._every_seconds * self._chance())
+                await self._run_after(namespace, condemned + min(GRACE_SECONDS, self._second_run_seconds))
+        except _NotOursError as error:
+            log.info("garbage is left to others", namespace=namespace, why=str(error.__cause__))
+            self._left_over.pop(namespace, None)
 
     async def _run_after(self, namespace: str, moment: float) -> float:
         """Return when a run has ended, here or on another node, that began after a moment; when that was."""
@@ -89,6 +98,8 @@ class Garbage:
         while True:
             try:
                 turn = await self._threads.background.run(self._store.collect_in_turn, namespace, self._every_seconds)
+            except CredentialsRefusedError as error:
+                raise _NotOursError from error
             except CedanaSchedError as error:
                 log.warning("garbage not collected, trying again", namespace=namespace, problem=str(error))
             else:

@@ -54,7 +54,7 @@ class CredentialsConfiguration(Written):
     account: str
     """Name of the agents' ServiceAccount."""
     name: str
-    """Of the Service by which agents call, of the Secret with its certificate, and of the ConfigMap with its authority."""
+    """Of the Service that agents call, of the Secret with its certificate, of the ConfigMap with who signs that."""
     shared_namespaces: tuple[str, ...] = ()
     """As the agents have it."""
     port: Port = 9444

@@ -39,6 +39,7 @@ from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.scoped import ScopedBackend
 from cedana_sched.store.sealing.key_file import KeyFile
 from cedana_sched.store.sealing.seals import Seals
+from cedana_sched.store.session_credentials import CredentialsRefusedError
 from cedana_sched.store.turns import Turn, take_turn
 from cedana_sched.store.verify import VerifyReport, verify_snapshot
 from cedana_sched.store.writer import SnapshotWriter
@@ -308,12 +309,18 @@ class SnapshotStore:
     def tidy_cache(self) -> None:
         """Remove from this node's folder what belongs to snapshots that others have removed from the store.
 
+        What belongs to namespaces with which this node has nothing to do any more goes when its room is needed.
+
         Raises:
             StoreUnavailableError: the store cannot be asked now; nothing is removed because of that.
         """
         self._cache.tidy()
         for copy in self._cache.copies():
-            if copy.ref not in self._catalogue.of(copy.ref.identity).committed:
+            try:
+                is_there = copy.ref in self._catalogue.of(copy.ref.identity).committed
+            except CredentialsRefusedError:
+                continue
+            if not is_there:
                 self._cache.forget_if_old(copy)
 
     def rewrap(self, namespace: str | None = None) -> dict[str, int]:

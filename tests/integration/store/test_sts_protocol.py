@@ -81,7 +81,10 @@ def test_wrong_keys_are_refused_by_the_signature(sts: FakeSts) -> None:
     ("answer", "raised"),
     [
         (error(403, "AccessDenied", "is not authorized to perform: sts:AssumeRole"), StoreDeniedError),
-        (error(403, "InvalidClientTokenId", "The security token included in the request is invalid."), StoreDeniedError),
+        (
+            error(403, "InvalidClientTokenId", "The security token is invalid."),
+            StoreDeniedError,
+        ),
         (error(400, "MalformedPolicyDocument", "This policy contains invalid Json"), StoreDeniedError),
         (error(400, "PackedPolicyTooLarge", "too large"), StoreDeniedError),
         (error(400, "ValidationError", "MaxSessionDuration"), StoreDeniedError),

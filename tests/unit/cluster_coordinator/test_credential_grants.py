@@ -81,7 +81,12 @@ class Cluster:
         return msgspec.convert(found, into) if found is not None else None
 
     async def list_all(
-        self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[Any]
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        query: Mapping[str, str] | None = None,
+        *,
+        into: type[Any],
     ) -> Any:
         self.queries.append((resource.plural, query or {}))
         found = self.objects.get((resource.plural, namespace or ""), [])

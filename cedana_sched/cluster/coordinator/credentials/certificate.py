@@ -16,10 +16,10 @@ import msgspec
 import structlog
 
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
-from cedana_sched.kube.client import Api
+from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ConflictError
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS
+from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
@@ -118,20 +118,21 @@ class CertificateKeeper:
             is_trusted = await self._publish(published, issued.authorities.decode())
         step = plan(issued, self._service_names, trusted=is_trusted, now=self._now())
         if step.issued is not None:
-            version = {"resourceVersion": secret.metadata.resource_version}
-            patch = {"metadata": version, "data": data_of(step.issued)}
-            try:
-                await self._api.patch(SECRETS, self._name, self._namespace, patch)
-                log.info("certificate of credentials made", secret=self._name)
-            except ConflictError:
-                log.info("certificate of credentials made by another replica", secret=self._name)
+            await self._write(SECRETS, secret.metadata, data_of(step.issued))
         return step.due
 
     async def _publish(self, published: Published, authorities: str) -> bool:
-        """Whether it was so already. Replicas of one Secret write the same, so none needs to be first."""
+        """Whether it was so already."""
         if published.data.get(AUTHORITIES) == authorities:
             return True
-        patch = {"data": {AUTHORITIES: authorities}}
-        await self._api.patch(CONFIG_MAPS, self._name, self._namespace, patch)
-        log.info("authority of credentials published", config_map=self._name)
+        await self._write(CONFIG_MAPS, published.metadata, {AUTHORITIES: authorities})
         return False
+
+    async def _write(self, resource: Resource, seen: Metadata, data: Object) -> None:
+        """The watch brings back what was written: by us, or by another replica that was faster."""
+        patch = {"metadata": {"resourceVersion": seen.resource_version}, "data": data}
+        try:
+            await self._api.patch(resource, self._name, self._namespace, patch)
+            log.info("certificate of credentials written", kind=resource.kind, name=self._name)
+        except ConflictError:
+            log.info("certificate of credentials written by another replica", kind=resource.kind, name=self._name)
