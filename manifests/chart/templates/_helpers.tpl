@@ -50,13 +50,35 @@ app.kubernetes.io/component: {{ . }}
 {{- get $data (printf "%s.json" (index . 1)) | sha256sum -}}
 {{- end -}}
 
-{{/* The store, as StorageConfig reads it; its S3 keys come from the environment. */}}
+{{/* The bucket, as S3Location reads it. */}}
+{{- define "cedana.bucket" -}}
+{{- $s3 := .Values.storage.s3 -}}
+{{- $location := dict "bucket" $s3.bucket "prefix" $s3.prefix "region" $s3.region "allowHttp" $s3.allowHttp -}}
+{{- with $s3.endpoint }}{{ $_ := set $location "endpoint" . }}{{ end -}}
+{{- $location | toJson -}}
+{{- end -}}
+
+{{/* Of whom agents get credentials of one namespace at a time: name of the Service, its Secret and its ConfigMap; empty: they have the keys of the whole bucket. */}}
+{{- define "cedana.credentials" -}}
+{{- with .Values.storage.s3 -}}
+{{- if and .bucket .scopedCredentials.enabled -}}{{ include "cedana.fullname" $ }}-credentials{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where agents find their token for it, and who signs its certificate. */}}
+{{- define "cedana.credentialsFolder" -}}/etc/cedana-sched-credentials{{- end -}}
+
+{{/* The agents' store, as StorageConfig reads it; S3 keys, where agents have some, come from the environment. */}}
 {{- define "cedana.storage" -}}
 {{- $s3 := .Values.storage.s3 -}}
 {{- $storage := dict -}}
 {{- if $s3.bucket -}}
-{{- $location := dict "bucket" $s3.bucket "prefix" $s3.prefix "region" $s3.region "allowHttp" $s3.allowHttp -}}
-{{- with $s3.endpoint }}{{ $_ := set $location "endpoint" . }}{{ end -}}
+{{- $location := include "cedana.bucket" . | fromJson -}}
+{{- with (include "cedana.credentials" .) -}}
+{{- $folder := include "cedana.credentialsFolder" $ -}}
+{{- $url := printf "https://%s.%s.svc/credentials" . $.Release.Namespace -}}
+{{- $_ := set $location "credentials" (dict "url" $url "tokenFile" (printf "%s/token" $folder) "authorities" (printf "%s/ca.crt" $folder)) -}}
+{{- end -}}
 {{- $_ := set $storage "s3" $location -}}
 {{- else -}}
 {{- $_ := set $storage "path" .Values.storage.posix.path -}}
