@@ -83,12 +83,12 @@ class Reach:
         return written({("everywhere", ""): self.everywhere, ("in its own namespace", ""): self.own})
 
 
-def expected(component: str, adapters: Collection[str]) -> Reach:
-    """What a component is to have where these adapters are on."""
+def expected(component: str, options: Collection[str]) -> Reach:
+    """What a component is to have where these adapters, or other options, are on."""
     sections = read((EXPECTED / f"{component}.txt").read_text())
     places: dict[str, set[Right]] = {"everywhere": set(), "in its own namespace": set()}
-    for (place, adapter), rights in sections.items():
-        if not adapter or adapter in adapters:
+    for (place, option), rights in sections.items():
+        if not option or option in options:
             places[place] |= rights
     return Reach.of(*places.values())
 

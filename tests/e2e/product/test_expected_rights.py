@@ -1,4 +1,4 @@
-"""The chart gives each component what `expected_rights/` says, whichever adapters are on, and nobody else anything."""
+"""The chart gives each component what `expected_rights/` says, whatever is on, and nobody else anything."""
 
 from __future__ import annotations
 
@@ -21,29 +21,38 @@ from tests.e2e.product.rendering import of_kind, pods_of, render
 pytestmark = pytest.mark.any_shape
 
 STORE: dict[str, Any] = {"storage": {"posix": {"path": "/data/snapshots"}}}
-ADAPTERS: dict[str, dict[str, Any]] = {
-    "armada": {"enabled": True, "url": "armada.example:50051", "queues": ["bio"]},
-    "kueue": {"enabled": True},
-    "volcano": {"enabled": True, "extender": {"enabled": True}},
+OPTIONS: dict[str, dict[str, Any]] = {
+    "armada": {"armada": {"enabled": True, "url": "armada.example:50051", "queues": ["bio"]}},
+    "credentials": {
+        "storage": {"s3": {"bucket": "snapshots", "existingSecret": "keys", "scopedCredentials": {"enabled": True}}}
+    },
+    "kueue": {"kueue": {"enabled": True}},
+    "volcano": {"volcano": {"enabled": True, "extender": {"enabled": True}}},
 }
+"""Values of what gives rights where it is on, by the words of `expected_rights/`."""
 PRINTED = """\
 Resources                                 Non-Resource URLs   Resource Names   Verbs
 selfsubjectreviews.authentication.k8s.io  []                  []               [create]
 checkpoints.sched.cedana.ai/status        []                  [a b]            [get patch]
                                           [/healthz /livez]   []               [get]
 """
-CHOICES = [(), *((name,) for name in ADAPTERS), tuple(ADAPTERS)]
+CHOICES = [(), *((name,) for name in OPTIONS), tuple(OPTIONS)]
 
 
-@pytest.mark.parametrize("adapters", CHOICES, ids=lambda chosen: "+".join(chosen) or "none")
-async def test_the_chart_gives_what_is_expected(helm: Binaries, adapters: tuple[str, ...]) -> None:
-    objects = await render(helm, {**STORE, **{name: ADAPTERS[name] for name in adapters}})
+def values(*chosen: str) -> dict[str, Any]:
+    """Of a release with these options."""
+    return {key: value for one in (STORE, *map(OPTIONS.__getitem__, chosen)) for key, value in one.items()}
+
+
+@pytest.mark.parametrize("chosen", CHOICES, ids=lambda chosen: "+".join(chosen) or "none")
+async def test_the_chart_gives_what_is_expected(helm: Binaries, chosen: tuple[str, ...]) -> None:
+    objects = await render(helm, values(*chosen))
     for component in COMPONENTS:
-        assert given_by_chart(objects, component).text() == expected(component, adapters).text(), component
+        assert given_by_chart(objects, component).text() == expected(component, chosen).text(), component
 
 
 async def test_no_other_account_has_rights(helm: Binaries) -> None:
-    objects = await render(helm, {**STORE, **ADAPTERS})
+    objects = await render(helm, values(*OPTIONS))
     ours = {component.account for component in COMPONENTS.values()}
     bindings = of_kind(objects, "ClusterRoleBinding", "RoleBinding")
     assert {account for binding in bindings for account in accounts_in(binding)} == ours
@@ -57,7 +66,7 @@ async def test_each_file_is_of_a_component_and_in_its_one_form() -> None:
     for path in EXPECTED.iterdir():
         sections = read(path.read_text())
         assert path.read_text() == written(sections), path
-        assert {adapter for _, adapter in sections} <= {"", *ADAPTERS}, path
+        assert {option for _, option in sections} <= {"", *OPTIONS}, path
 
 
 async def test_what_kubectl_prints_is_understood() -> None:

@@ -93,7 +93,7 @@ async def test_the_api_server_lets_each_component_do_what_is_expected(
 ) -> None:
     """A binding that the chart does not know would show here alone."""
     await installed.ensure()
-    wanted = expected(component, adapters=())
+    wanted = expected(component, options=())
     found = await listed(cluster, COMPONENTS[component].account)
     assert found.beside(await listed(cluster, "nobody"), wanted).text() == wanted.text()
 
