@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
-from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.configuration import CoordinatorConfiguration, CredentialsConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
@@ -32,6 +32,7 @@ from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
 from cedana_sched.cluster.coordinator.rivals import Rivals
+from cedana_sched.cluster.coordinator.scoping import Scoping
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
 from cedana_sched.cluster.coordinator.unprepared import Unprepared
@@ -46,6 +47,7 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
+from cedana_sched.store.sts import Sessions
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +104,7 @@ class Leader:
         )
         self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
-        self._storages = StorageProbe(api)
+        self._storages = StorageProbe(api, scoping=_scoping(configuration.credentials))
         beginnings = BeginningNumbers(self._agents.restores)
         self._restarts = ContainerRestarts(self._events, by_id, beginnings)
         self.pods.subscribe(self._restarts.heard)
@@ -203,6 +205,12 @@ class Leader:
                 await self._projection.flushed()
         except TimeoutError:
             log.info("objects lag behind; the next coordinator carries them over from the log")
+
+
+def _scoping(configuration: CredentialsConfiguration | None) -> Scoping:
+    if configuration is None:
+        return Scoping()
+    return Scoping(configuration.bucket, Sessions(configuration.bucket, configuration.sessions).begin)
 
 
 def _connected(name: str, cluster: ClusterAccess) -> ClusterAdapter:

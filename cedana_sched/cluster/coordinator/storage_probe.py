@@ -10,6 +10,7 @@ import structlog
 from pydantic import ValidationError
 
 from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.cluster.coordinator.scoping import SCOPED, Scoping
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import Metadata
@@ -51,14 +52,16 @@ def look(config: StorageConfig) -> None:
 class StorageProbe:
     """Run `run` as a task. `first` and `later` block; they are called in threads."""
 
-    def __init__(self, api: Api, first: Probe = measure, later: Probe = look) -> None:
+    def __init__(self, api: Api, first: Probe = measure, later: Probe = look, scoping: Scoping | None = None) -> None:
         self._api = api
+        self._scoping = scoping or Scoping()
         self._first = first
         self._later = later
         self._mirror = Mirror(Watch(api, CHECKPOINT_STORAGES, StorageObject))
         self._threads = StoreThreads()
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._since: dict[str, tuple[ConditionStatus, float]] = {}
+        self._since: dict[tuple[str, str], tuple[ConditionStatus, float]] = {}
+        """By the storage's name and the condition's type: what it is, and since when."""
 
     async def run(self) -> None:
         """Try each of them when it appears or is changed, and then every few minutes, for ever."""
@@ -93,31 +96,44 @@ class StorageProbe:
 
     async def _try(self, storage: StorageObject, probe: Probe, measured: str) -> tuple[CheckpointStorageStatus, str]:
         """Its state now, and what was measured when it was first usable."""
+        scoped: tuple[Condition, ...] = ()
         try:
             config = config_of(storage.spec)
             if config.path is not None:
                 sentence = "a folder of the nodes is not tried from here"
                 return self._status(storage, "Unknown", "OnlyNodesSeeIt", sentence), sentence
+            scoped = await self._scoped(storage, config)
             report = await self._threads.run(probe, config)
         except CedanaSchedError as error:
             log.warning("storage cannot be used", storage=storage.metadata.name, problem=str(error))
-            return self._status(storage, "False", type(error).__name__.removesuffix("Error"), str(error)), measured
+            reason = type(error).__name__.removesuffix("Error")
+            return self._status(storage, "False", reason, str(error), *scoped), measured
         if report is not None:
             measured = _words(report)
-        return self._status(storage, "True", "Probed", measured), measured
+        return self._status(storage, "True", "Probed", measured, *scoped), measured
+
+    async def _scoped(self, storage: StorageObject, config: StorageConfig) -> tuple[Condition, ...]:
+        """Nothing of a folder, which has no keys."""
+        if config.s3 is None:
+            return ()
+        found = await self._threads.run(self._scoping.look, config.s3)
+        return (self._condition(storage, SCOPED, found.status, found.reason, found.message, now=SERVER_TIME.seconds()),)
 
     def _status(
-        self, storage: StorageObject, status: ConditionStatus, reason: str, message: str
+        self, storage: StorageObject, status: ConditionStatus, reason: str, message: str, *others: Condition
     ) -> CheckpointStorageStatus:
         now = SERVER_TIME.seconds()
-        before, since = self._since.get(storage.metadata.name, (status, now))
+        ready = self._condition(storage, READY, status, reason, message, now=now)
+        return CheckpointStorageStatus(last_probe_at=moment(now), conditions=(ready, *others))
+
+    def _condition(
+        self, storage: StorageObject, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float
+    ) -> Condition:
+        before, since = self._since.get((storage.metadata.name, kind), (status, now))
         if before != status:
             since = now
-        self._since[storage.metadata.name] = (status, since)
-        condition = Condition(
-            type=READY, status=status, reason=reason, message=message, last_transition_time=moment(since)
-        )
-        return CheckpointStorageStatus(last_probe_at=moment(now), conditions=(condition,))
+        self._since[storage.metadata.name, kind] = (status, since)
+        return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=moment(since))
 
 
 def config_of(spec: Object) -> StorageConfig:

@@ -17,6 +17,7 @@ from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed, Re
 from cedana_sched.model.policy import Retention
 from cedana_sched.store.garbage import GarbageReport
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.session_credentials import CredentialsRefusedError
 from cedana_sched.store.snapshots import SnapshotStore
 from cedana_sched.store.turns import Completed, Turn
 from tests.servers.counting import CountingBackend
@@ -132,6 +133,24 @@ async def test_run_of_another_node_that_began_after_the_removal_counts() -> None
     await _settled(garbage)
     assert store.turns == 4
     assert store.runs == ["bio"], "the second run is made here"
+
+
+async def test_garbage_of_a_namespace_that_a_node_has_left_is_left_to_others() -> None:
+    class Refused(_Collected):
+        def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
+            turn = super().collect_in_turn(namespace, every_seconds)
+            if self.turns == 2:
+                raise CredentialsRefusedError("no pod of it is here")
+            return turn
+
+    store = Refused()
+    garbage = _garbage(store)
+    garbage.left_over("bio")
+    await _settled(garbage)
+    assert store.turns == 2, "it was refused, and did not ask for ever"
+    garbage.left_over("bio")
+    await _settled(garbage)
+    assert store.turns == 4, "and a later removal has it collect again"
 
 
 async def test_agent_that_ends_does_not_wait_for_the_second_run() -> None:

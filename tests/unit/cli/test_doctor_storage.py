@@ -87,6 +87,16 @@ async def test_a_storage_that_cannot_be_used_says_why() -> None:
     assert await found_of(storage(folder, None)) == ["warn main: no coordinator has tried it yet"]
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "level"),
+    [("True", "NodesGetCredentials", "ok"), ("False", "NodesHoldTheKeys", "warn"), ("False", "NoSessions", "fail")],
+)
+async def test_whether_each_node_can_reach_all_snapshots(store: Store, status: str, reason: str, level: str) -> None:
+    told = storage(bucket(store))
+    told["status"]["conditions"].append({"type": "Scoped", "status": status, "reason": reason, "message": "so it is"})
+    assert f"{level} main: so it is" in await found_of(told)
+
+
 async def test_a_cluster_without_a_storage_saves_nothing() -> None:
     assert await found_of() == ["fail there is no CheckpointStorage"]
     cluster = Cluster()

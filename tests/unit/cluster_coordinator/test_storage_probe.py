@@ -10,13 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from cedana_sched.cluster.coordinator.scoping import Scoping
 from cedana_sched.cluster.coordinator.storage_probe import StorageObject, StorageProbe, config_of
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import StoreDeniedError, UsageError
 from cedana_sched.store.check import StoreReport
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.sts import NoSessionsError
 
 _S3: Object = {"s3": {"bucket": "snapshots", "endpoint": "http://s3.test:7070", "allowHttp": True, "prefix": "lab"}}
 _REPORT = StoreReport("s3://snapshots/lab", True, "conditional create", True, 100 << 20, 200 << 20, 0.004)
@@ -33,7 +36,7 @@ class _Server:
         self.said.put_nowait(patch["status"])
 
 
-async def _first_status(spec: Object, report: StoreReport | Exception) -> Object:
+async def _first_status(spec: Object, report: StoreReport | Exception, scoping: Scoping | None = None) -> Object:
     server = _Server()
 
     def probe(config: StorageConfig) -> StoreReport:
@@ -41,7 +44,7 @@ async def _first_status(spec: Object, report: StoreReport | Exception) -> Object
             raise report
         return report
 
-    storages = StorageProbe(cast("Api", server), probe, probe)
+    storages = StorageProbe(cast("Api", server), probe, probe, scoping)
     trying = asyncio.create_task(storages._keep_trying(StorageObject(Metadata(name="lab"), spec)))
     try:
         return await asyncio.wait_for(server.said.get(), 10)
@@ -53,7 +56,7 @@ async def _first_status(spec: Object, report: StoreReport | Exception) -> Object
 
 async def test_usable_storage_says_what_was_measured() -> None:
     status = await _first_status(_S3, _REPORT)
-    [ready] = status["conditions"]
+    ready = status["conditions"][0]
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "True", "Probed")
     assert ready["message"].startswith("s3://snapshots/lab: writes 100 MiB/s, reads 200 MiB/s, 4 ms a round trip")
     assert status["lastProbeAt"] == ready["lastTransitionTime"]
@@ -69,7 +72,7 @@ async def test_status_is_dated_by_the_api_server(monkeypatch: pytest.MonkeyPatch
 
 async def test_storage_that_refuses_says_why_and_what_to_do() -> None:
     status = await _first_status(_S3, StoreDeniedError("the keys are wrong", remedy="see the Secret"))
-    [ready] = status["conditions"]
+    ready = status["conditions"][0]
     assert (ready["status"], ready["reason"], ready["message"]) == (
         "False",
         "StoreDenied",
@@ -80,6 +83,41 @@ async def test_storage_that_refuses_says_why_and_what_to_do() -> None:
 async def test_folder_of_the_nodes_is_not_tried_from_the_coordinator() -> None:
     status = await _first_status({"posix": {"path": "/lab"}}, AssertionError("nobody looks"))
     assert status["conditions"][0]["status"] == "Unknown"
+
+
+async def _scoped(scoping: Scoping | None) -> tuple[str, str, str]:
+    conditions = (await _first_status(_S3, _REPORT, scoping))["conditions"]
+    assert [one["type"] for one in conditions] == ["Ready", "Scoped"]
+    return conditions[1]["status"], conditions[1]["reason"], conditions[1]["message"]
+
+
+async def test_storage_says_that_nodes_hold_the_keys_of_all() -> None:
+    status, reason, message = await _scoped(None)
+    assert (status, reason) == ("False", "NodesHoldTheKeys")
+    assert message.endswith("set storage.s3.scopedCredentials.enabled if the store has STS with session policies")
+
+
+async def test_storage_says_whether_nodes_get_credentials() -> None:
+    tried: list[tuple[str, str]] = []
+
+    def begin(namespace: str, who: str) -> SessionCredentials:
+        tried.append((namespace, who))
+        if len(tried) > 1:
+            raise NoSessionsError("there is no STS", remedy="use another store")
+        return SessionCredentials("k", "s", "t", 900.0)
+
+    ours = config_of(_S3).s3
+    assert (await _scoped(Scoping(ours, begin)))[:2] == ("True", "NodesGetCredentials")
+    assert tried == [("cedana-sched", "coordinator")]
+    status, reason, message = await _scoped(Scoping(ours, begin))
+    assert (status, reason) == ("False", "NoSessions")
+    assert "there is no STS (use another store)" in message
+    assert (await _scoped(Scoping(S3Location(bucket="another"), begin)))[1] == "NodesHoldTheKeys"
+
+
+async def test_a_folder_has_no_keys() -> None:
+    status = await _first_status({"posix": {"path": "/lab"}}, AssertionError("nobody looks"))
+    assert [one["type"] for one in status["conditions"]] == ["Ready"]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ async def examine(reads: Reads) -> list[Finding]:
     for one in there[:MOST_NAMES]:
         found.append(_condition(one))
         if one.spec.s3 is not None:
+            found += _scoped(one)
             found += await _bucket(one.metadata.name, one.spec.s3)
     if len(there) > MOST_NAMES:
         says = f"{len(there) - MOST_NAMES} more CheckpointStorages were not looked at"
@@ -78,6 +79,18 @@ def _condition(one: _Storage) -> Finding:
     if ready.status == "False":
         return Finding(CHECK, Level.FAIL, f"{name} cannot be used: {ready.message}", f"kubectl describe cstore {name}")
     return Finding(CHECK, Level.OK, f"{name}: {ready.message}")
+
+
+def _scoped(one: _Storage) -> list[Finding]:
+    """Whether each node can reach all snapshots, as the coordinator says it; nothing where it has not said so yet."""
+    name = one.metadata.name
+    scoped = next((each for each in one.status.conditions if each.type == "Scoped"), None)
+    if scoped is None:
+        return []
+    if scoped.status == "True":
+        return [Finding(CHECK, Level.OK, f"{name}: {scoped.message}")]
+    level = Level.WARN if scoped.reason == "NodesHoldTheKeys" else Level.FAIL
+    return [Finding(CHECK, level, f"{name}: {scoped.message}", "docs/security.md#keys-of-one-namespace")]
 
 
 async def _bucket(name: str, s3: _S3) -> list[Finding]:

@@ -1,0 +1,58 @@
+"""Whether a node can reach snapshots of all namespaces in a bucket, as its CheckpointStorage says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from cedana_sched.model.errors import StoreError
+from cedana_sched.model.objects.base import ConditionStatus
+from cedana_sched.store.location import S3Location
+from cedana_sched.store.session_credentials import SessionCredentials
+
+SCOPED: Final = "Scoped"
+"""Type of the condition."""
+_TRIED: Final = "cedana-sched"
+"""A namespace of the store in which nothing is; nobody gets the credentials that are tried."""
+
+
+class Scoped(NamedTuple):
+    """Of the condition."""
+
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+class Scoping:
+    """Calls block.
+
+    Args:
+        bucket: of which agents get credentials of namespaces; None: they have its keys.
+        begin: gets credentials of a namespace for somebody; None as `bucket` is.
+    """
+
+    def __init__(
+        self, bucket: S3Location | None = None, begin: Callable[[str, str], SessionCredentials] | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._begin = begin
+
+    def look(self, location: S3Location) -> Scoped:
+        """What holds of this bucket now."""
+        if self._bucket is None or self._begin is None or not _is_same(location, self._bucket):
+            sentence = (
+                "each node holds the keys of the whole bucket, and who takes one over reads the snapshots of all"
+                " namespaces; set storage.s3.scopedCredentials.enabled if the store has STS with session policies"
+            )
+            return Scoped("False", "NodesHoldTheKeys", sentence)
+        try:
+            self._begin(_TRIED, "coordinator")
+        except StoreError as error:
+            sentence = f"nodes hold no keys of the bucket, and get none of namespaces: nothing is saved: {error}"
+            return Scoped("False", type(error).__name__.removesuffix("Error"), sentence)
+        return Scoped("True", "NodesGetCredentials", "nodes get credentials of the namespaces of their pods and orders")
+
+
+def _is_same(one: S3Location, other: S3Location) -> bool:
+    return (one.endpoint, one.bucket, one.prefix) == (other.endpoint, other.bucket, other.prefix)
