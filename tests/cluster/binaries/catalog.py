@@ -91,6 +91,7 @@ _ALL = (
         {"versitygw": "github.com/versity/versitygw/cmd/versitygw"},
         {"main.Version": "{version}"},
     ),
+    Tool("seaweedfs", "github.com/seaweedfs/seaweedfs", {"weed": "github.com/seaweedfs/seaweedfs/weed"}),
     Tool(
         "volcano",
         _VOLCANO,

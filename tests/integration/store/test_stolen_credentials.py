@@ -1,0 +1,252 @@
+"""What a node's credentials of one namespace can do to the others: nothing, on a store that enforces session policies.
+
+A stolen node is its credentials, and whatever client it likes: here the store's own, and raw requests of S3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import uuid
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import minio
+import minio.commonconfig
+import minio.deleteobjects
+import minio.error
+import pytest
+
+from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError
+from cedana_sched.model.identity import Identity
+from cedana_sched.store.location import S3Location
+from cedana_sched.store.s3 import S3Backend
+from cedana_sched.store.scoped import ScopedBackend
+from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.sts import Sessions, SessionSource
+from tests.servers.seaweedfs import ROLE, Server, sts_server
+from tests.servers.snapshots import take
+
+__all__ = ["sts_server"]
+pytestmark = pytest.mark.s3
+
+MINE = "research.7c9e6679-7425-40de-944b-e07fc1f90ae7"
+THEIRS = "finance.7c9e6679-7425-40de-944b-e07fc1f90ae7"
+BEFORE = "research.00000000-7425-40de-944b-e07fc1f90ae7"
+SHARED = "research"
+PREFIX = "some/prefix"
+SECRET = b"memory of theirs"
+FOREIGN = (THEIRS, BEFORE, SHARED, f"{MINE}0")
+"""Another namespace, one that had the name before, one that is its name alone, and one whose name begins as ours."""
+MEMORY = bytes(range(256)) * 16 * 40
+
+
+@dataclasses.dataclass
+class Theft:
+    """A bucket with something of every namespace in it, and a thief with credentials of `MINE`."""
+
+    server: Server
+    bucket: str
+    sessions: Sessions
+
+    def key(self, namespace: str, name: str = "packs/a-1") -> str:
+        return f"{PREFIX}/v1/{namespace}/{name}"
+
+    def thief(self, given: SessionCredentials) -> minio.Minio:
+        host = self.server.endpoint.removeprefix("http://")
+        return minio.Minio(
+            host,
+            access_key=given.access_key,
+            secret_key=given.secret_key,
+            session_token=given.session_token,
+            secure=False,
+            region="us-east-1",
+        )
+
+    def scoped(self, *granted: str) -> ScopedBackend:
+        """The store as an agent has it, whom the coordinator grants these namespaces."""
+
+        def fetch(namespace: str) -> SessionCredentials:
+            if namespace not in granted:
+                raise CredentialsRefusedError("this node has no business there")
+            return self.sessions.begin(namespace, "node-1")
+
+        values = self.server.location(self.bucket, PREFIX, access_key=None, secret_key=None)
+        return ScopedBackend(values, fetch)
+
+    def all_objects(self) -> dict[str, bytes]:
+        owner = self.server.owner()
+        names = [str(one.object_name) for one in owner.list_objects(self.bucket, recursive=True)]
+        return {name: owner.get_object(self.bucket, name).read() for name in names}
+
+
+@pytest.fixture
+def theft(sts_server: Server) -> Theft:  # a fixture of that name
+    bucket = f"test-{uuid.uuid4().hex[:12]}"
+    owner = sts_server.owner()
+    owner.make_bucket(bucket)
+    location: S3Location = sts_server.location(bucket, PREFIX)
+    there = Theft(sts_server, bucket, Sessions(location, SessionSource(role_arn=ROLE)))
+    for namespace in (*FOREIGN, MINE):
+        owner.put_object(bucket, there.key(namespace), BytesIO(SECRET), len(SECRET))
+    for name in ("root", f"{PREFIX}/probe/clock", f"other/v1/{MINE}/packs/a-1", f"v1/{MINE}/packs/a-1"):
+        owner.put_object(bucket, name, BytesIO(SECRET), len(SECRET))
+    return there
+
+
+def test_credentials_of_a_namespace_do_all_that_its_snapshots_need(theft: Theft) -> None:
+    store = SnapshotStore(theft.scoped(MINE))
+    identity = Identity(MINE, "md")
+    first = take(store, identity, {"pages-1.img": MEMORY}).ref
+    second = take(store, identity, {"pages-1.img": MEMORY}).ref
+    assert store.verify(second).ok
+    store.remove(first)
+    assert store.latest(identity) is not None
+    report = store.collect_in_turn(MINE, 0.0).report
+    assert report is not None
+    assert store.verify(second).ok
+
+
+def test_a_pack_of_many_parts_is_written_and_given_up(theft: Theft) -> None:
+    backend = theft.scoped(MINE)
+    sink = backend.open_sink(f"v1/{MINE}/packs/large")
+    block = bytes(1 << 20)
+    for _ in range(20):
+        sink.write(block)
+    sink.finish()
+    entry = backend.stat(f"v1/{MINE}/packs/large")
+    assert entry is not None
+    assert entry.size == 20 << 20
+    given_up = backend.open_sink(f"v1/{MINE}/packs/given-up")
+    for _ in range(20):
+        given_up.write(block)
+    given_up.abort()
+    assert backend.stat(f"v1/{MINE}/packs/given-up") is None
+    backend.delete([f"v1/{MINE}/packs/large"])
+    assert backend.stat(f"v1/{MINE}/packs/large") is None
+
+
+def test_an_agent_reaches_no_namespace_that_it_was_not_granted(theft: Theft) -> None:
+    backend = theft.scoped(MINE)
+    refusals: tuple[Callable[[], object], ...] = (
+        lambda: backend.get(f"v1/{THEIRS}/packs/a-1"),
+        lambda: backend.put(f"v1/{THEIRS}/packs/b-1", b"x"),
+        lambda: list(backend.list(f"v1/{THEIRS}")),
+        lambda: backend.delete([f"v1/{THEIRS}/packs/a-1"]),
+    )
+    for call in refusals:
+        with pytest.raises(CredentialsRefusedError):
+            call()
+    outside: tuple[Callable[[], object], ...] = (
+        lambda: backend.folders("v1"),
+        lambda: backend.get("probe/clock"),
+        backend.now,
+    )
+    for call in outside:
+        with pytest.raises(StoreDeniedError, match="lies in no namespace"):
+            call()
+
+
+Attack = Callable[[minio.Minio, str, str], Any]
+ATTACKS: dict[str, Attack] = {
+    "get": lambda thief, bucket, key: thief.get_object(bucket, key).read(),
+    "get a part": lambda thief, bucket, key: thief.get_object(bucket, key, offset=1, length=2).read(),
+    "look": lambda thief, bucket, key: thief.stat_object(bucket, key),
+    "put": lambda thief, bucket, key: thief.put_object(bucket, key, BytesIO(b"forged"), 6),
+    "put anew": lambda thief, bucket, key: thief.put_object(bucket, f"{key}-new", BytesIO(b"forged"), 6),
+    "put in parts": lambda thief, bucket, key: thief._create_multipart_upload(bucket, key, {}),
+    "delete": lambda thief, bucket, key: thief.remove_object(bucket, key),
+    "copy out": lambda thief, bucket, key: thief.copy_object(
+        bucket, f"{PREFIX}/v1/{MINE}/packs/stolen", minio.commonconfig.CopySource(bucket, key)
+    ),
+    "copy in": lambda thief, bucket, key: thief.copy_object(
+        bucket, key, minio.commonconfig.CopySource(bucket, f"{PREFIX}/v1/{MINE}/packs/a-1")
+    ),
+    "list its folder": lambda thief, bucket, key: list(
+        thief.list_objects(bucket, prefix=key.rpartition("/")[0] + "/", recursive=True)
+    ),
+    "read its tags": lambda thief, bucket, key: thief.get_object_tags(bucket, key),
+}
+"""Each raises, or returns what it got."""
+
+
+def refused(attack: Callable[[], Any]) -> bool:
+    try:
+        attack()
+    except minio.error.S3Error as error:
+        return error.code == "AccessDenied"
+    return False
+
+
+def reachable(theft: Theft, key: str, given: SessionCredentials) -> set[str]:
+    """The attacks on a key that are not refused."""
+    thief = theft.thief(given)
+    calls = {name: functools.partial(attack, thief, theft.bucket, key) for name, attack in ATTACKS.items()}
+    return {name for name, call in calls.items() if not refused(call)}
+
+
+@pytest.mark.parametrize("namespace", FOREIGN)
+def test_a_thief_can_do_nothing_under_the_prefix_of_others(theft: Theft, namespace: str) -> None:
+    before = theft.all_objects()
+    assert reachable(theft, theft.key(namespace), theft.sessions.begin(MINE, "node-1")) == set()
+    assert theft.all_objects() == before
+
+
+@pytest.mark.parametrize("key", ["root", f"{PREFIX}/probe/clock", f"other/v1/{MINE}/packs/a-1", f"v1/{MINE}/packs/a-1"])
+def test_a_thief_can_do_nothing_elsewhere_in_the_bucket(theft: Theft, key: str) -> None:
+    before = theft.all_objects()
+    assert reachable(theft, key, theft.sessions.begin(MINE, "node-1")) == set()
+    assert theft.all_objects() == before
+
+
+def test_the_same_attacks_succeed_on_what_the_credentials_are_of(theft: Theft) -> None:
+    """Else they would show nothing."""
+    given = theft.sessions.begin(MINE, "node-1")
+    assert {"get", "get a part", "look", "put", "put anew", "put in parts", "list its folder"} <= reachable(
+        theft, theft.key(MINE), given
+    )
+    everything = SessionCredentials("owner-of-all", "a-secret-for-tests", "", 1.0)
+    assert {"get", "put", "delete", "copy out", "copy in", "list its folder"} <= reachable(
+        theft, theft.key(THEIRS), everything
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "v1/", *(f"{PREFIX}/{word}" for word in ("", "v1/", "v1/f", f"v1/{MINE}"))])
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_thief_learns_no_name_of_others(theft: Theft, prefix: str, *, recursive: bool) -> None:
+    thief = theft.thief(theft.sessions.begin(MINE, "node-1"))
+    assert refused(lambda: list(thief.list_objects(theft.bucket, prefix=prefix, recursive=recursive)))
+
+
+def test_a_thief_deletes_nothing_of_others_among_his_own(theft: Theft) -> None:
+    """One request that names both."""
+    thief = theft.thief(theft.sessions.begin(MINE, "node-1"))
+    targets = [minio.deleteobjects.DeleteObject(theft.key(namespace)) for namespace in (MINE, THEIRS)]
+    with contextlib.suppress(minio.error.S3Error):  # some servers refuse it as a whole
+        assert [one.code for one in thief.remove_objects(theft.bucket, targets)] == ["AccessDenied"]
+    assert theft.key(THEIRS) in theft.all_objects()
+
+
+def test_a_thief_gets_no_wider_credentials_with_his_own(theft: Theft) -> None:
+    """Neither of another namespace, nor without a policy: what a session may not, one begun in it may not."""
+    given = theft.sessions.begin(MINE, "node-1")
+    keys = {"access_key": given.access_key, "secret_key": given.secret_key}
+    location = theft.server.location(theft.bucket, PREFIX, **keys)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_SESSION_TOKEN", given.session_token)
+        for role in (ROLE, None):
+            try:
+                more = Sessions(location, SessionSource(role_arn=role)).begin(THEIRS, "thief")
+            except (StoreDeniedError, StoreUnavailableError):
+                continue
+            assert reachable(theft, theft.key(THEIRS), more) == set(), "the session was not narrowed by the first"
+
+
+def test_credentials_without_their_token_are_none(theft: Theft) -> None:
+    given = theft.sessions.begin(MINE, "node-1")
+    location = theft.server.location(theft.bucket, PREFIX, access_key=given.access_key, secret_key=given.secret_key)
+    with pytest.raises(StoreDeniedError):
+        S3Backend(location).get(f"v1/{MINE}/packs/a-1")
