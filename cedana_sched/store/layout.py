@@ -12,6 +12,7 @@ v1/<namespace>/packs/<writer>-<number>                              chunks, one 
                condemned/<pack>                                    a pack that the next collections may remove
                references                                          the packs that manifests name, for collections
                collector                                           the node that collects, and the last collection
+               probe/<any>                                         trials, where nodes may write below it alone
 """
 
 from __future__ import annotations
