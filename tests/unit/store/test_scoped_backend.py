@@ -1,0 +1,206 @@
+"""Each request carries the credentials of its own namespace, renewed while the client of the store lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError
+from cedana_sched.store import scoped, session_credentials
+from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.scoped import ScopedBackend
+from cedana_sched.store.session_credentials import AGAIN_SECONDS, CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.snapshots import open_backend
+
+UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+BIO, CFD, GONE = (f"{name}.{UID}" for name in ("bio", "cfd", "gone"))
+LIFE = 200.0
+"""Shorter than what obstore uses without a question, so that it asks for each request."""
+_KEY = re.compile("<Key>(.*?)</Key>")
+EMPTY = b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>'
+
+
+class Store:
+    """A server that says yes to everything, and remembers by whose token what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.url = ""
+
+    def tokens(self) -> list[str]:
+        return [token for token, _ in self.asked]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    there = Store()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+            named = _KEY.findall(sent) if self.command == "POST" else [self.path.removeprefix("/snapshots/")]
+            token = self.headers.get("x-amz-security-token", "")
+            there.asked += [(token, key) for key in named]
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in named)
+            answered = f"<DeleteResult>{deleted}</DeleteResult>".encode() if self.command == "POST" else EMPTY
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answered)))
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answered)
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815  # names of the library
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its own name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    there.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, name="store", kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield there
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Coordinator:
+    """Gives credentials whose token names the namespace, and how many it has got."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, int] = {}
+        self.is_away = False
+        self.now = 0.0
+
+    def fetch(self, namespace: str) -> SessionCredentials:
+        if self.is_away:
+            raise StoreUnavailableError("nobody answers")
+        if namespace == GONE:
+            raise CredentialsRefusedError("no pod of it is here")
+        self.given[namespace] = self.given.get(namespace, 0) + 1
+        return SessionCredentials("key", "secret", f"{namespace.partition('.')[0]}-{self.given[namespace]}", LIFE)
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    there = Coordinator()
+
+    def renewed(fetch: Callable[[], SessionCredentials]) -> session_credentials.RenewedCredentials:
+        return session_credentials.RenewedCredentials(fetch, lambda: there.now)
+
+    monkeypatch.setattr(scoped, "RenewedCredentials", renewed)
+    return there
+
+
+@pytest.fixture
+def backend(store: Store, coordinator: Coordinator) -> ScopedBackend:
+    location = S3Location(bucket="snapshots", endpoint=store.url, allow_http=True, prefix="lab")
+    return ScopedBackend(location, coordinator.fetch)
+
+
+def test_each_request_carries_the_credentials_of_its_namespace(
+    backend: ScopedBackend, store: Store, coordinator: Coordinator
+) -> None:
+    for namespace in (BIO, CFD, BIO):
+        backend.put(f"v1/{namespace}/packs/a-1", b"x")
+        list(backend.list(f"v1/{namespace}/packs"))
+    assert store.tokens() == ["bio-1", "bio-1", "cfd-1", "cfd-1", "bio-1", "bio-1"]
+    assert store.asked[0][1] == f"lab/v1/{BIO}/packs/a-1"
+    assert coordinator.given == {BIO: 1, CFD: 1}
+
+
+def test_deletions_of_several_namespaces_go_each_by_its_own(backend: ScopedBackend, store: Store) -> None:
+    backend.delete(f"v1/{namespace}/packs/a-1" for namespace in (BIO, CFD, BIO))
+    assert {(token, key.split("/")[2]) for token, key in store.asked} == {("bio-1", BIO), ("cfd-1", CFD)}
+
+
+def test_what_is_tried_is_tried_within_the_namespace(backend: ScopedBackend, store: Store) -> None:
+    with contextlib.suppress(StoreUnavailableError):
+        backend.within(f"v1/{BIO}").now()
+    assert store.asked
+    assert all(key.startswith(f"lab/v1/{BIO}/probe/") for _, key in store.asked)
+    assert backend.within(f"v1/{BIO}").trials == f"v1/{BIO}/probe"
+
+
+def put_until(backend: ScopedBackend, store: Store, token: str) -> None:
+    """Obstore asks again only a moment after it has asked (object_store's TokenCache: 100 ms)."""
+    deadline = time.monotonic() + 10
+    while store.tokens()[-1] != token:
+        assert time.monotonic() < deadline, store.tokens()
+        backend.put(f"v1/{BIO}/packs/a-1", b"x")
+
+
+def test_credentials_are_renewed_while_the_client_lives_on(
+    backend: ScopedBackend, store: Store, coordinator: Coordinator
+) -> None:
+    backend.put(f"v1/{BIO}/a", b"x")
+    assert store.tokens() == ["bio-1"]
+    coordinator.now += LIFE / 2
+    put_until(backend, store, "bio-2")
+    coordinator.is_away = True
+    coordinator.now += LIFE / 2
+    backend.put(f"v1/{BIO}/c", b"x")
+    assert store.tokens()[-1] == "bio-2"
+    coordinator.now += LIFE
+    with pytest.raises(StoreUnavailableError, match="nobody answers"):
+        backend.put(f"v1/{BIO}/d", b"x")
+    coordinator.is_away = False
+    coordinator.now += AGAIN_SECONDS
+    put_until(backend, store, "bio-3")
+
+
+def test_a_namespace_that_is_refused_is_no_request_to_the_store(backend: ScopedBackend, store: Store) -> None:
+    with pytest.raises(CredentialsRefusedError, match="no pod of it is here"):
+        backend.get(f"v1/{GONE}/packs/a-1")
+    assert not store.asked
+
+
+@pytest.mark.parametrize("key", ["probe/x", "v1", "v1/", "cedana-sched-store", "", "v2/bio/x"])
+def test_what_lies_in_no_namespace_is_out_of_reach(backend: ScopedBackend, store: Store, key: str) -> None:
+    with pytest.raises(StoreDeniedError, match="lies in no namespace"):
+        backend.get(key)
+    assert not store.asked
+
+
+def test_few_namespaces_are_kept_open(backend: ScopedBackend, coordinator: Coordinator, store: Store) -> None:
+    for number in range(scoped.MOST_OPEN + 1):
+        backend.within(f"v1/n{number}.{UID}")
+    assert len(backend._open) == scoped.MOST_OPEN
+    backend.within(f"v1/n0.{UID}")
+    assert coordinator.given[f"n0.{UID}"] == 2
+    assert not store.asked
+
+
+def test_a_capture_gets_the_same_place_by_its_pipe_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody's")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the whole bucket")
+    service = {"url": "https://c.ours.svc/credentials", "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
+    config = StorageConfig.load({"s3": {"bucket": "snapshots", "credentials": service}})
+    assert StorageConfig.load(config.reveal()) == config
+    assert config.s3 is not None
+    assert config.s3.credentials is not None
+    assert config.s3.credentials.token_file == Path("/t/token")
+    assert config.s3.keys() is None
+    assert isinstance(open_backend(config), ScopedBackend)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [({"accessKey": "a", "secretKey": "b"}, "leave out access_key"), ({"url": "http://c.ours.svc"}, "https://")],
+)
+def test_a_place_that_cannot_be_meant(more: dict[str, str], problem: str) -> None:
+    service = {"url": more.pop("url", "https://c.ours.svc"), "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
+    with pytest.raises(ValueError, match=problem):
+        StorageConfig.model_validate({"s3": {"bucket": "snapshots", "credentials": service, **more}})
