@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
 import urllib3
@@ -70,7 +70,7 @@ class Sessions:
         self._location = location
         self._source = source
         self._now = now
-        own = location.endpoint or f"https://sts.{location.region}.amazonaws.com"
+        own = location.endpoint or _aws(location.region)
         self.endpoint = (source.endpoint or own).rstrip("/")
 
     def begin(self, namespace: str, who: str) -> SessionCredentials:
@@ -175,6 +175,12 @@ class Sessions:
     @property
     def _what(self) -> str:
         return f"cannot get credentials of a session from {self.endpoint}"
+
+
+def _aws(region: str) -> str:
+    """AWS' own endpoint of a region (docs.aws.amazon.com, "AWS STS endpoints"); China has a domain of its own."""
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return urlunsplit(("https", f"sts.{region}.{domain}", "", "", ""))
 
 
 def _parsed(answer: bytes) -> ET.Element | None:

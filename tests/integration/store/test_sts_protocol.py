@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -129,7 +130,10 @@ def test_a_forged_namespace_reaches_nobody(sts: FakeSts) -> None:
     assert not sts.requests
 
 
-def test_aws_own_service_is_that_of_the_region() -> None:
-    assert Sessions(S3Location(bucket="bucket", region="eu-west-1"), SessionSource()).endpoint == (
-        "https://sts.eu-west-1.amazonaws.com"
-    )
+@pytest.mark.parametrize(
+    ("region", "host"),
+    [("eu-west-1", "sts.eu-west-1.amazonaws.com"), ("cn-north-1", "sts.cn-north-1.amazonaws.com.cn")],
+)
+def test_aws_own_service_is_that_of_the_region(region: str, host: str) -> None:
+    parts = urlsplit(Sessions(S3Location(bucket="bucket", region=region), SessionSource()).endpoint)
+    assert (parts.scheme, parts.netloc) == ("https", host)

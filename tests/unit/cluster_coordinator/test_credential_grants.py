@@ -159,7 +159,7 @@ def test_orders_that_are_not_answered(cluster: Cluster, resource: Resource, one:
     [
         ({"authenticated": False}, 401),  # expired, forged, or of a pod that is gone: the API server says no more
         (Cluster.token(audiences=[]), 401),
-        (Cluster.token(audiences=["https://kubernetes.default.svc"]), 401),
+        (Cluster.token(audiences=["https://api.example"]), 401),
         (Cluster.token(user={"username": f"system:serviceaccount:{OURS}:cedana-sched-holds"}), 403),
         (Cluster.token(user={"username": "system:serviceaccount:research:cedana-sched-agent"}), 403),
         (Cluster.token(user={"username": f"system:node:{NODE}"}), 403),

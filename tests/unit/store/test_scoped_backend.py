@@ -186,7 +186,7 @@ def test_few_namespaces_are_kept_open(backend: ScopedBackend, coordinator: Coord
 def test_a_capture_gets_the_same_place_by_its_pipe_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody's")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the whole bucket")
-    service = {"url": "https://c.ours.svc/credentials", "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
+    service = {"url": "https://c.ours.example/credentials", "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
     config = StorageConfig.load({"s3": {"bucket": "snapshots", "credentials": service}})
     assert StorageConfig.load(config.reveal()) == config
     assert config.s3 is not None
@@ -198,9 +198,9 @@ def test_a_capture_gets_the_same_place_by_its_pipe_and_no_key(monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("more", "problem"),
-    [({"accessKey": "a", "secretKey": "b"}, "leave out access_key"), ({"url": "http://c.ours.svc"}, "https://")],
+    [({"accessKey": "a", "secretKey": "b"}, "leave out access_key"), ({"url": "http://c.ours.example"}, "https://")],
 )
 def test_a_place_that_cannot_be_meant(more: dict[str, str], problem: str) -> None:
-    service = {"url": more.pop("url", "https://c.ours.svc"), "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
+    service = {"url": more.pop("url", "https://c.ours.example"), "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
     with pytest.raises(ValueError, match=problem):
         StorageConfig.model_validate({"s3": {"bucket": "snapshots", "credentials": service, **more}})
