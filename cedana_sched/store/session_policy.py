@@ -54,6 +54,8 @@ def session_policy(bucket: str, prefix: str, namespace: str, *, partition: str =
                 "Resource": [arn],
                 "Condition": {"StringLike": {"s3:prefix": [below]}},
             },
+            # where a role trusts whoever asks, a session could else begin another one, without this policy
+            {"Effect": "Deny", "Action": ["sts:*"], "Resource": ["*"]},
         ],
     }
     text = json.dumps(policy, separators=(",", ":"))

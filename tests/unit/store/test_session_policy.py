@@ -25,8 +25,12 @@ def read(prefix: str = "some/prefix", namespace: str = MINE) -> list[dict[str, A
     return statements
 
 
+def allowed(statements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in statements if one["Effect"] == "Allow"]
+
+
 def objects(statements: list[dict[str, Any]]) -> list[str]:
-    return [one for statement in statements for one in statement["Resource"] if "/" in one]
+    return [one for statement in allowed(statements) for one in statement["Resource"] if "/" in one]
 
 
 @pytest.mark.parametrize("prefix", ["", "some/prefix"])
@@ -47,9 +51,15 @@ def test_listing_has_the_condition_that_narrows_it() -> None:
 
 
 def test_no_action_and_no_effect_is_wider_than_what_is_needed() -> None:
-    actions = {action for one in read() for action in one["Action"]}
+    actions = {action for one in allowed(read()) for action in one["Action"]}
     assert actions == {"s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListBucket"}
-    assert {one["Effect"] for one in read()} == {"Allow"}
+    assert all(one["Resource"] != ["*"] for one in allowed(read()))
+
+
+def test_a_session_begins_no_other_session() -> None:
+    assert [one for one in read() if one["Effect"] == "Deny"] == [
+        {"Effect": "Deny", "Action": ["sts:*"], "Resource": ["*"]}
+    ]
 
 
 @pytest.mark.parametrize(
