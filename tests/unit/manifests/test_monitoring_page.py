@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from cedana_sched.agent.budget import DumpMetrics
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
+from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.cluster.node.hold_port import HoldPortMetrics
 from cedana_sched_armada import metrics as armada
@@ -37,6 +38,7 @@ def metrics() -> Iterator[tuple[str, tuple[str, ...]]]:
     AdapterMetrics(registry)
     DumpMetrics(registry)
     HoldPortMetrics(registry)
+    CredentialMetrics(registry)
     registries = (registry, REGISTRY, ExtenderMetrics().registry, WebhooksMetrics().registry)
     assert armada.FOLLOWED in REGISTRY._collector_to_names
     for collector in (collector for one in registries for collector in one._collector_to_names):
