@@ -40,7 +40,7 @@ demo: venv ## Two groups share this machine; a simulation is preempted and conti
 
 .PHONY: servers
 servers: venv go
-	@$(BIN)/python -m tests.cluster.binaries versitygw >/dev/null
+	@$(BIN)/python -m tests.cluster.binaries versitygw seaweedfs >/dev/null
 	@$(BIN)/python -c 'from tests.servers import swift; swift.install()'
 
 .PHONY: test
