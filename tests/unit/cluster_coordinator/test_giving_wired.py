@@ -1,0 +1,58 @@
+"""The part of the coordinator's process that gives credentials: it is ready once it can answer, and then does."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from cedana_sched.cluster.configuration import CredentialsConfiguration
+from cedana_sched.cluster.coordinator.credentials.application import PATH
+from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES
+from cedana_sched.cluster.coordinator.credentials.giving import giving
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from cedana_sched.kube.token_access import TOKEN_REVIEWS
+from tests.servers.versitygw import free_port
+from tests.unit.webhooks.watched_api_server import FakeApiServer
+
+NAME, OURS = "cedana-sched-credentials", "ours"
+
+
+class Strangers(FakeApiServer):
+    """Knows no token."""
+
+    async def create(self, resource: Resource, body: Object, *, into: type[Any]) -> Any:
+        assert resource is TOKEN_REVIEWS
+        return msgspec.convert({"status": {"authenticated": False}}, into)
+
+
+async def test_agents_are_answered_with_the_certificate_that_is_published() -> None:
+    api, port = Strangers(), free_port()
+    for resource in (SECRETS, CONFIG_MAPS):
+        api.put(resource, {"metadata": {"name": NAME, "namespace": OURS}})
+    values = {"bucket": {"bucket": "snapshots"}, "account": "agent", "name": NAME, "port": port}
+    async with giving(api, CredentialsConfiguration.model_validate(values), OURS) as awaited:
+
+        def published() -> str:
+            return str(api.stored(CONFIG_MAPS, NAME, OURS).get("data", {}).get(AUTHORITIES, ""))
+
+        async with asyncio.timeout(20):
+            while awaited() is not None or not published():  # noqa: ASYNC110  # in memory, each turn is progress
+                await asyncio.sleep(0)
+        trusted = ssl.create_default_context(cadata=published())
+        async with (
+            aiohttp.ClientSession() as client,
+            client.post(
+                f"https://localhost:{port}{PATH}",
+                data=b'{"namespace": "research"}',
+                headers={"Authorization": "Bearer forged"},
+                ssl=trusted,
+                server_hostname=f"{NAME}.{OURS}.svc",
+            ) as answer,
+        ):
+            assert answer.status == 401
+            assert "no token" not in (await answer.json())["message"]
