@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from cedana_sched.model.errors import StoreError
+from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects.base import ConditionStatus
 from cedana_sched.store.location import S3Location
 from cedana_sched.store.session_credentials import SessionCredentials
@@ -48,7 +48,7 @@ class Scoping:
             return Scoped("False", "NodesHoldTheKeys", sentence)
         try:
             self._begin(_TRIED, "coordinator")
-        except StoreError as error:
+        except CedanaSchedError as error:
             sentence = f"nodes hold no keys of the bucket, and get none of namespaces: nothing is saved: {error}"
             return Scoped("False", type(error).__name__.removesuffix("Error"), sentence)
         return Scoped("True", "NodesGetCredentials", "nodes get credentials of the namespaces of their pods and orders")
