@@ -40,7 +40,7 @@ demo: venv ## Two groups share this machine; a simulation is preempted and conti
 
 .PHONY: servers
 servers: venv go
-	@$(BIN)/python -m tests.cluster.binaries versitygw seaweedfs >/dev/null
+	@$(BIN)/python -m tests.cluster.binaries versitygw >/dev/null
 	@$(BIN)/python -c 'from tests.servers import swift; swift.install()'
 
 .PHONY: test
@@ -77,6 +77,7 @@ e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on
 
 .PHONY: e2e-faults
 e2e-faults: servers e2e-parts ## What test and e2e leave out: every death at every phase, all of each conformance, all shapes
+	@$(BIN)/python -m tests.cluster.binaries seaweedfs >/dev/null
 	@$(BIN)/pytest tests/unit tests/integration -m exhaustive $(PYTEST_ARGUMENTS)
 	@$(BIN)/pytest tests/e2e -m exhaustive $(PYTEST_ARGUMENTS)
 	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e -m 'exhaustive and shape' $(PYTEST_ARGUMENTS)

@@ -33,7 +33,7 @@ from tests.servers.snapshots import take
 from tests.unit.cluster_coordinator.granting_cluster import MINE, OLDER, Cluster, ordered, protected
 
 __all__ = ["sts_server"]
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.exhaustive]  # the server takes minutes to build
 
 PREFIX = "lab"
 MEMORY = bytes(range(256)) * 16 * 40

@@ -31,7 +31,7 @@ from tests.servers.seaweedfs import ROLE, Server, sts_server
 from tests.servers.snapshots import take
 
 __all__ = ["sts_server"]
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.exhaustive]  # the server takes minutes to build
 
 MINE = "research.7c9e6679-7425-40de-944b-e07fc1f90ae7"
 THEIRS = "finance.7c9e6679-7425-40de-944b-e07fc1f90ae7"
