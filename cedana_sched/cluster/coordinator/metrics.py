@@ -21,6 +21,9 @@ from cedana_sched.model.records import (
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _COLD: Final = "cold"
 _RESTORED: Final = "restored"
+MOST_REASONS: Final = 32
+"""Of evictions that are counted by their own names: who may write to a scheduler's objects can make them up."""
+OTHER: Final = "other"
 
 
 class CoordinatorMetrics:
@@ -72,6 +75,7 @@ class CoordinatorMetrics:
             registry=registry,
         )
         self._known: dict[str, str] = {}
+        self._reasons: set[str] = set()
         for outcome in (_COLD, _RESTORED):  # what alerts look at: an increase from nothing at all is none
             self._restores.labels(outcome)
         self._announced.labels("EvictionReleased", str(Severity.WARNING))
@@ -108,7 +112,7 @@ class CoordinatorMetrics:
             case Checkpoint() if record.settled:
                 self._settled(record)
             case PreemptionHold() if record.released_at is not None:
-                held = self._held.labels(record.adapter, record.reason)
+                held = self._held.labels(record.adapter, self._bounded(record.reason))
                 held.observe(max(record.released_at - record.created_at, 0.0))
             case Restore() if record.step is RestoreStep.RUNNING and record.running_at is not None:
                 if not record.cold or record.failure is not None:  # else it was a plain first start
@@ -116,6 +120,11 @@ class CoordinatorMetrics:
                     self._restores.labels(outcome).observe(max(record.running_at - record.created_at, 0.0))
             case _:
                 pass
+
+    def _bounded(self, reason: str) -> str:
+        if len(self._reasons) < MOST_REASONS:
+            self._reasons.add(reason)
+        return reason if reason in self._reasons else OTHER
 
     def _settled(self, checkpoint: Checkpoint) -> None:
         self._checkpoints.labels(checkpoint.adapter, str(checkpoint.phase)).inc()

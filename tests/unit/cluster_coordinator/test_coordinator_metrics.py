@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
+from cedana_sched.cluster.coordinator.metrics import MOST_REASONS, OTHER, CoordinatorMetrics
 from cedana_sched.coordinator.core import Severity, Tell
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep, Transfer
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
@@ -95,3 +95,21 @@ def test_return_is_measured_from_bind_to_first_instruction() -> None:
     restored = {"outcome": "restored"}
     assert registry.get_sample_value("cedana_sched_return_seconds_count", restored) == 1
     assert registry.get_sample_value("cedana_sched_return_seconds_sum", restored) == 3.5
+
+
+def test_reasons_that_a_tenant_makes_up_take_no_memory_without_end() -> None:
+    """Who may write the status of a Workload says why it is evicted, and evicts it as often as he likes."""
+    metrics, registry = _metrics()
+    for number in range(3 * MOST_REASONS):
+        made_up = replace(HOLD, uid=f"h{number}", reason=f"MadeUp{number}", released_at=HOLD.created_at + 1)
+        metrics.recorded([replace(made_up, step=HoldStep.HOLDING, released_at=None)], [])
+        metrics.recorded([made_up], [made_up])
+    reasons = {
+        sample.labels["reason"]
+        for family in registry.collect()
+        for sample in family.samples
+        if family.name == "cedana_sched_eviction_held_seconds"
+    }
+    assert len(reasons) == MOST_REASONS + 1
+    labels = {"adapter": "kueue", "reason": OTHER}
+    assert registry.get_sample_value("cedana_sched_eviction_held_seconds_count", labels) == 2 * MOST_REASONS
