@@ -115,6 +115,15 @@ async def test_storage_says_whether_nodes_get_credentials() -> None:
     assert (await _scoped(Scoping(S3Location(bucket="another"), begin)))[1] == "NodesHoldTheKeys"
 
 
+async def test_a_prefix_that_no_session_policy_fits_leaves_the_storage_usable() -> None:
+    def begin(namespace: str, who: str) -> SessionCredentials:
+        raise UsageError("prefix", "a*", "would be read as a pattern", remedy="use no '*' in it")
+
+    conditions = (await _first_status(_S3, _REPORT, Scoping(config_of(_S3).s3, begin)))["conditions"]
+    assert [(one["type"], one["status"]) for one in conditions] == [("Ready", "True"), ("Scoped", "False")]
+    assert "would be read as a pattern" in conditions[1]["message"]
+
+
 async def test_a_folder_has_no_keys() -> None:
     status = await _first_status({"posix": {"path": "/lab"}}, AssertionError("nobody looks"))
     assert [one["type"] for one in status["conditions"]] == ["Ready"]
