@@ -27,10 +27,19 @@ CODE = {
     "webhooks": ("webhooks/cedana_sched_webhooks", "adapters"),
 }
 
+ROLES = ("rbac.yaml", "credentials.yaml")
+OF_OTHERS = {
+    "agent": {"leases", "preemptionholds"},
+    "coordinator": set[str](),
+    "webhooks": {"checkpointstorages", "configmaps", "events", "leases", "restores", "services"},
+}
+"""What code that components share names, and this one does not run."""
+
 
 def given(component: str) -> set[str]:
     """Kinds in the rules of its role, as plurals and without subresources."""
-    text = (ROOT / f"manifests/chart/templates/{component}/rbac.yaml").read_text()
+    folder = ROOT / "manifests/chart/templates" / component
+    text = "".join((folder / name).read_text() for name in ROLES if (folder / name).exists())
     found = re.findall(r"resources: \[(.+)\]", text)
     return {word.strip().partition("/")[0] for words in found for word in words.split(",")}
 
@@ -52,3 +61,8 @@ def test_no_right_is_given_that_nothing_uses(component: str) -> None:
     rights = given(component) & ours
     assert "pods" in rights
     assert rights - named(component) == set()
+
+
+@pytest.mark.parametrize("component", CODE)
+def test_every_kind_that_code_names_is_given(component: str) -> None:
+    assert named(component) - given(component) == OF_OTHERS[component]
