@@ -12,6 +12,7 @@ import structlog
 from cedana_sched.adapter.registry import load_class
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
+from cedana_sched.service.cancellation import run_apart
 from cedana_sched_webhooks.admission import Answer, Request, Shape
 from cedana_sched_webhooks.configuration import Configuration
 
@@ -82,7 +83,7 @@ async def keep_running(webhooks: SchedulerWebhooks) -> None:
     while True:
         began = time.monotonic()
         try:
-            await webhooks.run()
+            await run_apart(webhooks.run())
         except* ApiError as group:
             if time.monotonic() - began > WELL_SECONDS:
                 said = ""

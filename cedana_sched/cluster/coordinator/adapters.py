@@ -20,6 +20,7 @@ from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import DEPLOYMENTS
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.service.cancellation import run_apart
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,7 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
     for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
         metrics.set(name, up=True)
         try:
-            await _run(name, adapter, deployment, metrics)
+            await run_apart(_run(name, adapter, deployment, metrics))
         except* AbsentError as group:
             metrics.set(name, up=False)
             message = f"{name} is enabled, but its kinds are not served: {_first(group)}; install it, or disable {name}"

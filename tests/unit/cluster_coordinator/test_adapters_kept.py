@@ -122,6 +122,13 @@ def kept(adapter: Adapter | WatchingAdapter, told: Told, registry: CollectorRegi
     return asyncio.create_task(running)
 
 
+async def stopped(task: asyncio.Task[None]) -> None:
+    """Nothing of it is left: neither it nor its connections."""
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=10)
+    assert done == {task}
+
+
 async def test_an_absent_scheduler_is_told_and_tried_again() -> None:
     absent = AbsentError("GET /apis/kueue.x-k8s.io/v1beta2/workloads: 404", status=404)
     adapter, told, registry = Adapter(absent, absent), Told(), CollectorRegistry()
@@ -141,7 +148,7 @@ async def test_an_absent_scheduler_is_told_and_tried_again() -> None:
     assert told.up == [0, 0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
     assert not task.done()
-    task.cancel()
+    await stopped(task)
 
 
 async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
@@ -152,7 +159,7 @@ async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
     assert [(event.reason, "no rights" in event.message) for event in told.events] == [("SchedulerNotFollowed", True)]
     assert told.up == [0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
-    task.cancel()
+    await stopped(task)
 
 
 @pytest.mark.parametrize("watch_alone", [False, True])
@@ -176,7 +183,7 @@ async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is
             told.is_up.clear()
             await told.is_up.wait()
         assert not task.done()
-        task.cancel()
+        await stopped(task)
 
 
 async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +198,7 @@ async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: p
         assert watch.problem is not None
         assert mirror.refused is None
         assert mirror.awaited is not None
-        task.cancel()
+        await stopped(task)
 
 
 async def test_a_defect_of_one_adapter_is_said_and_ends_nobody_else() -> None:
@@ -203,7 +210,7 @@ async def test_a_defect_of_one_adapter_is_said_and_ends_nobody_else() -> None:
     assert "RuntimeError('a defect')" in told.events[0].message
     assert told.up == [0, 0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
-    task.cancel()
+    await stopped(task)
 
 
 async def test_an_adapter_is_cancelled_as_any_task() -> None:
@@ -213,3 +220,26 @@ async def test_an_adapter_is_cancelled_as_any_task() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class FailsInTheEnd(Adapter):
+    """The API server goes away while it is cancelled."""
+
+    async def _watch(self) -> None:
+        try:
+            await super()._watch()
+        finally:
+            raise RefusedByServerError("no rights", status=403)
+
+
+async def test_an_adapter_that_fails_while_it_is_cancelled_is_not_started_again() -> None:
+    """A replica that does not lead any more would follow the scheduler still."""
+    adapter = FailsInTheEnd()
+    task = kept(adapter, Told(), CollectorRegistry())
+    await adapter.runs.wait()
+    adapter.runs.clear()
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=10)
+    assert done == {task}
+    assert task.cancelled()
+    assert not adapter.runs.is_set()

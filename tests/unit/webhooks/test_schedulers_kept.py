@@ -79,3 +79,23 @@ async def test_a_defect_is_not_hidden() -> None:
 async def test_after_a_while_of_reading_it_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedulers, "WELL_SECONDS", -1.0)
     assert len(await warned(FORBIDDEN, FORBIDDEN)) == 2
+
+
+class FailsInTheEnd(Toy):
+    """The API server goes away while it is cancelled."""
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            raise FORBIDDEN
+
+
+async def test_who_fails_while_it_is_cancelled_is_not_started_again() -> None:
+    toy = FailsInTheEnd()
+    task = asyncio.create_task(keep_running(cast("Any", toy)))
+    await toy.runs.wait()
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=10)
+    assert done == {task}
+    assert task.cancelled()

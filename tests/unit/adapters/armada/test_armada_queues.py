@@ -71,8 +71,8 @@ async def test_without_queues_and_in_system_namespaces_nobody_is_asked() -> None
 
 
 def test_settings_that_cannot_be_meant_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"armada\.queue"):
-        ArmadaWebhooks.connect(cast("Api", None), configuration(queue=["bio"]))
+    with pytest.raises(UsageError, match=r"armada\.queues"):
+        ArmadaWebhooks.connect(cast("Api", None), configuration(queues="bio"))
 
 
 def test_it_is_found_under_the_adapters_name() -> None:
