@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.any_shape, pytest.mark.timeout(patient(900))]
 """The image may have to be built."""
 
 
-@pytest.mark.exhaustive  # with Volcano the same program is tried each time
+@pytest.mark.exhaustive  # without a cluster the same program is tried each time
 async def test_pod_of_two_mpi_ranks_ends_in_the_same_bits(
     namespace: Namespace, programs: str, installed_with_armada: Product, armada: Armada
 ) -> None:

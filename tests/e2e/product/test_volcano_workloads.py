@@ -88,6 +88,7 @@ async def test_job_that_asks_for_nothing_is_preempted_as_without_us(
         assert refused == []
 
 
+@pytest.mark.exhaustive  # without a cluster three generations of it are tried each time
 async def test_preempted_mpi_program_ends_in_the_same_bits(
     namespace: Namespace, toolbox: str, programs: str, installed_with_volcano: Product
 ) -> None:

@@ -35,7 +35,7 @@ def undisturbed(body: Object) -> Object:
     "workload",
     [
         "gromacs",
-        pytest.param("mpi", marks=pytest.mark.exhaustive),  # with Volcano it is tried each time
+        pytest.param("mpi", marks=pytest.mark.exhaustive),  # without a cluster it is tried each time
         pytest.param("xgboost", marks=pytest.mark.exhaustive),
     ],
 )
