@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
+from cryptography import x509
+from prometheus_client import CollectorRegistry
 
 from cedana_sched.cluster.configuration import CredentialsConfiguration
 from cedana_sched.cluster.coordinator.credentials.application import PATH
 from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES
 from cedana_sched.cluster.coordinator.credentials.giving import giving
+from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TOKEN_REVIEWS
 from tests.servers.versitygw import free_port
 from tests.unit.webhooks.watched_api_server import FakeApiServer
@@ -56,3 +63,22 @@ async def test_agents_are_answered_with_the_certificate_that_is_published() -> N
         ):
             assert answer.status == 401
             assert "no token" not in (await answer.json())["message"]
+
+
+@pytest.mark.parametrize("apart", [-3600.0, 3600.0])
+async def test_its_certificate_is_valid_by_the_api_servers_clock(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
+    """A replica whose own clock is ahead makes none that agents refuse."""
+    monkeypatch.setattr(SERVER_TIME, "_least", apart)
+    monkeypatch.setattr(SERVER_TIME, "_most", apart)
+    monkeypatch.setattr(f"{giving.__module__}.CredentialMetrics", lambda: CredentialMetrics(CollectorRegistry()))
+    api = Strangers()
+    for resource in (SECRETS, CONFIG_MAPS):
+        api.put(resource, {"metadata": {"name": NAME, "namespace": OURS}})
+    values = {"bucket": {"bucket": "snapshots"}, "account": "agent", "name": NAME, "port": free_port()}
+    async with giving(api, CredentialsConfiguration.model_validate(values), OURS) as awaited, asyncio.timeout(20):
+        while awaited() is not None:  # noqa: ASYNC110  # in memory, each turn is progress
+            await asyncio.sleep(0)
+    for name in ("ca.crt", "tls.crt"):
+        made = x509.load_pem_x509_certificate(base64.b64decode(api.stored(SECRETS, NAME, OURS)["data"][name]))
+        begun_ago = datetime.now(tz=UTC) + timedelta(seconds=apart) - made.not_valid_before_utc
+        assert timedelta(0) < begun_ago < timedelta(minutes=30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +15,7 @@ from cedana_sched.cluster.coordinator.credentials.certificate import Certificate
 from cedana_sched.cluster.coordinator.credentials.evidence import Evidence
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.service.health import Ready
 from cedana_sched.service.listening import listening
 from cedana_sched.store.session_credentials import SessionCredentials
@@ -38,7 +38,7 @@ async def giving(api: Api, configuration: CredentialsConfiguration, namespace: s
     certificate = ServingCertificate(metrics)
     service = f"{configuration.name}.{namespace}.svc"
     names = (service, f"{service}.cluster.local")
-    keeper = CertificateKeeper(api, configuration.name, namespace, names, certificate, metrics, _now)
+    keeper = CertificateKeeper(api, configuration.name, namespace, names, certificate, metrics, SERVER_TIME.now)
     sessions = Sessions(configuration.bucket, configuration.sessions)
     threads = StoreThreads(name="sts")
     evidence = Evidence(api, namespace, configuration.account, configuration.shared_namespaces)
@@ -55,7 +55,3 @@ async def giving(api: Api, configuration: CredentialsConfiguration, namespace: s
                 yield lambda: None if certificate.loaded else "there is no certificate yet"
         finally:
             keeping.cancel()
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(tz=dt.UTC)
