@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -18,25 +17,21 @@ import msgspec
 import structlog
 
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
+from cedana_sched.kube.errors import AlreadyExistsError, ConflictError
 from cedana_sched.kube.objects import WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.segments import is_segment
 from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SECRET, Callers, new_secret, segment_of
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
-from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, plan
+from cedana_sched_webhooks.certificate_turns import look_in_turn
+from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import Registration
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE_SECONDS: Final = 0.5
-LONGEST_PAUSE_SECONDS: Final = 30.0
-LONGEST_WAIT: Final = dt.timedelta(days=1)
-"""Between two looks, so that a clock that was set does not matter for long."""
 
 LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
 
@@ -114,19 +109,7 @@ class OwnCertificateKeeper:
     async def _keep(self) -> None:
         for synced in (self._secrets.synced, *(one.mirror.synced for one in self._trusting)):
             await synced.wait()
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            self._changed.clear()
-            try:
-                wait = max((await self._look() - self._now()).total_seconds(), FIRST_PAUSE_SECONDS)
-                pause = FIRST_PAUSE_SECONDS
-            except (ApiError, UnreadableCertificatesError) as error:
-                self._metrics.certificate_problems.inc()
-                log.warning("certificates", problem=error.message, remedy=error.remedy, pause_seconds=pause)
-                wait, pause = pause, min(pause * 2, LONGEST_PAUSE_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(wait, LONGEST_WAIT.total_seconds())):
-                    await self._changed.wait()
+        await look_in_turn("certificates", self._look, self._changed, self._metrics, self._now)
 
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""

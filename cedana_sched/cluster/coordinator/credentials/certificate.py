@@ -7,7 +7,6 @@ that mounts a Secret may read all of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 from collections.abc import Callable
 from typing import Final
@@ -17,20 +16,18 @@ import structlog
 
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import ApiError, ConflictError
+from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
+from cedana_sched_webhooks.certificate_turns import look_in_turn
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
 
 AUTHORITIES: Final = "ca.crt"
-FIRST_PAUSE_SECONDS: Final = 0.5
-LONGEST_PAUSE_SECONDS: Final = 30.0
-LONGEST_WAIT: Final = dt.timedelta(days=1)
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -87,19 +84,7 @@ class CertificateKeeper:
     async def _keep(self) -> None:
         await self._secrets.synced.wait()
         await self._published.synced.wait()
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            self._changed.clear()
-            try:
-                wait = max((await self._look() - self._now()).total_seconds(), FIRST_PAUSE_SECONDS)
-                pause = FIRST_PAUSE_SECONDS
-            except (ApiError, UnreadableCertificatesError) as error:
-                self._metrics.certificate_problems.inc()
-                log.warning("certificate of credentials", problem=error.message, remedy=error.remedy)
-                wait, pause = pause, min(pause * 2, LONGEST_PAUSE_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(wait, LONGEST_WAIT.total_seconds())):
-                    await self._changed.wait()
+        await look_in_turn("certificate of credentials", self._look, self._changed, self._metrics, self._now)
 
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""
