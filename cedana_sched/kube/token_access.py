@@ -12,45 +12,27 @@ import hashlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 
-from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.token_review import LONGEST_TOKEN, review_token
 
 log = structlog.get_logger(__name__)
 
-TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
 ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False
 )
 KEPT_SECONDS: Final = 60.0
 MOST_KEPT: Final = 256
-LONGEST_TOKEN: Final = 16 << 10
-"""Characters."""
 ASKED_AT_ONCE: Final = 2
 MOST_WAITING: Final = 16
-
-
-class _User(msgspec.Struct, frozen=True):
-    username: str = ""
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-    extra: Mapping[str, tuple[str, ...]] = {}
-
-
-class _TokenStatus(msgspec.Struct, frozen=True):
-    authenticated: bool = False
-    user: _User = _User()
-
-
-class _TokenReview(msgspec.Struct, frozen=True):
-    status: _TokenStatus = _TokenStatus()
 
 
 class _AccessStatus(msgspec.Struct, frozen=True):
@@ -102,10 +84,10 @@ class TokenAccess:
             self._waiting -= 1
 
     async def _ask(self, token: str) -> HTTPStatus:
-        told = await self._api.create(TOKEN_REVIEWS, _review({"token": token}), into=_TokenReview)
-        if not told.status.authenticated:
+        reviewed = await review_token(self._api, token)
+        if not reviewed.authenticated:
             return HTTPStatus.UNAUTHORIZED
-        user = told.status.user
+        user = reviewed.user
         spec = {
             "user": user.username,
             "uid": user.uid,
@@ -113,7 +95,7 @@ class TokenAccess:
             "extra": {name: list(values) for name, values in user.extra.items()},
             "nonResourceAttributes": {"path": self._path, "verb": "get"},
         }
-        judged = await self._api.create(ACCESS_REVIEWS, _review(spec), into=_AccessReview)
+        judged = await self._api.create(ACCESS_REVIEWS, {"metadata": {}, "spec": spec}, into=_AccessReview)
         return HTTPStatus.OK if judged.status.allowed else HTTPStatus.FORBIDDEN
 
     def _known(self, digest: bytes) -> HTTPStatus | None:
@@ -125,8 +107,3 @@ class TokenAccess:
         self._kept[digest] = self._clock() + KEPT_SECONDS, said
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
-
-
-def _review(spec: Mapping[str, Any]) -> Object:
-    """It is answered, and not kept."""
-    return {"metadata": {}, "spec": dict(spec)}

@@ -15,7 +15,7 @@ from cedana_sched.cluster.coordinator.credentials.evidence import Evidence
 from cedana_sched.cluster.coordinator.credentials.grants import AUDIENCE, Refused
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import NAMESPACES, PODS, Resource
-from cedana_sched.kube.token_access import TOKEN_REVIEWS
+from cedana_sched.kube.token_review import TOKEN_REVIEWS
 from cedana_sched.model.objects import names
 
 OURS = "cedana-sched"

@@ -10,7 +10,7 @@ from cedana_sched.cluster.coordinator.credentials import grants
 from cedana_sched.cluster.coordinator.credentials.grants import MIRROR
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, RESTORES, Resource
-from cedana_sched.kube.token_access import LONGEST_TOKEN
+from cedana_sched.kube.token_review import LONGEST_TOKEN
 from cedana_sched.model.objects import names
 from tests.unit.cluster_coordinator.granting_cluster import (
     BOUND,

@@ -22,7 +22,7 @@ from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetri
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.token_access import TOKEN_REVIEWS
+from cedana_sched.kube.token_review import TOKEN_REVIEWS
 from tests.servers.versitygw import free_port
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 

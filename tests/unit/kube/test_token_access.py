@@ -18,12 +18,11 @@ from cedana_sched.kube.token_access import (
     ACCESS_REVIEWS,
     ASKED_AT_ONCE,
     KEPT_SECONDS,
-    LONGEST_TOKEN,
     MOST_KEPT,
     MOST_WAITING,
-    TOKEN_REVIEWS,
     TokenAccess,
 )
+from cedana_sched.kube.token_review import LONGEST_TOKEN, TOKEN_REVIEWS
 from cedana_sched.service.health import serving
 
 PROMETHEUS = {"username": "system:serviceaccount:monitoring:prometheus", "groups": ["g"], "extra": {"k": ["v"]}}

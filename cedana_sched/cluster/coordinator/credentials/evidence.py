@@ -11,22 +11,16 @@ from collections.abc import Collection
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
-
 from cedana_sched.cluster.coordinator.credentials import grants
-from cedana_sched.cluster.coordinator.credentials.grants import Ordered, PlacedPod, Refused, Reviewed
+from cedana_sched.cluster.coordinator.credentials.grants import Ordered, PlacedPod, Refused
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, RESTORES
-from cedana_sched.kube.token_access import LONGEST_TOKEN, TOKEN_REVIEWS
+from cedana_sched.kube.token_review import LONGEST_TOKEN, review_token
 from cedana_sched.model.objects import names
 
 _AT_ONCE: Final = 8
 _MOST_WAITING: Final = 256
-
-
-class _TokenReview(msgspec.Struct, frozen=True):
-    status: Reviewed = Reviewed()
 
 
 class Evidence:
@@ -70,9 +64,7 @@ class Evidence:
             self._waiting -= 1
 
     async def _decided(self, token: str, namespace: str) -> str:
-        review = {"metadata": {}, "spec": {"token": token, "audiences": [grants.AUDIENCE]}}
-        reviewed = (await self._api.create(TOKEN_REVIEWS, review, into=_TokenReview)).status
-        caller = grants.caller_of(reviewed, self._account)
+        caller = grants.caller_of(await review_token(self._api, token, [grants.AUDIENCE]), self._account)
         node = grants.node_of(caller, await self._api.find(PODS, caller.pod, self._namespace, into=PlacedPod))
         name = grants.name_wanted(namespace)
         found = await self._api.find(NAMESPACES, name, into=PartialObject)

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from cedana_sched.kube.token_review import Reviewed
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import name_of_namespace, namespace_of_uid, validate_namespace
 from cedana_sched.model.objects import names
@@ -39,21 +40,6 @@ class Refused(Exception):  # noqa: N818  # no error of ours: what is answered to
         super().__init__(why)
         self.status = status
         self.why = why
-
-
-class User(msgspec.Struct, frozen=True):
-    """Whose a token is, as a TokenReview says it."""
-
-    username: str = ""
-    extra: Mapping[str, tuple[str, ...]] = {}
-
-
-class Reviewed(msgspec.Struct, frozen=True):
-    """The status of a TokenReview."""
-
-    authenticated: bool = False
-    audiences: tuple[str, ...] = ()
-    user: User = User()
 
 
 class Caller(msgspec.Struct, frozen=True):
