@@ -7,6 +7,7 @@ same name. So a store calls it by its name and its uid (`namespace_of_uid`).
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import msgspec
 
@@ -14,6 +15,9 @@ from cedana_sched.model.errors import UsageError
 
 CHECKPOINT_VARIABLE = "CEDANA_CHECKPOINT"
 """Environment variable whose value is a workload's checkpoint id, as in Cedana."""
+
+ALL_NAMESPACES = "*"
+"""Shares every name: see `is_shared`."""
 
 _SHOWN, _LONGEST = 20, 300
 """Characters of what cannot be read that an error shows."""
@@ -50,6 +54,16 @@ def namespace_of_uid(name: str, uid: str) -> str:
     if not _NAMESPACE.fullmatch(called):
         raise UsageError("uid", uid[:_LONGEST], f"is no uid of namespace {name[:_SHOWN]}", remedy="give a UUID")
     return called
+
+
+def is_shared(name: str, shared: Collection[str]) -> bool:
+    """Whether a store keeps a namespace by its name alone.
+
+    Args:
+        name: of the namespace, in Kubernetes.
+        shared: names that are no more than names, or `ALL_NAMESPACES`.
+    """
+    return not {name, ALL_NAMESPACES}.isdisjoint(shared)
 
 
 def name_of_namespace(namespace: str) -> str:

@@ -18,11 +18,8 @@ from cedana_sched.cluster.node.order_border import identities_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import NAMESPACES
-from cedana_sched.model.identity import Identity, namespace_of_uid
+from cedana_sched.model.identity import Identity, is_shared, namespace_of_uid
 from cedana_sched.model.orders import Order, Outcome
-
-ALL = "*"
-"""Shares every name."""
 
 
 class KeptNamespaces:
@@ -31,7 +28,7 @@ class KeptNamespaces:
     Args:
         api: knows the namespaces that there are.
         perform: does it.
-        shared: names that are no more than names, or `ALL`.
+        shared: names that are no more than names, or `identity.ALL_NAMESPACES`.
     """
 
     def __init__(self, api: Api, perform: Callable[[Order], AsyncIterator[Outcome]], shared: Collection[str]) -> None:
@@ -46,7 +43,7 @@ class KeptNamespaces:
             CedanaSchedError: it could not be done now, and nothing is decided by that.
         """
         name = _namespace_of(order)
-        if name is None or not self._shared.isdisjoint({name, ALL}):
+        if name is None or is_shared(name, self._shared):
             async for outcome in self._perform(order):
                 yield outcome
             return

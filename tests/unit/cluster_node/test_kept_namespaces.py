@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.cluster.node.kept_namespaces import ALL, KeptNamespaces
+from cedana_sched.cluster.node.kept_namespaces import KeptNamespaces
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import NAMESPACES, Resource
 from cedana_sched.model import orders
-from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.identity import ALL_NAMESPACES, SnapshotRef
 from cedana_sched.model.policy import Compression
 from cedana_sched.model.records import Transfer
 from cedana_sched.store.snapshots import SnapshotStore
@@ -95,7 +95,7 @@ async def test_a_namespace_of_another_cluster_finds_nothing(tmp_path: Path) -> N
     assert await there.find() is None
 
 
-@pytest.mark.parametrize("shared", ["tenant-a", ALL])
+@pytest.mark.parametrize("shared", ["tenant-a", ALL_NAMESPACES])
 async def test_a_shared_name_finds_what_any_namespace_of_that_name_has_left(tmp_path: Path, shared: str) -> None:
     here, there = Cluster(tmp_path, shared), Cluster(tmp_path, shared)
     there.server.uids["tenant-a"] = SECOND

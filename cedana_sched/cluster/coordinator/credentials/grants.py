@@ -16,7 +16,7 @@ import msgspec
 
 from cedana_sched.kube.token_review import Reviewed
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import name_of_namespace, namespace_of_uid, validate_namespace
+from cedana_sched.model.identity import is_shared, name_of_namespace, namespace_of_uid, validate_namespace
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.records import RestoreStep
@@ -25,8 +25,6 @@ AUDIENCE: Final = "credentials.sched.cedana.ai"
 """Of the tokens; the API server's own are for other audiences, so that nobody can use one that he was shown."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that a kubelet made."""
-ALL: Final = "*"
-"""Shares every name."""
 
 _POD_NAME, _POD_UID, _NODE_NAME = (
     f"authentication.kubernetes.io/{name}" for name in ("pod-name", "pod-uid", "node-name")
@@ -155,7 +153,7 @@ def require_current(namespace: str, uid: str | None, shared: Collection[str]) ->
     Args:
         namespace: as the store calls it, and `name_wanted` took it.
         uid: of the namespace that has that name now; None: there is none.
-        shared: names under which the store keeps what is saved in any namespace of the name, or `ALL`.
+        shared: see `identity.is_shared`.
 
     Raises:
         Refused: it is another one, or none.
@@ -163,7 +161,7 @@ def require_current(namespace: str, uid: str | None, shared: Collection[str]) ->
     name = name_of_namespace(namespace)
     if uid is None:
         raise Refused(HTTPStatus.FORBIDDEN, f"there is no namespace {name}")
-    kept = name if {name, ALL} & set(shared) else namespace_of_uid(name, uid)
+    kept = name if is_shared(name, shared) else namespace_of_uid(name, uid)
     if namespace != kept:
         raise Refused(HTTPStatus.FORBIDDEN, f"the store keeps what is saved in namespace {name} under another name")
 
