@@ -150,7 +150,7 @@ class Purge:
         """Have its snapshot removed, if it has one that nobody else describes. Gives up in the end, and says so."""
         if (order := self._order(one)) is None:
             return
-        what = str(order.snapshot) if isinstance(order, Remove) else f"of {order.identity}"
+        what = _named(order)
         problems = ["no agent has answered"]
         try:
             async with asyncio.timeout(None) as patience:
@@ -183,12 +183,12 @@ class Purge:
                 failed = number
                 problems.append(one.status.answer.outcome.why)
                 tried.add(one.metadata.labels.get(names.NODE, ""))
-                log.warning("snapshot not removed, trying again", problem=problems[-1])
+                log.warning("snapshot not removed, trying again", snapshot=_named(order), problem=problems[-1])
                 await asyncio.sleep(next(rests))
                 continue
             node = self._removers.choose(one, tried)
             if node is None:
-                log.info("snapshot is removed as soon as a node has an agent again")
+                log.info("snapshot is removed as soon as a node has an agent again", snapshot=_named(order))
                 patience.reschedule(None)
                 await self._wakes[key].wait()
                 continue
@@ -253,6 +253,11 @@ def _is_over(one: KnownCheckpoint) -> bool:
 def _seconds_left(one: KnownCheckpoint) -> float | None:
     """Until nobody waits for its own node any more; None where it is not about that."""
     return None if one.left_at is None else max(0.0, one.left_at + LEFT_SECONDS - SERVER_TIME.seconds())
+
+
+def _named(order: Remove | Discard) -> str:
+    """What is removed, for people: of a checkpoint that was called off nobody knows the generation."""
+    return str(order.snapshot) if isinstance(order, Remove) else f"of {order.identity}"
 
 
 def _is_ordered(one: KnownCheckpoint) -> bool:
