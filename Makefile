@@ -11,6 +11,9 @@ PYTEST_ARGUMENTS ?=
 GO := .cache/go
 KIND_CONFIG ?= kind-configs/two-nodes.yaml
 TESTS ?= tests/e2e
+# tests of real processes mostly wait for them
+WORKERS ?= $(shell processors=$$(nproc); echo $$((processors < 4 ? 2 * processors : 8)))
+SIDE_BY_SIDE = --numprocesses=$(WORKERS) --dist=loadfile
 export KIND_CONFIG CLUSTER_NAME ADDONS KEEP SEED MINUTES
 export PATH := $(CURDIR)/$(GO)/go/bin:$(PATH)
 
@@ -45,7 +48,7 @@ servers: venv go
 
 .PHONY: test
 test: venv packages servers ## Run the tests, with real processes, snapshots and stores
-	@$(BIN)/pytest -m 'not exhaustive' $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest -m 'not exhaustive' $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
 .PHONY: cluster-packages
 cluster-packages: venv go ## Install what the test cluster needs on this machine (root; only what is missing)
@@ -78,7 +81,7 @@ e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on
 .PHONY: e2e-faults
 e2e-faults: servers e2e-parts ## What test and e2e leave out: every death at every phase, all of each conformance, all shapes
 	@$(BIN)/python -m tests.cluster.binaries seaweedfs >/dev/null
-	@$(BIN)/pytest tests/unit tests/integration -m exhaustive $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest -m exhaustive $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 	@$(BIN)/pytest tests/e2e -m exhaustive $(PYTEST_ARGUMENTS)
 	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e -m 'exhaustive and shape' $(PYTEST_ARGUMENTS)
 	@for shape in $(filter-out %/two-nodes.yaml,$(wildcard kind-configs/*.yaml)); do \

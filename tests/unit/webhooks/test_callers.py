@@ -25,7 +25,7 @@ from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.service.listening import listening
-from cedana_sched_webhooks.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, new_secret, segment_of
+from cedana_sched_webhooks.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, segment_of
 from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
@@ -36,7 +36,7 @@ from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 SCHEDULER = "system:serviceaccount:volcano-system:volcano-scheduler"
-SECRET = new_secret()
+SECRET, ANOTHERS = "5e" * 32, "0f" * 32
 SEGMENT = segment_of(SECRET, STATUSES)
 
 
@@ -89,7 +89,7 @@ def knowing(secret: str = SECRET) -> Callers:
     "path",
     [
         STATUSES,
-        f"/{new_secret()}{STATUSES}",
+        f"/{ANOTHERS}{STATUSES}",
         f"/{SECRET}{STATUSES}",
         f"/{segment_of(SECRET, PODS)}{STATUSES}",
         f"/{segment_of(SECRET, JOBS)}{STATUSES}",
