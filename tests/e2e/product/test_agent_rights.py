@@ -218,6 +218,8 @@ async def test_it_says_of_its_own_node_what_it_can_do(
         for wrong in (
             {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "me"}}},
             {"metadata": {"labels": {next(iter(before["labels"])): None}}},
+            {"metadata": {"annotations": {"node.alpha.kubernetes.io/ttl": "1"}}},
+            {"metadata": {"finalizers": ["example.com/forever"]}},
             {"spec": {"unschedulable": True}},
         ):
             assert "on its node only" in await agent.is_refused(f"node/{node}", **wrong)
