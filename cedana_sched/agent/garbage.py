@@ -16,6 +16,7 @@ from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.store.garbage import GRACE_SECONDS
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS
+from cedana_sched.store.leftovers import SECOND_RUN_SECONDS
 from cedana_sched.store.session_credentials import CredentialsRefusedError
 from cedana_sched.store.snapshots import SnapshotStore
 
@@ -23,8 +24,6 @@ log = structlog.get_logger()
 
 EVERY_SECONDS = 300.0
 """From the end of one run over a namespace, on whichever node, to the begin of the next one."""
-SECOND_RUN_SECONDS = GRACE_SECONDS + 60.0
-"""A first run condemns packs, and one that comes after their grace period, by the store's clock, removes them."""
 CACHE_SECONDS = 6 * 3600.0
 """How often this node's folder is rid of what belongs to snapshots that other nodes have removed."""
 

@@ -57,6 +57,9 @@ class CredentialsConfiguration(Written):
     """Of the Service that agents call, of the Secret with its certificate, of the ConfigMap with who signs that."""
     shared_namespaces: tuple[str, ...] = ()
     """As the agents have it."""
+    collection_turns: str | None = None
+    """Name of the ConfigMap that says which node collects which namespace; None: only namespaces of a node's own pods
+    and orders are collected."""
     port: Port = 9444
 
 
@@ -93,6 +96,8 @@ class AgentConfiguration(ComponentConfiguration):
     shared_namespaces: tuple[str, ...] = ()
     """Names of namespaces, `*` for all: whoever has one of them, in any cluster, has what the store keeps under it. Of
     others it keeps apart what was saved in namespaces that had the name before, or have it elsewhere."""
+    collection_turns: str | None = None
+    """Name of the ConfigMap that says which node collects which namespace; None: there are no turns."""
     restart_containerd: bool = True
     """Restart containerd when its configuration was changed; otherwise the node is ready after the next restart."""
     containerd_socket: Path = Path("/run/containerd/containerd.sock")

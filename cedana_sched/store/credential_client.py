@@ -1,7 +1,7 @@
 """Gets credentials of one namespace from whoever has the keys of the whole bucket, by HTTPS.
 
 POST <url>                             Authorization: Bearer <token of our own pod>
-{"namespace": "research.7c9e6679-…"}
+{"namespace": "research.7c9e6679-…"}   with "collecting": true for credentials that only collect garbage, in a turn
 200 {"accessKey": …, "secretKey": …, "sessionToken": …, "seconds": 3600}
 401, 403, 4xx, 5xx {"message": "…"}    403: this node has no business in that namespace
 
@@ -29,6 +29,8 @@ class CredentialRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """What is posted. `namespace` is as the store calls it; see `layout`."""
 
     namespace: str
+    collecting: bool = False
+    """Only its garbage is to be collected, and it is the turn of who posts this."""
 
 
 class CredentialRefusal(msgspec.Struct, frozen=True):
@@ -38,10 +40,16 @@ class CredentialRefusal(msgspec.Struct, frozen=True):
 
 
 class CredentialClient:
-    """Any thread may call. Nothing is kept: neither the token nor the authorities, which others renew."""
+    """Any thread may call. Nothing is kept: neither the token nor the authorities, which others renew.
 
-    def __init__(self, service: CredentialService) -> None:
+    Args:
+        service: who gives them.
+        collecting: fetches those that only collect garbage.
+    """
+
+    def __init__(self, service: CredentialService, *, collecting: bool = False) -> None:
         self._service = service
+        self._collecting = collecting
 
     def fetch(self, namespace: str) -> SessionCredentials:
         """Credentials of this namespace.
@@ -51,7 +59,7 @@ class CredentialClient:
             StoreUnavailableError: nobody answers, or not sensibly.
         """
         what = f"cannot get credentials of namespace {namespace} from {self._service.url}"
-        status, body = self._post(what, msgspec.json.encode(CredentialRequest(namespace)))
+        status, body = self._post(what, msgspec.json.encode(CredentialRequest(namespace, self._collecting)))
         if status == 200:
             try:
                 return msgspec.json.decode(body, type=SessionCredentials)

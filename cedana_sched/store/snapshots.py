@@ -77,6 +77,7 @@ class SnapshotStore:
         cache_bytes: int = CACHE_BYTES,
         pack_bytes: int = TARGET_BYTES,
         notes: Path | None = None,
+        collecting: bool = False,
     ) -> SnapshotStore:
         """The store at a place. A bucket is not asked anything yet; a folder is created if only it is missing.
 
@@ -87,12 +88,13 @@ class SnapshotStore:
             cache_bytes: the most that folder may hold; what was used longest ago goes first.
             notes: a folder of this node where it is noted that a store was seen; see `mark`.
             pack_bytes: size at which a pack is closed; the smallest that S3 stores are happy with is some MiB.
+            collecting: where credentials of namespaces are fetched, those with which garbage can be collected only.
 
         Raises:
             StoreDeniedError: the folder cannot be used.
             UsageError: the file of keys cannot.
         """
-        backend = open_backend(config, notes)
+        backend = open_backend(config, notes, collecting=collecting)
         return cls(
             backend,
             compression=Compression(compression),
@@ -367,11 +369,11 @@ def _seals_of(config: StorageConfig, backend: Backend) -> Seals:
     return Seals(backend, keys, accepts_unsealed=config.accept_unsealed, writes_unsealed=config.write_unsealed)
 
 
-def open_backend(config: StorageConfig, notes: Path | None = None) -> Backend:
-    """The place that a configuration names."""
+def open_backend(config: StorageConfig, notes: Path | None = None, *, collecting: bool = False) -> Backend:
+    """The place that a configuration names; arguments as of `SnapshotStore.open`."""
     if config.path is not None:
         return PosixBackend(config.path, notes)
     assert config.s3 is not None  # noqa: S101 - StorageConfig allows nothing else
     if config.s3.credentials is not None:
-        return ScopedBackend(config.s3, CredentialClient(config.s3.credentials).fetch)
+        return ScopedBackend(config.s3, CredentialClient(config.s3.credentials, collecting=collecting).fetch)
     return S3Backend(config.s3)

@@ -26,7 +26,7 @@ from urllib3.exceptions import HTTPError
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store.location import S3Location
 from cedana_sched.store.session_credentials import SessionCredentials
-from cedana_sched.store.session_policy import session_policy
+from cedana_sched.store.session_policy import collecting_policy, session_policy
 
 SHORTEST_SECONDS: Final = 900
 LONGEST_SECONDS: Final = 43_200
@@ -73,12 +73,13 @@ class Sessions:
         own = location.endpoint or _aws(location.region)
         self.endpoint = (source.endpoint or own).rstrip("/")
 
-    def begin(self, namespace: str, who: str) -> SessionCredentials:
+    def begin(self, namespace: str, who: str, *, collecting: bool = False) -> SessionCredentials:
         """A session in which nothing but this namespace can be reached.
 
         Args:
             namespace: as the store calls it.
             who: for whom, as the store's own log shows it.
+            collecting: it may only collect garbage, and is as short as there are.
 
         Raises:
             UsageError: no policy can be written for it.
@@ -88,19 +89,20 @@ class Sessions:
         """
         role = self._source.role_arn
         partition = role.split(":")[1] if role is not None and role.startswith("arn:") else "aws"
+        policy = collecting_policy if collecting else session_policy
         fields = {
             "Action": "AssumeRole",
             "Version": "2011-06-15",
-            "DurationSeconds": str(self._source.seconds),
+            "DurationSeconds": str(SHORTEST_SECONDS if collecting else self._source.seconds),
             "RoleSessionName": _SESSION_NAME.sub("-", f"cedana-{who}")[:_LONGEST_SESSION_NAME],
-            "Policy": session_policy(self._location.bucket, self._location.prefix, namespace, partition=partition),
+            "Policy": policy(self._location.bucket, self._location.prefix, namespace, partition=partition),
         }
         if role is not None:
             fields["RoleArn"] = role
         status, answer = self._post(urlencode(fields))
         if status != 200:
             raise self._explain(status, answer)
-        return self._read(answer)
+        return self._read(answer, int(fields["DurationSeconds"]))
 
     def _post(self, body: str) -> tuple[int, bytes]:
         url, now = urlsplit(self.endpoint), datetime.fromtimestamp(self._now(), tz=UTC)
@@ -155,22 +157,22 @@ class Sessions:
             return StoreDeniedError(sentence, remedy=remedy)
         return StoreUnavailableError(sentence, remedy="check that the store is running")
 
-    def _read(self, answer: bytes) -> SessionCredentials:
+    def _read(self, answer: bytes, asked: float) -> SessionCredentials:
         root = _parsed(answer)
         access, secret, token = (_text(root, name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"))
         if not (access and secret and token):
             remedy = "check storage.s3.scopedCredentials.stsEndpoint: no STS answers so"
             raise StoreUnavailableError(f"{self._what}: the answer names no credentials", remedy=remedy)
-        return SessionCredentials(access, secret, token, self._seconds(_text(root, "Expiration")))
+        return SessionCredentials(access, secret, token, self._seconds(_text(root, "Expiration"), asked))
 
-    def _seconds(self, expiration: str) -> float:
+    def _seconds(self, expiration: str, asked: float) -> float:
         """As long as was asked for, where the answer does not say less."""
         try:
             until = datetime.fromisoformat(expiration)
         except ValueError:
-            return float(self._source.seconds)
+            return asked
         at = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-        return min(float(self._source.seconds), at.timestamp() - self._now())
+        return min(asked, at.timestamp() - self._now())
 
     @property
     def _what(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -12,11 +14,12 @@ from prometheus_client import CollectorRegistry
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
-from cedana_sched.cluster.configuration import CoordinatorConfiguration, CredentialsConfiguration
+from cedana_sched.cluster.configuration import NODE_VARIABLE, CoordinatorConfiguration, CredentialsConfiguration
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
+from cedana_sched.cluster.coordinator.collections import Collections
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
@@ -47,6 +50,8 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import open_backend
 from cedana_sched.store.sts import Sessions
 
 log = structlog.get_logger(__name__)
@@ -104,6 +109,7 @@ class Leader:
         )
         self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
+        self._collections = self._collecting(api, configuration)
         self._storages = StorageProbe(api, scoping=_scoping(configuration.credentials))
         beginnings = BeginningNumbers(self._agents.restores)
         self._restarts = ContainerRestarts(self._events, by_id, beginnings)
@@ -160,6 +166,8 @@ class Leader:
             for synced in (self.pods.synced, self._nodes.synced, self._policies.synced, self._checkpoints.synced):
                 await synced.wait()
             background.append(group.create_task(self._unprepared.run(), name="unprepared pods"))
+            if self._collections is not None:
+                background.append(group.create_task(self._collections.run(), name="turns to collect garbage"))
             background += [group.create_task(self._kept(name), name=f"adapter {name}") for name in self._adapters]
             try:
                 async with self.coordinator:
@@ -183,6 +191,22 @@ class Leader:
         for adapter in self._adapters.values():
             if isinstance(adapter, Withdrawing):
                 await adapter.withdraw()
+
+    def _collecting(self, api: Api, configuration: CoordinatorConfiguration) -> Collections | None:
+        """None: agents collect all namespaces themselves."""
+        given = configuration.credentials
+        if given is None or given.collection_turns is None:
+            return None
+        return Collections(
+            api,
+            partial(open_backend, StorageConfig(s3=given.bucket)),
+            given.collection_turns,
+            configuration.namespace,
+            self._nodes,
+            self.pods,
+            shared=given.shared_namespaces,
+            own_node=os.environ.get(NODE_VARIABLE, ""),
+        )
 
     def _disbelieved(self, resource: Resource, one: Metadata, why: str) -> None:
         reference = resource.reference(one.name, one.namespace, one.uid)

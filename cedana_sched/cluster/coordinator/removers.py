@@ -35,7 +35,7 @@ class Removers:
 
         `tried` have failed, or not answered; where all have, it is emptied, and they get the order again.
         """
-        able = {node.metadata.name for node in self._nodes if _is_able(node)}
+        able = {node.metadata.name for node in self._nodes if has_agent(node)}
         if able <= tried:
             tried.clear()
         is_ordered = checkpoint.metadata.labels.get(names.SETTLED) == names.REMOVING
@@ -47,10 +47,11 @@ class Removers:
         return random.choice(sorted(left)) if left else None  # noqa: S311  # no secret
 
     def _heard(self, before: Node | None, now: Node | None) -> None:
-        if (before is not None and _is_able(before)) != (now is not None and _is_able(now)):
+        if (before is not None and has_agent(before)) != (now is not None and has_agent(now)):
             for sink in tuple(self._sinks):
                 sink()
 
 
-def _is_able(node: Node) -> bool:
+def has_agent(node: Node) -> bool:
+    """Whether orders can be given to it."""
     return node.ready and node.metadata.labels.get(names.NODE_READY) == "true"

@@ -17,6 +17,7 @@ from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
+from cedana_sched.cluster.node.collector import Collector
 from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
 from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
@@ -55,6 +56,7 @@ from cedana_sched.service.draining import Busy, until_drained
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.watches import watches
 from cedana_sched.snapshot.toolchain import ensure_toolchain
+from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger(__name__)
 
@@ -161,6 +163,7 @@ class _Agent:
             self._events.tell(calls_taken(node, text))
 
         self._hold_port = HoldPort(configuration.hold_port, configuration.hold_listeners, taken, self._named)
+        self._collector = _collector(api, node, configuration)
         self._deletions: asyncio.TaskGroup | None = None
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -181,6 +184,8 @@ class _Agent:
             group.create_task(self._beginnings.run(), name="new beginnings")
             group.create_task(self._hold_port.run(), name="port of holds")
             group.create_task(self._events.run(), name="events")
+            if self._collector is not None:
+                group.create_task(self._collector.run(), name="turns to collect garbage")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_socket))
             log.info("agent serves", pods=len(self._pods.mirror))
             ready()
@@ -242,6 +247,14 @@ class _Agent:
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
         except Exception:  # a defect that one pod shows must not end the dumps of the others
             log.exception("pod does not end", pod=pod.metadata.name)
+
+
+def _collector(api: Api, node: str, configuration: AgentConfiguration) -> Collector | None:
+    """None: agents have the keys of the whole store."""
+    if configuration.collection_turns is None:
+        return None
+    open_store = partial(SnapshotStore.open, configuration.storage, collecting=True)
+    return Collector(api, node, configuration.collection_turns, configuration.namespace, open_store)
 
 
 def _reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]:

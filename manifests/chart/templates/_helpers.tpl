@@ -65,6 +65,11 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end -}}
 
+{{/* The ConfigMap that says which node collects which namespace of the bucket; empty: each agent collects all. */}}
+{{- define "cedana.collectionTurns" -}}
+{{- if include "cedana.credentials" . }}{{ include "cedana.fullname" . }}-collections{{ end -}}
+{{- end -}}
+
 {{/* Where agents find their token for it, and who signs its certificate. */}}
 {{- define "cedana.credentialsFolder" -}}/etc/cedana-sched-credentials{{- end -}}
 

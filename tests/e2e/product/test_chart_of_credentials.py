@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.cluster.configuration import AgentConfiguration
+from cedana_sched.cluster.configuration import NODE_VARIABLE, AgentConfiguration
 from cedana_sched.cluster.coordinator.credentials.application import PATH
 from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES
 from cedana_sched.cluster.coordinator.credentials.grants import AUDIENCE
@@ -76,6 +76,21 @@ async def test_the_coordinator_reads_what_it_gives(helm: Binaries) -> None:
         assert not {"data", "stringData"} & named(objects, kind, NAME).keys()
 
 
+async def test_turns_to_collect_stand_where_agents_read_them(helm: Binaries) -> None:
+    objects = await render(helm, ON)
+    files = named(objects, "ConfigMap", "cedana-sched")["data"]
+    given = coordinator_of(objects).credentials
+    assert given is not None
+    assert AgentConfiguration.model_validate_json(files["agent.json"]).collection_turns == given.collection_turns
+    assert given.collection_turns is not None
+    assert "data" not in named(objects, "ConfigMap", given.collection_turns)
+    for kind, verbs in (("agent", ["get", "list", "watch"]), ("coordinator", ["get", "patch"])):
+        rules = named(objects, "Role", f"cedana-sched-{kind}")["rules"]
+        assert [one["verbs"] for one in rules if given.collection_turns in one.get("resourceNames", ())] == [verbs]
+    environment = dict(pods_of(objects))["cedana-sched-coordinator"]["containers"][0]["env"]
+    assert {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in environment
+
+
 @pytest.mark.parametrize(("told", "ports"), [(ON, ["operations", "credentials"]), (OFF, ["operations"])])
 async def test_only_what_is_served_is_let_in(helm: Binaries, told: dict[str, Any], ports: list[str]) -> None:
     objects = await render(helm, {**told, "networkPolicy": {"enabled": True}})
@@ -86,6 +101,7 @@ async def test_only_what_is_served_is_let_in(helm: Binaries, told: dict[str, Any
 async def test_it_is_off_unless_somebody_turns_it_on(helm: Binaries) -> None:
     objects = await render(helm, OFF)
     assert NAME not in texts(objects)
+    assert "cedana-sched-collections" not in texts(objects)
     assert coordinator_of(objects).credentials is None
 
 

@@ -21,6 +21,7 @@ from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.service.listening import listening
+from cedana_sched.store.credential_client import CredentialRequest
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.retrying import read_patiently
 from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
@@ -64,8 +65,8 @@ class Site:
         certificate = ServingCertificate(metrics)
         certificate.load(self._certificate.certificate, self._certificate.key)
 
-        async def begin(namespace: str, node: str) -> SessionCredentials:
-            return await asyncio.to_thread(self._sessions.begin, namespace, node)
+        async def begin(wanted: CredentialRequest, node: str) -> SessionCredentials:
+            return await asyncio.to_thread(self._sessions.begin, wanted.namespace, node, collecting=wanted.collecting)
 
         application = CredentialApplication(self.cluster.evidence().node_with_business, begin, metrics)
         async with listening(application.web, self._port, certificate.context, host="127.0.0.1") as port:

@@ -169,7 +169,7 @@ async def test_retaining_reads_its_own_replica_and_leaves_the_collection_for_lat
         for _ in range(3):
             take(store, Identity("bio", "md", index), {"pages-1.img": PAGES})
     counting = CountingBackend(place)
-    monkeypatch.setattr("cedana_sched.store.snapshots.open_backend", lambda *_: counting)
+    monkeypatch.setattr("cedana_sched.store.snapshots.open_backend", lambda *_, **_options: counting)
     agent = _agent(tmp_path, place)
 
     retain = Retain("c1", Identity("bio", "md", 2), Retention(keep_last=1), spare=(1,))

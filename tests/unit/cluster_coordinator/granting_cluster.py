@@ -14,15 +14,17 @@ import pytest
 from cedana_sched.cluster.coordinator.credentials.evidence import Evidence
 from cedana_sched.cluster.coordinator.credentials.grants import AUDIENCE, Refused
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import NAMESPACES, PODS, Resource
+from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Resource
 from cedana_sched.kube.token_review import TOKEN_REVIEWS
 from cedana_sched.model.objects import names
+from cedana_sched.store.credential_client import CredentialRequest
 
 OURS = "cedana-sched"
 ACCOUNT = f"system:serviceaccount:{OURS}:cedana-sched-agent"
 UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 OLDER = "00000000-7425-40de-944b-e07fc1f90ae7"
 MINE = f"research.{UID}"
+TURNS = "cedana-sched-collections"
 NODE, OTHER_NODE = "node-1", "node-2"
 BOUND = "authentication.kubernetes.io"
 
@@ -49,6 +51,8 @@ class Cluster:
     namespaces: dict[str, str] = field(default_factory=lambda: {"research": UID, "finance": OLDER})
     objects: dict[tuple[str, str], list[Object]] = field(default_factory=dict)
     queries: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    turns: Object | None = None
+    """The ConfigMap."""
 
     def __post_init__(self) -> None:
         self.agents["agent-x"] = {"metadata": {"name": "agent-x", "uid": "u-1"}, "spec": {"nodeName": NODE}}
@@ -73,6 +77,9 @@ class Cluster:
         if resource is PODS:
             assert namespace == OURS
             found = self.agents.get(name)
+        elif resource is CONFIG_MAPS:
+            assert (name, namespace) == (TURNS, OURS)
+            found = self.turns
         else:
             assert resource is NAMESPACES
             uid = self.namespaces.get(name)
@@ -92,10 +99,18 @@ class Cluster:
         return tuple(msgspec.convert(one, into) for one in found), "1"
 
     def evidence(self, shared: tuple[str, ...] = ()) -> Evidence:
-        return Evidence(self, OURS, "cedana-sched-agent", shared)  # type: ignore[arg-type]  # as much as is called
+        return Evidence(self, OURS, "cedana-sched-agent", shared, TURNS)  # type: ignore[arg-type]  # as much as is called
 
-    def decide(self, token: str = "good", namespace: str = MINE, shared: tuple[str, ...] = ()) -> str:  # noqa: S107
-        return asyncio.run(self.evidence(shared).node_with_business(token, namespace))
+    def decide(
+        self,
+        token: str = "good",  # noqa: S107
+        namespace: str = MINE,
+        shared: tuple[str, ...] = (),
+        *,
+        collecting: bool = False,
+    ) -> str:
+        wanted = CredentialRequest(namespace, collecting)
+        return asyncio.run(self.evidence(shared).node_with_business(token, wanted))
 
     def refusal(self, **request: Any) -> HTTPStatus:
         with pytest.raises(Refused) as refused:

@@ -6,10 +6,12 @@ from http import HTTPStatus
 
 import pytest
 
+from cedana_sched.cluster.collection_turns import KEY, CollectionTurn, written
 from cedana_sched.cluster.coordinator.credentials import grants
 from cedana_sched.cluster.coordinator.credentials.grants import MIRROR
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, RESTORES, Resource
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_review import LONGEST_TOKEN
 from cedana_sched.model.objects import names
 from tests.unit.cluster_coordinator.granting_cluster import (
@@ -19,6 +21,7 @@ from tests.unit.cluster_coordinator.granting_cluster import (
     OLDER,
     OTHER_NODE,
     OURS,
+    TURNS,
     UID,
     Cluster,
     ordered,
@@ -169,3 +172,47 @@ def test_who_asks_is_decided_before_anything_of_a_namespace_is_said(cluster: Clu
     assert cluster.refusal(token="nobody's", namespace="gone") is HTTPStatus.UNAUTHORIZED  # noqa: S106
     assert not cluster.queries
     assert grants.AUDIENCE.endswith(f".{names.GROUP}")
+
+
+def given(*turns: CollectionTurn) -> Object:
+    return {"metadata": {"name": TURNS}, "data": {KEY: written(turns)}}
+
+
+def turn(node: str = NODE, namespace: str = MINE, seconds: float = 60.0) -> CollectionTurn:
+    return CollectionTurn(node, namespace, SERVER_TIME.seconds() + seconds)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_whose_turn_it_is_collects_a_namespace_with_which_no_node_has_to_do(cluster: Cluster, is_there: bool) -> None:
+    """Also one that was deleted, and whose name nobody has, or somebody else."""
+    if not is_there:
+        cluster.namespaces = {"research": OLDER}
+    cluster.turns = given(turn(OTHER_NODE, f"finance.{UID}"), turn())
+    assert cluster.decide(collecting=True) == NODE
+    assert cluster.refusal() is HTTPStatus.FORBIDDEN, "it may collect, and nothing else"
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        None,
+        {"metadata": {"name": TURNS}},
+        given(),
+        given(turn(OTHER_NODE)),
+        given(turn(namespace=f"research.{OLDER}")),
+        given(turn(namespace="research")),
+        given(turn(seconds=-1)),
+        {"metadata": {"name": TURNS}, "data": {KEY: "damaged"}},
+    ],
+)
+def test_nobody_collects_out_of_turn(cluster: Cluster, turns: Object | None) -> None:
+    cluster.put(PODS, protected())
+    cluster.turns = turns
+    assert cluster.refusal(collecting=True) is HTTPStatus.FORBIDDEN
+    assert cluster.decide() == NODE
+
+
+def test_a_turn_is_no_proof_of_who_asks(cluster: Cluster) -> None:
+    cluster.turns = given(turn())
+    assert cluster.refusal(token="forged", collecting=True) is HTTPStatus.UNAUTHORIZED  # noqa: S106
+    assert cluster.refusal(namespace="../x", collecting=True) is HTTPStatus.BAD_REQUEST

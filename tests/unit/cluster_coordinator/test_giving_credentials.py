@@ -22,7 +22,7 @@ from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetri
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.service.listening import listening
-from cedana_sched.store.credential_client import CredentialClient
+from cedana_sched.store.credential_client import CredentialClient, CredentialRequest
 from cedana_sched.store.location import CredentialService
 from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
 from cedana_sched.store.sts import NoSessionsError
@@ -43,26 +43,26 @@ class Coordinator:
 
     def __init__(self, folder: Path) -> None:
         self.problem: Exception | None = None
-        self.begun: list[tuple[str, str]] = []
+        self.begun: list[tuple[CredentialRequest, str]] = []
         self.token_file = folder / "token"
         self.token_file.write_text("the-token\n")
         self.authorities = folder / "ca.crt"
         self.registry = CollectorRegistry()
         self.url = ""
 
-    async def decide(self, token: str, namespace: str) -> str:
+    async def decide(self, token: str, wanted: CredentialRequest) -> str:
         if isinstance(self.problem, Refused | ApiUnavailableError):
             raise self.problem
         if token != "the-token":  # noqa: S105
             raise Refused(HTTPStatus.UNAUTHORIZED, "the token is none")
-        if namespace != MINE:
+        if wanted.namespace != MINE:
             raise Refused(HTTPStatus.FORBIDDEN, "no business there")
         return "node-1"
 
-    async def begin(self, namespace: str, node: str) -> SessionCredentials:
+    async def begin(self, wanted: CredentialRequest, node: str) -> SessionCredentials:
         if self.problem is not None:
             raise self.problem
-        self.begun.append((namespace, node))
+        self.begun.append((wanted, node))
         return SessionCredentials("key", "secret", "session", 900.0)
 
     @asynccontextmanager
@@ -76,9 +76,9 @@ class Coordinator:
             self.url = f"https://localhost:{port}{PATH}"
             yield
 
-    async def fetch(self, namespace: str = MINE) -> SessionCredentials:
+    async def fetch(self, namespace: str = MINE, *, collecting: bool = False) -> SessionCredentials:
         service = CredentialService(url=self.url, token_file=self.token_file, authorities=self.authorities)
-        return await asyncio.to_thread(CredentialClient(service).fetch, namespace)
+        return await asyncio.to_thread(CredentialClient(service, collecting=collecting).fetch, namespace)
 
     def answered(self, status: int) -> float:
         return self.registry.get_sample_value("cedana_sched_credential_requests_total", {"status": str(status)}) or 0.0
@@ -92,8 +92,14 @@ def coordinator(tmp_path: Path) -> Coordinator:
 async def test_an_agent_gets_what_the_store_gave(coordinator: Coordinator) -> None:
     async with coordinator.serving():
         assert await coordinator.fetch() == SessionCredentials("key", "secret", "session", 900.0)
-    assert coordinator.begun == [(MINE, "node-1")]
+    assert coordinator.begun == [(CredentialRequest(MINE), "node-1")]
     assert coordinator.answered(200) == 1
+
+
+async def test_who_only_collects_says_so(coordinator: Coordinator) -> None:
+    async with coordinator.serving():
+        await coordinator.fetch(collecting=True)
+    assert coordinator.begun == [(CredentialRequest(MINE, collecting=True), "node-1")]
 
 
 async def test_a_namespace_that_is_refused_is_tried_again_as_a_store_that_is_away(coordinator: Coordinator) -> None:

@@ -24,7 +24,7 @@ from cedana_sched.local.jobs.rules import MOST_LOSSES
 from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.runtime import signs, wait
 from cedana_sched.snapshot.progress import STORE_FACTOR
-from cedana_sched.store import garbage, node_cache, pages, retrying
+from cedana_sched.store import garbage, leftovers, node_cache, pages, retrying
 from cedana_sched_volcano.extender import claims
 from cedana_sched_webhooks import callers
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
@@ -48,7 +48,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("a pod that is deleted is held for an hour at most", (prestop.LONGEST_SECONDS,), (3600,)),
     ("after the grace period (15 minutes) removes them", (garbage.GRACE_SECONDS,), (900,)),
     ("each namespace at most once in five minutes", (collecting.EVERY_SECONDS,), (300,)),
-    ("free after 16 to 45 minutes", (collecting.SECOND_RUN_SECONDS,), (16 * 60,)),
+    ("free after 16 to 45 minutes", (leftovers.SECOND_RUN_SECONDS,), (16 * 60,)),
     ("16 bytes for each page", (pages.FINGERPRINT_BYTES,), (16,)),
     ("They take at most 2 GiB (`agent.cacheBytes` in the chart)", (node_cache.CACHE_BYTES,), (2 << 30,)),
     (

@@ -30,10 +30,10 @@ TOLD_AGAIN_SECONDS: Final = 60.0
 """A refusal of the same node and namespace is logged once in that time: whoever is refused tries again."""
 _MOST_TOLD: Final = 1024
 
-Decide = Callable[[str, str], Awaitable[str]]
-"""The node that shows this token, if it has to do with this namespace; else `Refused`."""
-Begin = Callable[[str, str], Awaitable[SessionCredentials]]
-"""Credentials of this namespace for this node."""
+Decide = Callable[[str, CredentialRequest], Awaitable[str]]
+"""The node that shows this token, if it may have this; else `Refused`."""
+Begin = Callable[[CredentialRequest, str], Awaitable[SessionCredentials]]
+"""What is wanted, for this node."""
 
 
 class CredentialApplication:
@@ -58,22 +58,28 @@ class CredentialApplication:
         self.web.router.add_post(PATH, self._respond)
 
     async def _respond(self, received: web.Request) -> web.Response:
-        namespace = ""
+        wanted = CredentialRequest("")
         try:
-            namespace = msgspec.json.decode(await received.read(), type=CredentialRequest).namespace
-            node = await self._decide(bearer_token(received), namespace)
-            credentials = await self._begin(namespace, node)
+            wanted = msgspec.json.decode(await received.read(), type=CredentialRequest)
+            node = await self._decide(bearer_token(received), wanted)
+            credentials = await self._begin(wanted, node)
         except msgspec.DecodeError as error:
             return self._refusal(HTTPStatus.BAD_REQUEST, f"the request cannot be read: {error}")
         except Refused as refused:
-            self._tell(namespace, refused.why)
+            self._tell(wanted.namespace, refused.why)
             return self._refusal(refused.status, refused.why)
         except (ApiError, StoreError, UsageError) as error:
-            log.warning("credentials not given", namespace=namespace, problem=str(error))
+            log.warning("credentials not given", namespace=wanted.namespace, problem=str(error))
             is_ours = isinstance(error, ApiError | StoreUnavailableError)
             status = HTTPStatus.SERVICE_UNAVAILABLE if is_ours else HTTPStatus.BAD_GATEWAY
             return self._refusal(status, _sentence(error))
-        log.info("credentials given", namespace=namespace, node=node, seconds=credentials.seconds)
+        log.info(
+            "credentials given",
+            namespace=wanted.namespace,
+            node=node,
+            seconds=credentials.seconds,
+            collecting=wanted.collecting,
+        )
         self._metrics.answers.labels(HTTPStatus.OK.value).inc()
         headers = {"Cache-Control": "no-store"}
         body = msgspec.json.encode(credentials)

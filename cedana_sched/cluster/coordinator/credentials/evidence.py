@@ -11,13 +11,16 @@ from collections.abc import Collection
 from http import HTTPStatus
 from typing import Final
 
+from cedana_sched.cluster.collection_turns import CollectionTurn, CollectionTurns
 from cedana_sched.cluster.coordinator.credentials import grants
 from cedana_sched.cluster.coordinator.credentials.grants import Ordered, PlacedPod, Refused
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
-from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, RESTORES
+from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS, NAMESPACES, PODS, RESTORES
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_review import LONGEST_TOKEN, review_token
 from cedana_sched.model.objects import names
+from cedana_sched.store.credential_client import CredentialRequest
 
 _AT_ONCE: Final = 8
 _MOST_WAITING: Final = 256
@@ -27,26 +30,30 @@ class Evidence:
     """Decides by what the API server says.
 
     Args:
-        api: may create TokenReviews, and read namespaces, pods, Checkpoints and Restores.
+        api: may create TokenReviews, and read namespaces, pods, Checkpoints, Restores and the ConfigMap of turns.
         namespace: of our own components.
         account: name of the agents' ServiceAccount there.
         shared: see `grants.require_current`.
+        turns: name of the ConfigMap there that says who collects what; None: nobody does.
     """
 
-    def __init__(self, api: Api, namespace: str, account: str, shared: Collection[str]) -> None:
+    def __init__(
+        self, api: Api, namespace: str, account: str, shared: Collection[str], turns: str | None = None
+    ) -> None:
         self._api = api
         self._namespace = namespace
         self._account = f"system:serviceaccount:{namespace}:{account}"
         self._shared = frozenset(shared)
+        self._turns = turns
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
 
-    async def node_with_business(self, token: str, namespace: str) -> str:
+    async def node_with_business(self, token: str, request: CredentialRequest) -> str:
         """The node of whoever shows the token, if it is an agent that has to do with the namespace.
 
         Args:
             token: as it was shown.
-            namespace: as the store calls it.
+            request: what it asks for.
 
         Raises:
             Refused: it gets nothing.
@@ -59,19 +66,28 @@ class Evidence:
         self._waiting += 1
         try:
             async with self._turn:
-                return await self._decided(token, namespace)
+                return await self._decided(token, request)
         finally:
             self._waiting -= 1
 
-    async def _decided(self, token: str, namespace: str) -> str:
+    async def _decided(self, token: str, request: CredentialRequest) -> str:
         caller = grants.caller_of(await review_token(self._api, token, [grants.AUDIENCE]), self._account)
         node = grants.node_of(caller, await self._api.find(PODS, caller.pod, self._namespace, into=PlacedPod))
-        name = grants.name_wanted(namespace)
+        name = grants.name_wanted(request.namespace)
+        if request.collecting:
+            grants.require_turn(node, request.namespace, await self._standing())
+            return node
         found = await self._api.find(NAMESPACES, name, into=PartialObject)
-        grants.require_current(namespace, found.metadata.uid if found is not None else None, self._shared)
+        grants.require_current(request.namespace, found.metadata.uid if found is not None else None, self._shared)
         pods, orders = await self._pods(node, name), await self._orders(node, name)
         grants.require_business(node, name, pods, orders)
         return node
+
+    async def _standing(self) -> tuple[CollectionTurn, ...]:
+        if self._turns is None:
+            return ()
+        found = await self._api.find(CONFIG_MAPS, self._turns, self._namespace, into=CollectionTurns)
+        return found.standing(SERVER_TIME.seconds()) if found is not None else ()
 
     async def _pods(self, node: str, name: str) -> tuple[PlacedPod, ...]:
         query = {"labelSelector": f"{names.PROTECTED}=true", "fieldSelector": f"spec.nodeName={node}"}

@@ -18,6 +18,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.service.health import Ready
 from cedana_sched.service.listening import listening
+from cedana_sched.store.credential_client import CredentialRequest
 from cedana_sched.store.session_credentials import SessionCredentials
 from cedana_sched.store.sts import Sessions
 from cedana_sched_webhooks.tls import ServingCertificate
@@ -41,10 +42,12 @@ async def giving(api: Api, configuration: CredentialsConfiguration, namespace: s
     keeper = CertificateKeeper(api, configuration.name, namespace, names, certificate, metrics, SERVER_TIME.now)
     sessions = Sessions(configuration.bucket, configuration.sessions)
     threads = StoreThreads(name="sts")
-    evidence = Evidence(api, namespace, configuration.account, configuration.shared_namespaces)
+    evidence = Evidence(
+        api, namespace, configuration.account, configuration.shared_namespaces, configuration.collection_turns
+    )
 
-    async def begin(of: str, node: str) -> SessionCredentials:
-        return await threads.run(sessions.begin, of, node)
+    async def begin(wanted: CredentialRequest, node: str) -> SessionCredentials:
+        return await threads.run(sessions.begin, wanted.namespace, node, collecting=wanted.collecting)
 
     application = CredentialApplication(evidence.node_with_business, begin, metrics)
     async with asyncio.TaskGroup() as group:

@@ -4,6 +4,9 @@ An agent proves by a token of its pod that it is one, and on which node. That no
 protected pod of it is bound there, or an order to that node about the namespace's snapshots is not answered yet. Both
 say the API server's objects, which no agent can make: a node may create mirror pods that are bound to it, with any
 label and in any namespace (NodeRestriction, "node/kubelet can only create mirror pods"), so these do not count.
+
+Of a namespace with which no node has to do, that node may collect the garbage whose turn it is (see
+`cluster/collection_turns.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from cedana_sched.cluster.collection_turns import CollectionTurn
 from cedana_sched.kube.token_review import Reviewed
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import is_shared, name_of_namespace, namespace_of_uid, validate_namespace
@@ -181,6 +185,21 @@ def require_business(node: str, name: str, pods: Iterable[PlacedPod], orders: It
     if not any(_is_there(pod, node) for pod in pods) and not any(_stands(one, node) for one in orders):
         why = f"no protected pod of namespace {name} is on node {node}, and no order about it is to be answered there"
         raise Refused(HTTPStatus.FORBIDDEN, why)
+
+
+def require_turn(node: str, namespace: str, turns: Iterable[CollectionTurn]) -> None:
+    """A node gets credentials that only collect a namespace's garbage while it has the turn.
+
+    Args:
+        node: see `node_of`.
+        namespace: as the store calls it. There may be no such namespace any more.
+        turns: those that are not over.
+
+    Raises:
+        Refused: it has not.
+    """
+    if not any((one.node, one.namespace) == (node, namespace) for one in turns):
+        raise Refused(HTTPStatus.FORBIDDEN, f"it is not the turn of node {node} to collect namespace {namespace}")
 
 
 def _is_there(pod: PlacedPod, node: str) -> bool:
