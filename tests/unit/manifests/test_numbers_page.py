@@ -49,6 +49,11 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("after the grace period (15 minutes) removes them", (garbage.GRACE_SECONDS,), (900,)),
     ("each namespace at most once in five minutes", (collecting.EVERY_SECONDS,), (300,)),
     ("free after 16 to 45 minutes", (leftovers.SECOND_RUN_SECONDS,), (16 * 60,)),
+    (
+        "within a day, and once more 16 minutes later",
+        (leftovers.IDLE_SECONDS, leftovers.SECOND_RUN_SECONDS),
+        (24 * 3600, 16 * 60),
+    ),
     ("16 bytes for each page", (pages.FINGERPRINT_BYTES,), (16,)),
     ("They take at most 2 GiB (`agent.cacheBytes` in the chart)", (node_cache.CACHE_BYTES,), (2 << 30,)),
     (
