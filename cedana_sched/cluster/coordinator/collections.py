@@ -98,6 +98,8 @@ class Collections:
                 await self.look()
             except CedanaSchedError as error:
                 log.warning("no turns to collect garbage given, trying again", problem=str(error))
+            except Exception:  # a defect that one bucket shows must not end what else the coordinator does
+                log.exception("no turns to collect garbage given, trying again")
 
     async def look(self) -> None:
         """One round.

@@ -60,6 +60,9 @@ class Collector:
         except CedanaSchedError as error:
             log.warning("garbage not collected", namespace=turn.namespace, problem=str(error))
             return
+        except Exception:  # a defect that one namespace shows must not end what else the agent does
+            log.exception("garbage not collected", namespace=turn.namespace)
+            return
         if done is None or done.report is None:
             log.info("garbage is collected by another node", namespace=turn.namespace)
             return

@@ -240,8 +240,9 @@ def test_a_turn_that_could_not_be_written_is_given_later(cluster: Cluster) -> No
     assert len(cluster.turns()) == 1
 
 
-async def test_neither_the_store_nor_the_api_server_ends_the_coordinator(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", [ApiUnavailableError("no answer"), RuntimeError("a defect")])
+async def test_nothing_that_a_round_meets_ends_the_coordinator(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     monkeypatch.setattr(collections, "ROUND_SECONDS", 0.0)
     cluster.saved(IDLE)
@@ -251,7 +252,7 @@ async def test_neither_the_store_nor_the_api_server_ends_the_coordinator(
     async def look() -> None:
         nonlocal looks
         looks += 1
-        raise ApiUnavailableError("no answer")
+        raise problem
 
     monkeypatch.setattr(leader, "look", look)
     running = asyncio.create_task(leader.run())

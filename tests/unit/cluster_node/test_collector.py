@@ -87,7 +87,7 @@ async def test_a_turn_that_stands_when_it_begins_is_its_own() -> None:
         assert site.collected.empty()
 
 
-@pytest.mark.parametrize("problem", [CredentialsRefusedError("not your turn"), None])
+@pytest.mark.parametrize("problem", [CredentialsRefusedError("not your turn"), RuntimeError("a defect"), None])
 async def test_a_collection_that_fails_costs_no_other_turn(problem: Exception | None) -> None:
     site = Site()
     site.problem = problem
