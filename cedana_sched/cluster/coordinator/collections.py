@@ -131,11 +131,10 @@ class Collections:
         store_time = await self._threads.run(bucket.now)
         busy = {pod.metadata.namespace for pod in self._pods if pod.spec.node_name and not pod.finished}
         now = self._clock()
-        waiting = [one for one in there if _is_name(one) and self._looked_at_next.get(one, now) <= now]
-        random.shuffle(waiting)
+        waiting = [one for one in there if self._looked_at_next.get(one, now) <= now]
         due: list[str] = []
-        for namespace in waiting[:LOOKS_A_ROUND]:
-            if await self._is_collected_by_agents(namespace, busy):
+        for namespace in random.sample(waiting, min(len(waiting), LOOKS_A_ROUND)):
+            if not _is_name(namespace) or await self._is_collected_by_agents(namespace, busy):
                 self._looked_at_next[namespace] = now + BUSY_SECONDS
                 continue
             found = await self._threads.run(look_for_leftovers, bucket, namespace)
