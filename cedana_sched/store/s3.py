@@ -199,6 +199,7 @@ class S3Backend(Backend):
             **options,
         )
         self._ranges = True
+        self._lists_all = credentials is None
 
     @staticmethod
     def place(location: S3Location) -> str:
@@ -236,7 +237,7 @@ class S3Backend(Backend):
         try:
             return bytes(obstore.get(self.objects, key).bytes())
         except (BaseError, OSError) as error:
-            raise explain(error, f"read {key}", self.description) from error
+            raise self._explain(error, f"read {key}", key) from error
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         if not self._ranges:
@@ -247,7 +248,7 @@ class S3Backend(Backend):
             if "NotPartial" in str(error):
                 self._ranges = False
                 return self.get_range(key, offset, length)
-            raise explain(error, f"read {key}", self.description) from error
+            raise self._explain(error, f"read {key}", key) from error
 
     def list(self, prefix: str) -> Iterator[Entry]:
         try:
@@ -268,7 +269,7 @@ class S3Backend(Backend):
         try:
             one = obstore.head(self.objects, key)
         except (BaseError, OSError) as error:
-            explained = explain(error, f"look at {key}", self.description)
+            explained = self._explain(error, f"look at {key}", key)
             if isinstance(explained, MissingObjectError):
                 return None
             raise explained from error
@@ -316,6 +317,28 @@ class S3Backend(Backend):
         until = self.now() - older_than_seconds
         whose = f"{self._root}{prefix}/"
         return sweep_uploads(self.location, whose, until, lambda key: spare(key.removeprefix(self._root)))
+
+    def _explain(self, error: Exception, action: str, key: str) -> StoreError:
+        """As `explain`; a key that is refused to who may list its folder alone may not be there at all.
+
+        Source: Amazon S3 API, GetObject: for what is not there it answers 403 to who may not list the bucket.
+        """
+        explained = explain(error, action, self.description)
+        if self._lists_all or not isinstance(explained, StoreDeniedError):
+            return explained
+        try:
+            is_there = self._is_listed(key)
+        except (BaseError, OSError):
+            return explained
+        return explained if is_there else MissingObjectError(f"cannot {action} in {self.description}: it is not there")
+
+    def _is_listed(self, key: str) -> bool:
+        folder = key.rpartition("/")[0]
+        for batch in obstore.list(self.objects, folder, offset=key[:-1]):  # begins behind that, so at the key
+            for one in batch:
+                if one["path"] >= key:
+                    return one["path"] == key
+        return False
 
     @property
     def _root(self) -> str:

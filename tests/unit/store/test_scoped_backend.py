@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError
 from cedana_sched.store import scoped, session_credentials
+from cedana_sched.store.backend import MissingObjectError
 from cedana_sched.store.location import S3Location, StorageConfig
 from cedana_sched.store.scoped import ScopedBackend
 from cedana_sched.store.session_credentials import AGAIN_SECONDS, CredentialsRefusedError, SessionCredentials
@@ -27,12 +29,39 @@ _KEY = re.compile("<Key>(.*?)</Key>")
 EMPTY = b'<?xml version="1.0"?><ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>'
 
 
+DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
+
+
 class Store:
-    """A server that says yes to everything, and remembers by whose token what was asked."""
+    """A server that says yes to everything, and remembers by whose token what was asked.
+
+    With `listed` it refuses every object, as S3 refuses what is not there to who may not list the bucket, and lists
+    these keys; with `lists_nothing` it refuses that, too.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.url = ""
+        self.listed: tuple[str, ...] | None = None
+        self.lists_nothing = False
+
+    def answer(self, method: str, path: str, named: list[str]) -> tuple[int, bytes]:
+        if self.listed is not None and method in {"GET", "HEAD"}:
+            parts = urlsplit(path)
+            if "list-type=2" not in parts.query or self.lists_nothing:
+                return 403, DENIED
+            begin = parse_qs(parts.query)["start-after"][0]
+            contents = "".join(
+                f"<Contents><Key>{key}</Key><Size>1</Size><ETag>1</ETag>"
+                "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+                for key in self.listed
+                if key > begin
+            )
+            return 200, EMPTY.replace(b"</ListBucketResult>", f"{contents}</ListBucketResult>".encode())
+        if method == "POST":
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in named)
+            return 200, f"<DeleteResult>{deleted}</DeleteResult>".encode()
+        return 200, EMPTY
 
     def tokens(self) -> list[str]:
         return [token for token, _ in self.asked]
@@ -50,9 +79,8 @@ def store() -> Iterator[Store]:
             named = _KEY.findall(sent) if self.command == "POST" else [self.path.removeprefix("/snapshots/")]
             token = self.headers.get("x-amz-security-token", "")
             there.asked += [(token, key) for key in named]
-            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in named)
-            answered = f"<DeleteResult>{deleted}</DeleteResult>".encode() if self.command == "POST" else EMPTY
-            self.send_response(200)
+            status, answered = there.answer(self.command, self.path, named)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(answered)))
             self.send_header("ETag", '"1"')
             self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
@@ -172,6 +200,40 @@ def test_what_lies_in_no_namespace_is_out_of_reach(backend: ScopedBackend, store
     with pytest.raises(StoreDeniedError, match="lies in no namespace"):
         backend.get(key)
     assert not store.asked
+
+
+KEY = f"v1/{BIO}/collector"
+
+
+def asked_of(backend: ScopedBackend) -> dict[str, str]:
+    """What becomes of each way to read the key."""
+
+    def outcome(read: Callable[[], object]) -> str:
+        try:
+            return repr(read())
+        except (MissingObjectError, StoreDeniedError) as error:
+            return type(error).__name__
+
+    return {
+        "get": outcome(lambda: backend.get(KEY)),
+        "get_range": outcome(lambda: backend.get_range(KEY, 0, 1)),
+        "stat": outcome(lambda: backend.stat(KEY)),
+    }
+
+
+def test_what_is_refused_and_not_listed_is_not_there(backend: ScopedBackend, store: Store) -> None:
+    """S3 does not say so to who may list one folder of the bucket, and the first collection finds no `collector`."""
+    missing = {"get": "MissingObjectError", "get_range": "MissingObjectError", "stat": "None"}
+    denied = dict.fromkeys(missing, "StoreDeniedError")
+    for keys, outcomes in (
+        ((), missing),
+        ((f"lab/{KEY}s", f"lab/v1/{BIO}/keys/a"), missing),
+        ((f"lab/v1/{BIO}/collectoa", f"lab/{KEY}"), denied),
+    ):
+        store.listed = keys
+        assert asked_of(backend) == outcomes, keys
+    store.listed, store.lists_nothing = (), True
+    assert asked_of(backend) == denied
 
 
 def test_few_namespaces_are_kept_open(backend: ScopedBackend, coordinator: Coordinator, store: Store) -> None:
