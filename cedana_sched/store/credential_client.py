@@ -25,7 +25,7 @@ _LONGEST_ANSWER: Final = 64 << 10
 _SHOWN: Final = 300
 
 
-class CredentialRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CredentialRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is posted. `namespace` is as the store calls it; see `layout`."""
 
     namespace: str

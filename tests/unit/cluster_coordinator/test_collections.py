@@ -16,10 +16,11 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Condition, Metadata, Node, NodeStatus, PartialObject, Pod, PodSpec, PodStatus
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, Resource
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.store import layout
-from cedana_sched.store.leftovers import IDLE_SECONDS
+from cedana_sched.store.leftovers import IDLE_SECONDS, look_for_leftovers
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
@@ -163,8 +164,8 @@ def test_few_turns_stand_at_once_and_each_namespace_has_its_own(
         asyncio.run(leader.look())
     first = {one.namespace for one in cluster.turns()}
     assert len(first) == MOST_TURNS
-    later = collections.SERVER_TIME.seconds() + TURN_SECONDS
-    monkeypatch.setattr(collections.SERVER_TIME, "seconds", lambda: later)
+    later = SERVER_TIME.seconds() + TURN_SECONDS
+    monkeypatch.setattr(SERVER_TIME, "seconds", lambda: later)
     asyncio.run(leader.look())
     second = {one.namespace for one in cluster.turns()}
     assert len(second) == MOST_TURNS
@@ -207,7 +208,7 @@ def test_what_becomes_idle_is_found(cluster: Cluster) -> None:
 async def test_turns_that_change_nothing_become_rare(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No key of ours opens what is another cluster's: its manifests are read in vain each time."""
     server_time = 1e6
-    monkeypatch.setattr(collections.SERVER_TIME, "seconds", lambda: server_time)
+    monkeypatch.setattr(SERVER_TIME, "seconds", lambda: server_time)
     cluster.saved(IDLE)
     leader, given = cluster.leader(), 0
     for _ in range(2 * 24):
@@ -218,7 +219,7 @@ async def test_turns_that_change_nothing_become_rare(cluster: Cluster, monkeypat
         server_time += 3600
     assert 8 <= given <= 10
     await asyncio.to_thread(SnapshotStore(CountingBackend(cluster.folder)).collect_in_turn, IDLE, 0)
-    assert leader._pause_after_turn(IDLE, collections.look_for_leftovers(cluster.bucket, IDLE)) == TURN_SECONDS
+    assert leader._pause_after_turn(IDLE, look_for_leftovers(cluster.bucket, IDLE)) == TURN_SECONDS
 
 
 def test_foreign_folders_are_left_alone(cluster: Cluster) -> None:

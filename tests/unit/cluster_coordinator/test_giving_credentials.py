@@ -12,6 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
@@ -94,6 +95,10 @@ async def test_an_agent_gets_what_the_store_gave(coordinator: Coordinator) -> No
         assert await coordinator.fetch() == SessionCredentials("key", "secret", "session", 900.0)
     assert coordinator.begun == [(CredentialRequest(MINE), "node-1")]
     assert coordinator.answered(200) == 1
+
+
+def test_a_coordinator_that_knows_no_turns_understands_who_collects_nothing() -> None:
+    assert msgspec.json.encode(CredentialRequest("research")) == b'{"namespace":"research"}'
 
 
 async def test_who_only_collects_says_so(coordinator: Coordinator) -> None:
