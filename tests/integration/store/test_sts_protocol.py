@@ -11,7 +11,7 @@ import pytest
 
 from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError, UsageError
 from cedana_sched.store.location import S3Location
-from cedana_sched.store.session_policy import session_policy
+from cedana_sched.store.session_policy import collecting_policy, session_policy
 from cedana_sched.store.sts import NoSessionsError, Sessions, SessionSource
 from tests.servers.sts import ACCESS_KEY, SECRET_KEY, FakeSts, error, sts_server
 
@@ -48,6 +48,13 @@ def test_a_session_is_asked_for_with_the_policy_of_its_namespace(sts: FakeSts) -
     assert asked["DurationSeconds"] == "1800"
     assert asked["RoleArn"] == ROLE
     assert asked["RoleSessionName"] == "cedana-node-1.example"
+
+
+def test_a_session_that_only_collects_is_as_short_as_there_are(sts: FakeSts) -> None:
+    given = sessions(sts, durationSeconds=43_200).begin(MINE, "n", collecting=True)
+    assert 890 < given.seconds <= 900
+    assert sts.requests[0]["DurationSeconds"] == "900"
+    assert sts.requests[0]["Policy"] == collecting_policy("bucket", "some/prefix", MINE)
 
 
 def test_a_store_that_needs_no_role_is_told_of_none(sts: FakeSts) -> None:
