@@ -48,6 +48,7 @@ MADE_BY = {
 """Writes whose body another function makes, and which."""
 
 BY_NAME = {
+    "cedana_sched/cluster/coordinator/collections.py _give": "our own ConfigMap; whoever gives turns, all are as good",
     "cedana_sched/cluster/coordinator/projection.py _label": "the object of a record, under the record's own name",
     "cedana_sched/cluster/coordinator/projection.py _show": "likewise; deleted, it is made again, and means the same",
     "cedana_sched/cluster/coordinator/projection.py _write_one": "likewise",
