@@ -134,6 +134,10 @@ lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
 	        -o requirements/$$kind.txt; \
 	done
 
+.PHONY: pin
+pin: venv ## Pin the packages that CRIU is made from as Debian testing has them now
+	@$(BIN)/python tools/pin_toolchain.py
+
 .PHONY: docs
 docs: venv ## Write what is made from the code: parts of docs/, the kinds' definitions
 	@$(BIN)/python tools/write_docs.py

@@ -21,6 +21,7 @@ KNOWN_HOSTS = frozenset({
     "kubernetes.default.svc.cluster.local",  # every cluster's API server, from within
     "s3.amazonaws.com",  # the XML namespace of S3's messages
     "semver.org",
+    "snapshot.debian.org",  # all that Debian ever published: pinned packages that its mirrors no longer have
     "sts.amazonaws.com",  # the XML namespace of STS's messages
     "slsa.dev",  # the type of its predicate
     "www.apache.org",

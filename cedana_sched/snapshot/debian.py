@@ -4,17 +4,20 @@ A fresh machine of any Debian release runs CRIU from the suite that ships a rece
 download and checks the signatures, with state, cache and sources of its own, so that neither the machine's package
 lists nor its installed packages change. The mirror is the one that the machine is already set up for.
 
-Called by `toolchain`, once per machine; the test cluster takes the mirror from here.
+Whoever knows the digest of a package file needs no index (`download_from`): any archive that has the file will do.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 
 from cedana_sched.model.errors import CedanaSchedError
 
@@ -22,8 +25,18 @@ _KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
-_TOOLS = ("apt-get", "apt-cache", "dpkg-deb", "dpkg")
+_APT_HELPER = "/usr/lib/apt/apt-helper"
+_TOOLS = ("apt-get", "apt-cache", _APT_HELPER, "dpkg-deb", "dpkg")
 _APT_TIMEOUT_SECONDS = 300
+_DOWNLOAD_OPTIONS = (
+    "--option=APT::Sandbox::User=root",  # the folder may lie under a home that no other user can enter
+    "--option=Acquire::Retries=1",
+    "--option=Acquire::http::Timeout=20",
+    "--option=Acquire::https::Timeout=20",
+)
+_FETCH_FAILED = "E: Failed to fetch "
+_ENGLISH = {"LC_ALL": "C.UTF-8"}
+_MIRROR_LIST = "mirror+file:"
 
 
 class DebianPackagesError(CedanaSchedError):
@@ -36,7 +49,20 @@ class Package:
 
     name: str
     version: str
+    file: str
+    """Its path in the archive, such as `pool/main/c/criu/criu_4.2.1-1_amd64.deb`."""
     sha256: str
+
+    def file_in(self, folder: Path) -> Path:
+        """Where `download_from` lays its file."""
+        return folder / PurePosixPath(self.file).name
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether its file lies in a folder, with the content that it must have."""
+        try:
+            return hashlib.sha256(self.file_in(folder).read_bytes()).hexdigest() == self.sha256
+        except FileNotFoundError:
+            return False
 
 
 class DebianSuite:
@@ -48,14 +74,21 @@ class DebianSuite:
         Raises:
             DebianPackagesError: no apt, no keyring, no Debian mirror, or no mirror serves the suite.
         """
-        _require_tools()
+        require_tools()
         self._suite = suite
         self._folder = folder
         self.mirror = ""
         """Base address of the mirror that serves the suite."""
-        self._environment = os.environ | {"APT_CONFIG": str(folder / "apt.conf"), "LC_ALL": "C.UTF-8"}
+        self._environment = os.environ | {"APT_CONFIG": str(folder / "apt.conf")} | _ENGLISH
         self._write_configuration()
         self._update()
+
+    @property
+    def date(self) -> datetime:
+        """When the index was made, as it says itself (UTC)."""
+        [release] = (self._folder / "state" / "lists").glob("*Release")
+        [said] = re.findall(r"^Date: (.+) (?:UTC|GMT|[+]0000)$", release.read_text(encoding="utf-8"), re.MULTILINE)
+        return datetime.strptime(said, "%a, %d %b %Y %H:%M:%S").replace(tzinfo=UTC)
 
     def closure(self, *names: str) -> list[str]:
         """Names of the packages that `names` need to run, themselves included.
@@ -115,7 +148,7 @@ class DebianSuite:
         (self._folder / "apt.conf").write_text("\n".join(lines) + "\n")
 
     def _update(self) -> None:
-        architecture = _run("dpkg", "--print-architecture").strip()
+        architecture = machine_architecture()
         failures: list[str] = []
         for mirror in debian_mirrors():
             (self._folder / "suite.sources").write_text(
@@ -160,14 +193,68 @@ def debian_mirrors() -> list[str]:
     return list(mirrors)
 
 
+def machine_architecture() -> str:
+    """What Debian calls this machine's kind, such as `amd64`."""
+    return _run("dpkg", "--print-architecture").strip()
+
+
+def plain_addresses(mirrors: Iterable[str]) -> list[str]:
+    """Base addresses that files can be named below: a list of mirrors in a file is replaced by those in it.
+
+    Raises:
+        DebianPackagesError: apt's settings name a list that cannot be read.
+    """
+    addresses: dict[str, None] = {}
+    for mirror in mirrors:
+        if mirror.startswith(_MIRROR_LIST):
+            addresses |= dict.fromkeys(_listed_in(Path(mirror.removeprefix(_MIRROR_LIST).rstrip("/"))))
+        else:
+            addresses[mirror] = None
+    return list(addresses)
+
+
+def download_from(archive: str, packages: Sequence[Package], into: Path) -> list[str]:
+    """Download package files by their paths below an archive's base address; what is in `into` afterwards is whole.
+
+    Each is checked against its digest, so that the archive need not be trusted.
+
+    Returns:
+        Why those that are missing could not be had, in apt's words.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    wanted: list[str] = []
+    for package in packages:
+        wanted += (f"{archive.rstrip('/')}/{package.file}", str(package.file_in(into)), f"SHA256:{package.sha256}")
+    failures: list[str] = []
+    try:
+        _run(_APT_HELPER, *_DOWNLOAD_OPTIONS, "download-file", *wanted, environment=os.environ | _ENGLISH)
+    except DebianPackagesError as error:
+        failures = [line for line in error.evidence if line.startswith(_FETCH_FAILED)] or [error.message]
+    for package in packages:
+        if not package.is_in(into):
+            package.file_in(into).unlink(missing_ok=True)  # the part of it that came
+    return failures
+
+
 def extract(package_file: Path, into: Path) -> None:
     """Unpack a package's files below `into`; nothing of the package is run."""
     _run("dpkg-deb", "--extract", str(package_file), str(into))
 
 
+def _listed_in(file: Path) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DebianPackagesError(
+            f"the list of mirrors {file} cannot be read: {error.strerror}",
+            remedy="correct the Debian entries in /etc/apt",
+        ) from error
+    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+
+
 def _parse_record(record: str) -> Package:
     fields = dict(line.split(": ", 1) for line in record.splitlines() if ": " in line and line[0] != " ")
-    return Package(fields["Package"], fields["Version"], fields["SHA256"])
+    return Package(fields["Package"], fields["Version"], fields["Filename"], fields["SHA256"])
 
 
 def _checked_file(package: Package, folder: Path) -> Path:
@@ -186,7 +273,12 @@ def _checked_file(package: Package, folder: Path) -> Path:
     return found[0]
 
 
-def _require_tools() -> None:
+def require_tools() -> None:
+    """Make sure that this machine has apt and dpkg.
+
+    Raises:
+        DebianPackagesError: it has not; says which of their programs is missing.
+    """
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise DebianPackagesError(

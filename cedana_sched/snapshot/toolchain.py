@@ -1,8 +1,9 @@
 """The CRIU that the suite brings along, and where it lies.
 
 Distributions ship CRIU too old for current kernels (before 4.2.1 every process with an inet socket fails to dump
-since Linux 6.16), so the package files of Debian testing are laid into one relocatable folder: CRIU, the libraries it
-is linked to with their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu` to read images.
+since Linux 6.16), so package files of Debian testing are laid into one relocatable folder: CRIU, the libraries it is
+linked to with their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu` to read images. Which files these are is
+pinned (`pins`); a machine that cannot have them takes what Debian has signed today, unless its caller forbids it.
 
     <cache>/criu-<version>-<digest of the packages>/
         bin/criu         shell script that starts libexec/criu through lib/ld-linux-*
@@ -10,7 +11,7 @@ is linked to with their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu
         bin/tini         statically linked
         lib/  libexec/   the libraries, and the programs themselves
         python/          pycriu (protobuf comes from the environment)
-        toolchain.json   versions, and the SHA-256 of every file: written last, so its presence means complete
+        toolchain.json   versions, and the SHA-256 of every file and package: written last, so it means complete
     <cache>/tini-<digest of the program>/tini
         what jobs run: part of every snapshot by its path, which therefore must not change with CRIU's
 
@@ -27,15 +28,18 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from cedana_sched.model.errors import CedanaSchedError, UsageError
-from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite, Package, extract
+from cedana_sched.snapshot.debian import DebianPackagesError, Package, extract
+from cedana_sched.snapshot.packages import Progress, obtain_packages
+from cedana_sched.snapshot.pins import identity_of, pinned_identities
 from cedana_sched.snapshot.rlimits import rlimit_preload
 
 MINIMUM_VERSION = (4, 2, 1)
@@ -44,8 +48,6 @@ MINIMUM_VERSION = (4, 2, 1)
 SYSTEM_CRIU_VARIABLE = "CEDANA_SCHED_CRIU"
 """Environment variable that names a CRIU of this machine to be used instead of Debian's."""
 
-_SUITE = "testing"
-_PROGRAMS = ("criu", "nftables", "tini-static")
 _MARKER = "toolchain.json"
 _LAYOUT = 2  # of the folder; one laid by an older release is made again
 _PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
@@ -58,12 +60,21 @@ exec "$root"/lib/ld-linux-*.so.* --library-path "$root/lib" \\
     ${{{_PRELOAD_VARIABLE}:+--preload "${_PRELOAD_VARIABLE}"}} --argv0 "$name" "$root/libexec/$name" "$@"
 """
 
-Progress = Callable[[str], None]
-"""Told in one short sentence what is being done, for a person who waits."""
-
 
 class ToolchainError(CedanaSchedError):
     """CRIU is not usable on this machine; the remedy says what to install."""
+
+
+class Origin(StrEnum):
+    """Which packages a toolchain is made from."""
+
+    PINNED = "pinned"
+    SERVED = "served"
+    """Those that Debian had when the pinned ones could not be had."""
+    OLDER = "older"
+    """Those of another release of this product."""
+    MACHINE = "machine"
+    """None: it is this machine's own."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Toolchain:
     """Shared object that CRIU needs on a machine without CAP_SYS_RESOURCE, else None (see `rlimits`)."""
     gzip: Path | None = None
     """A `gzip` that does not compress, where CRIU cannot use this process's own (see `stored_gzip`)."""
+    origin: Origin = Origin.MACHINE
 
     def environment(self) -> dict[str, str]:
         """The environment to start `criu` with."""
@@ -95,7 +107,12 @@ class _Marker(msgspec.Struct, frozen=True):
     layout: int
     version: str
     packages: dict[str, str]
+    """Their versions."""
     files: dict[str, str]
+    digests: dict[str, str] = {}
+    """SHA-256 of the packages."""
+    pinned_then: frozenset[str] = frozenset()
+    """What `pinned_identities` were when it was made; not what it is made from, if that could not be had."""
 
 
 def default_cache_dir() -> Path:
@@ -107,6 +124,8 @@ def default_cache_dir() -> Path:
 def find_toolchain(cache_dir: Path | None = None) -> Toolchain | None:
     """The toolchain that is already on this machine, verified file by file (about 30 ms), or None.
 
+    Of several the one from pinned packages is preferred, then the newest.
+
     Raises:
         UsageError: `CEDANA_SCHED_CRIU` names something that is no CRIU, or one that is too old.
         ToolchainError: `CEDANA_SCHED_CRIU` is fine, but tini or pycriu are missing.
@@ -117,13 +136,22 @@ def find_toolchain(cache_dir: Path | None = None) -> Toolchain | None:
     folders = [folder for folder in cache.glob("criu-*") if _is_intact(folder)]
     if not folders:
         return None
-    return _open(max(folders, key=lambda folder: (folder / _MARKER).stat().st_mtime), cache)
+    preferred = max(folders, key=lambda one: (_origin(one) is Origin.PINNED, (one / _MARKER).stat().st_mtime))
+    return _open(preferred, cache)
 
 
-def ensure_toolchain(cache_dir: Path | None = None, progress: Progress | None = None) -> Toolchain:
-    """The toolchain, made from Debian's packages first if this machine has none (about 8 s, 20 MB of download).
+def ensure_toolchain(
+    cache_dir: Path | None = None, progress: Progress | None = None, *, only_pinned: bool = False
+) -> Toolchain:
+    """The toolchain, made from Debian's packages first if this machine has none (some seconds, 20 MB of download).
 
-    Safe to call from several processes at once: one builds, the others wait for it.
+    One that another release has made is used only where none can be made. Safe to call from several processes at once:
+    one builds, the others wait for it.
+
+    Args:
+        cache_dir: where it lies; None is `default_cache_dir`.
+        progress: called while it is made.
+        only_pinned: it must be made from the pinned packages.
 
     Raises:
         DebianPackagesError: packages cannot be had; says which and why.
@@ -131,27 +159,35 @@ def ensure_toolchain(cache_dir: Path | None = None, progress: Progress | None = 
         UsageError: `CEDANA_SCHED_CRIU` is set to something that cannot be used.
     """
     cache = cache_dir or default_cache_dir()
-    if found := find_toolchain(cache):
+    tell = progress or (lambda _: None)
+    if (found := find_toolchain(cache)) and _will_do(found, only_pinned=only_pinned):
         return found
     cache.mkdir(parents=True, exist_ok=True)
     with _exclusive(cache / "toolchain.lock"):
-        return find_toolchain(cache) or _open(_build(cache, progress or (lambda _: None)), cache)
+        if (found := find_toolchain(cache)) and _will_do(found, only_pinned=only_pinned):
+            return found
+        try:
+            return _open(_build(cache, tell, only_pinned=only_pinned), cache)
+        except (DebianPackagesError, ToolchainError) as error:
+            if found is None or only_pinned:
+                raise
+            tell(f"{error.message}: CRIU {found.version}, which another release has made, is used")
+            return found
 
 
-def _build(cache: Path, progress: Progress) -> Path:
+def _will_do(found: Toolchain, *, only_pinned: bool) -> bool:
+    return found.origin is Origin.PINNED if only_pinned else found.origin is not Origin.OLDER
+
+
+def _build(cache: Path, progress: Progress, *, only_pinned: bool) -> Path:
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=cache) as name:
         work = Path(name)
-        progress(f"reading the package index of Debian {_SUITE}")
-        suite = DebianSuite(_SUITE, work / "apt")
-        packages = suite.packages(*_PROGRAMS, "python3-pycriu")  # first, to name what is not served
-        libraries = [name for name in suite.closure(*_PROGRAMS) if name.startswith("lib")]
-        packages += suite.packages(*libraries)
-        progress(f"downloading CRIU and its libraries ({len(packages)} packages)")
-        for file in suite.download(packages, work / "packages"):
+        obtained = obtain_packages(work, progress, only_pinned=only_pinned)
+        for file in obtained.files:
             extract(file, work / "extracted")
         progress("laying CRIU into its folder")
         _lay(work / "extracted", work / "folder")
-        return _publish(work / "folder", packages, cache)
+        return _publish(work / "folder", obtained.packages, cache)
 
 
 def _lay(extracted: Path, folder: Path) -> None:
@@ -185,29 +221,44 @@ def _libraries(program: Path, loader: Path, search: str) -> list[Path]:
     return [Path(found) for found in re.findall(r"^\s*\S+ => (/\S+)", listed.stdout, re.MULTILINE)]
 
 
-def _publish(folder: Path, packages: list[Package], cache: Path) -> Path:
+def _publish(folder: Path, packages: Sequence[Package], cache: Path) -> Path:
     """Give the finished folder its name in one step; whoever sees the name sees all of it."""
-    identity = "\n".join(f"{p.name} {p.version} {p.sha256}" for p in sorted(packages, key=lambda p: p.name))
     version = _criu_version(folder / "bin" / "criu")
-    marker = _Marker(_LAYOUT, version, {p.name: p.version for p in packages}, _digests(folder))
+    marker = _Marker(
+        _LAYOUT, version, {p.name: p.version for p in packages}, _digests(folder), {p.name: p.sha256 for p in packages},
+        pinned_identities(),
+    )  # fmt: skip
     (folder / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker)))
-    target = cache / f"criu-{version}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    shutil.rmtree(target, ignore_errors=True)  # only a damaged one can be there: an intact one would have been found
+    target = cache / f"criu-{version}-{identity_of(packages)}"
+    if _is_intact(target):  # made by another release from the same packages; somebody may be using it
+        (folder / _MARKER).replace(target / _MARKER)
+        return target
+    shutil.rmtree(target, ignore_errors=True)  # damaged
     folder.rename(target)
     return target
 
 
 def _open(folder: Path, cache: Path) -> Toolchain:
-    marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
-    tini = _tini_by_digest(folder / "bin" / "tini", cache)
     return Toolchain(
-        version=marker.version,
+        version=_read_marker(folder).version,
         criu=folder / "bin" / "criu",
-        tini=tini,
+        tini=_tini_by_digest(folder / "bin" / "tini", cache),
         nft=folder / "bin" / "nft",
         pycriu=folder / "python",
         preload=rlimit_preload(cache),
+        origin=_origin(folder),
     )
+
+
+def _origin(folder: Path) -> Origin:
+    pinned = pinned_identities()
+    if folder.name.rpartition("-")[2] in pinned:
+        return Origin.PINNED
+    return Origin.SERVED if _read_marker(folder).pinned_then == pinned else Origin.OLDER
+
+
+def _read_marker(folder: Path) -> _Marker:
+    return msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
 
 
 def _tini_by_digest(tini: Path, cache: Path) -> Path:
@@ -223,7 +274,7 @@ def _tini_by_digest(tini: Path, cache: Path) -> Path:
 
 def _is_intact(folder: Path) -> bool:
     try:
-        marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
+        marker = _read_marker(folder)
         return marker.layout == _LAYOUT and _digests(folder) == marker.files
     except (OSError, msgspec.MsgspecError):
         return False  # half made or damaged: built again

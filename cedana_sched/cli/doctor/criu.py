@@ -9,6 +9,7 @@ from cedana_sched.cli.doctor.findings import Finding, Level
 
 if TYPE_CHECKING:
     from cedana_sched.snapshot.features import Fact
+    from cedana_sched.snapshot.toolchain import Toolchain
 
 
 def toolchain(*, prepare: bool) -> Iterator[Finding]:
@@ -23,6 +24,30 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
         return
     for fact in check_features(found):
         yield _finding(fact)
+    yield packages(found)
+
+
+def packages(found: Toolchain) -> Finding:
+    """Whether it is made from the packages that this release was tested with."""
+    from cedana_sched.snapshot.toolchain import SYSTEM_CRIU_VARIABLE, Origin
+
+    match found.origin:
+        case Origin.PINNED:
+            return Finding("criu", Level.OK, "made from the packages of Debian that this release pins by their digests")
+        case Origin.MACHINE:
+            says = f"{SYSTEM_CRIU_VARIABLE} names {found.criu}: not made from the packages that this release pins"
+            return Finding("criu", Level.OK, says)
+        case Origin.OLDER:
+            says = "made by another release; the engine makes its own at its next start"
+            return Finding("criu", Level.WARN, says, "make it now with 'cedana-sched doctor --prepare'")
+        case Origin.SERVED:
+            folder = found.criu.parents[1]
+            says = "made from what Debian testing had, verified by Debian's signatures: the packages that this release "
+            return Finding(
+                "criu", Level.WARN, says + "pins could not be had",
+                f"to try again, let this machine reach snapshot.debian.org, delete {folder} while no engine runs, "
+                "and run 'cedana-sched doctor --prepare'",
+            )  # fmt: skip
 
 
 def _finding(fact: Fact) -> Finding:

@@ -2,15 +2,19 @@
 """Lays CRIU and what belongs to it into a folder of the image, so that no node downloads anything.
 
 It is run without CAP_SYS_RESOURCE, so that the way around that capability's absence is compiled in as well: an agent
-on a machine that lacks it has no compiler.
+on a machine that lacks it has no compiler. Only the packages that are pinned will do: next year CRIU is the same.
 """
 
 import sys
 from pathlib import Path
 
+from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.toolchain import ensure_toolchain
 
-toolchain = ensure_toolchain(Path(sys.argv[1]), lambda step: print(step, flush=True))
+try:
+    toolchain = ensure_toolchain(Path(sys.argv[1]), lambda step: print(step, flush=True), only_pinned=True)
+except CedanaSchedError as error:
+    sys.exit("\n".join([str(error), *error.evidence]))
 if toolchain.preload is None:
     sys.exit("the preload for machines without CAP_SYS_RESOURCE was not compiled")
 print(f"CRIU {toolchain.version} in {toolchain.criu.parent}")

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from cedana_sched.adapter import registry
-from cedana_sched.cli.doctor import command, devices, machine
+from cedana_sched.cli.doctor import command, criu, devices, machine
 from cedana_sched.cli.doctor.cluster.examine import OF_CLUSTER, OF_INSTALLATION
 from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.cli.exit_codes import ExitCode
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.toolchain import Origin, Toolchain
 
 from .cluster_to_look_at import Cluster
 from .conftest import Cli
@@ -51,6 +52,24 @@ def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, release: str, 
     (finding,) = machine.kernel()
     assert finding.level is level
     assert release in finding.says
+
+
+@pytest.mark.parametrize(
+    ("origin", "level", "named"),
+    [
+        (Origin.PINNED, Level.OK, "pins"),
+        (Origin.MACHINE, Level.OK, "/cache/criu-1/bin/criu"),
+        (Origin.OLDER, Level.WARN, "doctor --prepare"),
+        (Origin.SERVED, Level.WARN, "delete /cache/criu-1 "),
+    ],
+)
+def test_it_says_which_packages_criu_is_made_from(origin: Origin, level: Level, named: str) -> None:
+    folder = Path("/cache/criu-1")
+    programs = (folder / "bin/criu", folder / "bin/tini", folder / "bin/nft", folder / "python")
+    finding = criu.packages(Toolchain("4.2.1", *programs, origin=origin))
+    assert finding.level is level
+    assert named in f"{finding.says} {finding.remedy}"
+    assert bool(finding.remedy) == (level is Level.WARN)
 
 
 def test_a_gpu_is_seen_by_its_device(tmp_path: Path) -> None:
