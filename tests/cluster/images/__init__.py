@@ -11,7 +11,8 @@ Two kinds:
   | `tests/e2e/images/<name>/Containerfile` | its own folder | `localhost/test/<name>:dev` |
 
   What is not sent to the build is in `Containerfile.dockerignore` beside the Containerfile, else in `.dockerignore` of
-  the folder that it is built from. `FROM` knows `scratch` and `debian:trixie-slim`, which is made by debootstrap.
+  the folder that it is built from. `FROM` knows `scratch` and `debian:trixie-slim`, which is made by debootstrap. That
+  is also what `ARG BASE` is here; elsewhere it may name an image by its digest.
   `apt-get` in a `RUN` uses this machine's mirror. `pip install` in a `RUN` finds the wheels of the files that the
   Containerfile names in comments such as `# wheels: requirements/runtime.txt`; they are downloaded beforehand. Neither
   setting stays in the image.

@@ -85,6 +85,7 @@ async def _build(image: Image, storage: Path, target: Path) -> None:
         await run(*buildah, "rm", "--all", what=what, remedy=damaged, log=log)  # left by one that was killed
         await run(
             *buildah, "build", "--isolation=chroot", "--layers", "--pull-never", "--tag", image.tag,
+            *(f"--build-arg={name}={value}" for name, value in image.build_arguments.items()),
             "--file", image.containerfile, *_ignore_option(image), *_mounts(apt, pip), image.context,
             what=what, remedy=f"read the log; {damaged}", env=apt.proxies, log=log,
         )  # fmt: skip

@@ -16,8 +16,11 @@ TEST_TAG = "dev"
 """Not `latest`: for that Kubernetes asks a registry before every start."""
 
 BASE_NAME = "docker.io/library/debian:trixie-slim"
+"""What stands for it here is a root made by debootstrap: no registry can be asked for the real one."""
 _BASES = frozenset({BASE_NAME, "debian:trixie-slim", "scratch"})
+_BASE_ARGUMENT = "${BASE}"
 
+_ARGUMENT = re.compile(r"\A(?:#.*\n|\s*\n)*ARG BASE=\S+$", re.MULTILINE)
 _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*$", re.IGNORECASE | re.MULTILINE)
 _WHEELS = re.compile(r"^#\s*wheels:\s*(.+?)\s*$", re.MULTILINE)
 _FROM_REPOSITORY = re.compile(r"^#\s*context:\s*repository\s*$", re.MULTILINE)
@@ -73,15 +76,28 @@ class Image:
                 )
         return named
 
+    @property
+    def build_arguments(self) -> dict[str, str]:
+        """What the `ARG` lines above the first `FROM` are here, whatever they are elsewhere."""
+        return {"BASE": BASE_NAME} if _ARGUMENT.search(self._text()) else {}
+
     def check_bases(self) -> None:
-        """Make sure that every `FROM` can be had without a registry.
+        """Make sure that every `FROM` can be had without a registry, and elsewhere by a digest if it is shipped.
 
         Raises:
             ClusterError: naming the one that cannot.
         """
+        bases = {"scratch"} if self.is_product else set(_BASES)
+        if self.build_arguments:
+            bases.add(_BASE_ARGUMENT)
         stages: set[str] = set()
         for base, stage in _FROM.findall(self._text()):
-            if base not in _BASES | stages:
+            if self.is_product and base in _BASES - {"scratch"}:
+                raise ClusterError(
+                    f"{self.containerfile} begins with {base}, for which nobody who builds it can name a digest",
+                    remedy=f"write ARG BASE=debian:trixie-slim above the first FROM, and begin with {_BASE_ARGUMENT}",
+                )
+            if base not in bases | stages:
                 raise ClusterError(
                     f"{self.containerfile} begins with {base}, which no registry can be asked for here",
                     remedy=f"begin with one of {', '.join(sorted(_BASES))}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,6 +152,37 @@ def test_a_base_that_cannot_be_had_is_named(repository: Path, text: str, named: 
     toolbox.containerfile.write_text(text)
     with pytest.raises(ClusterError, match=f"{toolbox.containerfile}.*{named}"):
         toolbox.check_bases()
+
+
+PRODUCT = "# comment\nARG BASE=debian:trixie-slim{digest}\nFROM ${{BASE}} AS one\nFROM one AS two\nFROM ${{BASE}}\n"
+
+
+@pytest.mark.parametrize("digest", ["", f"@sha256:{'0' * 64}"])
+def test_a_base_that_is_named_by_digest_elsewhere_is_the_root_made_here(repository: Path, digest: str) -> None:
+    agent = image(repository, "agent")
+    agent.containerfile.write_text(PRODUCT.format(digest=digest))
+    agent.check_bases()
+    assert agent.build_arguments == {"BASE": "docker.io/library/debian:trixie-slim"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("FROM debian:trixie-slim\n", "debian:trixie-slim, for which nobody who builds it can name a digest"),
+        (PRODUCT.format(digest="") + "FROM debian:trixie-slim\n", "can name a digest"),
+        ("FROM ${BASE}\n", "which no registry"),
+        (PRODUCT.format(digest="") + "FROM ${OTHER}\n", "which no registry"),
+    ],
+)
+def test_a_shipped_image_begins_with_what_can_be_named_by_digest(repository: Path, text: str, named: str) -> None:
+    agent = image(repository, "agent")
+    agent.containerfile.write_text(text)
+    with pytest.raises(ClusterError, match=re.escape(named)):
+        agent.check_bases()
+
+
+def test_an_image_without_that_argument_is_given_none(repository: Path) -> None:
+    assert image(repository, "toolbox").build_arguments == {}
 
 
 def test_every_image_of_this_repository_can_be_built_here() -> None:

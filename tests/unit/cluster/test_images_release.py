@@ -14,10 +14,11 @@ import pytest
 
 import cedana_sched
 from tests.cluster.errors import ClusterError
-from tests.cluster.images.catalog import BASE_NAME, PRODUCT_PREFIX, Image
+from tests.cluster.images.catalog import PRODUCT_PREFIX, Image
 from tests.cluster.images.release.bill import bill_of_materials
 from tests.cluster.images.release.contents import Contents, Package, contents_of
-from tests.cluster.images.release.provenance import provenance
+from tests.cluster.images.release.debian_packages import DebianPackage, debian_packages
+from tests.cluster.images.release.provenance import BASE, provenance
 
 COMMIT = "5d41402abc4b2a76b9719d911017c592aaaabbbb"
 CREATED = "2026-11-24T15:06:40.991900861Z"
@@ -50,6 +51,8 @@ Architecture: amd64
 Version: 3.13.5-1
 """
 PYTHON = "usr/local/lib/python3.13/dist-packages"
+SERVED = {Package("base-files", "13.8"): "5" * 64, Package("python3", "3.13.5-1"): "6" * 64}
+CRIU = {"layout": 2, "packages": {"criu": "4.2.1-1"}, "digests": {"criu": "7" * 64}}
 FOLDER_OF_CRIU = "usr/local/lib/cedana-sched/criu-4.2.1-0a"
 
 
@@ -70,7 +73,7 @@ def layers(**more: str) -> list[Mapping[str, str]]:
             f"{PYTHON}/cedana_sched-{cedana_sched.__version__}.dist-info/METADATA": "",
             f"{PYTHON}/typing_extensions-4.1.dist-info/METADATA": "",
             f"{PYTHON}/msgspec/_vendor/inner-1.0.dist-info/METADATA": "no package of its own",
-            f"{FOLDER_OF_CRIU}/toolchain.json": json.dumps({"layout": 2, "packages": {"criu": "4.2.1-1"}}),
+            f"{FOLDER_OF_CRIU}/toolchain.json": json.dumps(CRIU),
             **more,
         },
     ]
@@ -103,29 +106,34 @@ def contents(tmp_path: Path) -> Contents:
     return contents_of(written(tmp_path, layers()))
 
 
+@pytest.fixture
+def debian(contents: Contents) -> list[DebianPackage]:
+    return list(debian_packages(contents, SERVED))
+
+
 def test_an_archive_says_what_is_in_it(contents: Contents, tmp_path: Path) -> None:
     assert contents.debian == {Package("base-files", "13.8"), Package("python3", "3.13.5-1")}
     installed = {"msgspec": "0.19.0", "typing-extensions": "4.1", "cedana-sched": cedana_sched.__version__}
     assert contents.python == set(map(Package._make, installed.items()))
-    assert contents.criu == {Package("criu", "4.2.1-1")}
+    assert contents.criu == {Package("criu", "4.2.1-1"): "7" * 64}
     assert (contents.architecture, contents.created, len(contents.layers)) == ("amd64", CREATED, 3)
     assert contents.digest == hashlib.sha256((tmp_path / "image.tar").read_bytes()).hexdigest()
 
 
-def test_the_bill_names_all_of_it_by_what_is_pinned(image: Image, contents: Contents) -> None:
-    bill = json.loads(bill_of_materials(image, contents))
+def test_the_bill_names_all_of_it_by_its_digests(image: Image, contents: Contents, debian: list[DebianPackage]) -> None:
+    bill = json.loads(bill_of_materials(image, contents, debian))
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert {part["purl"]: hashes_of(part) for part in bill["components"]} == {
         "pkg:pypi/msgspec@0.19.0": {WHEEL, SOURCE},
         "pkg:pypi/typing-extensions@4.1": {WHEEL},
         f"pkg:pypi/cedana-sched@{cedana_sched.__version__}": set(),
-        "pkg:deb/debian/base-files@13.8?arch=amd64&distro=trixie": set(),
-        "pkg:deb/debian/python3@3.13.5-1?arch=amd64&distro=trixie": set(),
-        "pkg:deb/debian/criu@4.2.1-1?arch=amd64&distro=testing": set(),
+        "pkg:deb/debian/base-files@13.8?arch=amd64&distro=trixie": {"5" * 64},
+        "pkg:deb/debian/python3@3.13.5-1?arch=amd64&distro=trixie": {"6" * 64},
+        "pkg:deb/debian/criu@4.2.1-1?arch=amd64&distro=testing": {"7" * 64},
     }
     whole = bill["metadata"]["component"]
     assert (whole["name"], hashes_of(whole)) == ("cedana-sched-agent", {contents.digest})
-    assert bill == json.loads(bill_of_materials(image, contents)), "the same archive, the same bill"
+    assert bill == json.loads(bill_of_materials(image, contents, debian)), "the same archive, the same bill"
 
 
 def hashes_of(component: dict[str, Any]) -> set[str]:
@@ -138,11 +146,21 @@ def hashes_of(component: dict[str, Any]) -> set[str]:
 def test_what_nobody_has_pinned_is_refused(image: Image, tmp_path: Path, installed: str) -> None:
     found = contents_of(written(tmp_path, layers(**{f"{PYTHON}/{installed}.dist-info/METADATA": ""})))
     with pytest.raises(ClusterError, match=f"{installed.replace('-', ' ')}, which no requirements file pins"):
-        bill_of_materials(image, found)
+        bill_of_materials(image, found, [])
 
 
-def test_the_provenance_names_commit_base_and_requirements(image: Image, contents: Contents) -> None:
-    statement = json.loads(provenance(image, contents, COMMIT))
+@pytest.mark.parametrize("served", [{}, {Package("python3", "3.13.5-2"): "6" * 64}])
+def test_what_debian_has_no_more_is_refused(contents: Contents, served: Mapping[Package, str]) -> None:
+    base = {Package("base-files", "13.8"): "5" * 64}
+    with pytest.raises(ClusterError, match=r"python3 3\.13\.5-1 is in an image") as caught:
+        list(debian_packages(contents, base | dict(served)))
+    assert "base-root-*" in caught.value.remedy
+
+
+def test_the_provenance_names_commit_base_requirements_and_packages(
+    image: Image, contents: Contents, debian: list[DebianPackage]
+) -> None:
+    statement = json.loads(provenance(image, contents, debian, COMMIT))
     assert statement["_type"].endswith("/Statement/v1")
     assert statement["predicateType"].endswith("/provenance/v1")
     assert statement["subject"] == [{"name": image.tag, "digest": {"sha256": contents.digest}}]
@@ -150,7 +168,15 @@ def test_the_provenance_names_commit_base_and_requirements(image: Image, content
     assert definition["externalParameters"] == {"containerfile": "Containerfile", "tag": image.tag}
     assert {one["name"]: one["digest"] for one in definition["resolvedDependencies"]} == {
         "source": {"gitCommit": COMMIT},
-        BASE_NAME: {"sha256": contents.layers[0]},
+        BASE: {"sha256": contents.layers[0]},
         "pinned.txt": {"sha256": hashlib.sha256(REQUIREMENTS.encode()).hexdigest()},
+        "base-files": {"sha256": "5" * 64},
+        "python3": {"sha256": "6" * 64},
+        "criu": {"sha256": "7" * 64},
+    }
+    assert {one["uri"] for one in definition["resolvedDependencies"] if "uri" in one} == {
+        "pkg:deb/debian/base-files@13.8?arch=amd64&distro=trixie",
+        "pkg:deb/debian/python3@3.13.5-1?arch=amd64&distro=trixie",
+        "pkg:deb/debian/criu@4.2.1-1?arch=amd64&distro=testing",
     }
     assert statement["predicate"]["runDetails"]["builder"] == {"id": "urn:cedana-sched:make-images"}

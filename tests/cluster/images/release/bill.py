@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from cyclonedx.model import HashAlgorithm, HashType
@@ -14,21 +14,20 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 import cedana_sched
-from tests.cluster.debian import SUITE
 from tests.cluster.errors import ClusterError
 from tests.cluster.images.archive import file_name
 from tests.cluster.images.buildah import PYTHON
 from tests.cluster.images.catalog import Image
 from tests.cluster.images.release.contents import Contents, Package
+from tests.cluster.images.release.debian_packages import DebianPackage
 from tests.cluster.images.requirements import for_python
 
 _PINNED = re.compile(r"^([a-z0-9.-]+)(?:\[[^]]*\])?==(\S+)((?:\s*\\\n\s+--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
 _PRODUCT = Package("cedana-sched", cedana_sched.__version__)
-_SUITE_OF_CRIU = "testing"
 _DISTRIBUTIONS = re.compile(r"sha256:([0-9a-f]{64})")
 
 
-def bill_of_materials(image: Image, contents: Contents) -> str:
+def bill_of_materials(image: Image, contents: Contents, debian: Iterable[DebianPackage]) -> str:
     """Return the document, the same for the same archive.
 
     Raises:
@@ -39,7 +38,7 @@ def bill_of_materials(image: Image, contents: Contents) -> str:
         hashes=[_sha256(contents.digest)],
     )  # fmt: skip
     metadata = BomMetaData(component=whole, timestamp=datetime.fromisoformat(contents.created))
-    parts = [*_python(image, contents), *_debian(contents)]
+    parts = [*_python(image, contents), *(_component(each.package, each.address, [each.sha256]) for each in debian)]
     bom = Bom(metadata=metadata, components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_OID, contents.digest))
     bom.register_dependency(whole, parts)
     return JsonV1Dot6(bom).output_as_string(indent=2)
@@ -61,13 +60,6 @@ def _pinned(image: Image) -> Mapping[Package, list[str]]:
     texts = [for_python(path.read_text(encoding="utf-8"), PYTHON) for path in image.requirements]
     entries = [entry for text in texts for entry in _PINNED.findall(text)]
     return {Package(name, version): _DISTRIBUTIONS.findall(hashes) for name, version, hashes in entries}
-
-
-def _debian(contents: Contents) -> Iterator[Component]:
-    for suite, packages in ((SUITE, contents.debian), (_SUITE_OF_CRIU, contents.criu)):
-        qualifiers = {"arch": contents.architecture, "distro": suite}
-        for package in sorted(packages):
-            yield _component(package, PackageURL("deb", "debian", *package, qualifiers), [])
 
 
 def _component(package: Package, purl: PackageURL, hashes: list[str]) -> Component:

@@ -40,8 +40,9 @@ class Contents:
     """As dpkg says it."""
     debian: set[Package] = field(default_factory=set)
     python: set[Package] = field(default_factory=set)
-    criu: set[Package] = field(default_factory=set)
-    """Debian's too, of the suite that CRIU comes from, each laid into CRIU's folder as far as CRIU needs it."""
+    criu: dict[Package, str] = field(default_factory=dict)
+    """Debian's too, of the suite that CRIU comes from, each laid into CRIU's folder as far as CRIU needs it, and the
+    SHA-256 of its file."""
 
 
 class _Manifest(msgspec.Struct, rename="pascal"):
@@ -60,6 +61,7 @@ class _Config(msgspec.Struct):
 
 class _Toolchain(msgspec.Struct):
     packages: dict[str, str]
+    digests: dict[str, str]
 
 
 def contents_of(archive: Path) -> Contents:
@@ -87,7 +89,7 @@ def _note(contents: Contents, layer: tarfile.TarFile) -> None:
             contents.python.add(Package(canonicalize_name(found[1]), found[2]))
         elif _TOOLCHAIN.fullmatch(path):
             toolchain = msgspec.json.decode(_read(layer, member), type=_Toolchain)
-            contents.criu = set(map(Package._make, toolchain.packages.items()))
+            contents.criu = {Package(*each): toolchain.digests[each[0]] for each in toolchain.packages.items()}
 
 
 def _installed(status: str) -> Iterator[Package]:
