@@ -21,6 +21,7 @@ _BASES = frozenset({BASE_NAME, "debian:trixie-slim", "scratch"})
 _BASE_ARGUMENT = "${BASE}"
 
 _ARGUMENT = re.compile(r"\A(?:#.*\n|\s*\n)*ARG BASE=\S+$", re.MULTILINE)
+_CRIU_ARGUMENT = re.compile(r"^ARG CRIU_PACKAGES=pinned$", re.MULTILINE)
 _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*$", re.IGNORECASE | re.MULTILINE)
 _WHEELS = re.compile(r"^#\s*wheels:\s*(.+?)\s*$", re.MULTILINE)
 _FROM_REPOSITORY = re.compile(r"^#\s*context:\s*repository\s*$", re.MULTILINE)
@@ -78,8 +79,9 @@ class Image:
 
     @property
     def build_arguments(self) -> dict[str, str]:
-        """What the `ARG` lines above the first `FROM` are here, whatever they are elsewhere."""
-        return {"BASE": BASE_NAME} if _ARGUMENT.search(self._text()) else {}
+        """What the `ARG` lines are here, whatever they are elsewhere: tests outlive Debian's next packages of CRIU."""
+        found = {"BASE": BASE_NAME} if _ARGUMENT.search(self._text()) else {}
+        return found | ({"CRIU_PACKAGES": "served"} if _CRIU_ARGUMENT.search(self._text()) else {})
 
     def check_bases(self) -> None:
         """Make sure that every `FROM` can be had without a registry, and elsewhere by a digest if it is shipped.
@@ -88,7 +90,7 @@ class Image:
             ClusterError: naming the one that cannot.
         """
         bases = {"scratch"} if self.is_product else set(_BASES)
-        if self.build_arguments:
+        if "BASE" in self.build_arguments:
             bases.add(_BASE_ARGUMENT)
         stages: set[str] = set()
         for base, stage in _FROM.findall(self._text()):

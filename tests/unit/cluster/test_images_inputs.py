@@ -165,6 +165,10 @@ def test_a_base_that_is_named_by_digest_elsewhere_is_the_root_made_here(reposito
     assert agent.build_arguments == {"BASE": "docker.io/library/debian:trixie-slim"}
 
 
+def test_the_agent_of_tests_has_debians_criu_of_today_where_the_pinned_one_is_gone() -> None:
+    assert find_images()["agent"].build_arguments["CRIU_PACKAGES"] == "served"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -53,6 +53,7 @@ Version: 3.13.5-1
 PYTHON = "usr/local/lib/python3.13/dist-packages"
 SERVED = {Package("base-files", "13.8"): "5" * 64, Package("python3", "3.13.5-1"): "6" * 64}
 CRIU = {"layout": 2, "packages": {"criu": "4.2.1-1"}, "digests": {"criu": "7" * 64}}
+PINNED = {Package("criu", "4.2.1-1"): "7" * 64}
 FOLDER_OF_CRIU = "usr/local/lib/cedana-sched/criu-4.2.1-0a"
 
 
@@ -108,7 +109,7 @@ def contents(tmp_path: Path) -> Contents:
 
 @pytest.fixture
 def debian(contents: Contents) -> list[DebianPackage]:
-    return list(debian_packages(contents, SERVED))
+    return list(debian_packages(contents, SERVED, PINNED))
 
 
 def test_an_archive_says_what_is_in_it(contents: Contents, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_what_nobody_has_pinned_is_refused(image: Image, tmp_path: Path, install
 def test_what_debian_has_no_more_is_refused(contents: Contents, served: Mapping[Package, str]) -> None:
     base = {Package("base-files", "13.8"): "5" * 64}
     with pytest.raises(ClusterError, match=r"python3 3\.13\.5-1 is in an image") as caught:
-        list(debian_packages(contents, base | dict(served)))
+        list(debian_packages(contents, base | dict(served), PINNED))
     assert "base-root-*" in caught.value.remedy
 
 
@@ -180,3 +181,11 @@ def test_the_provenance_names_commit_base_requirements_and_packages(
         "pkg:deb/debian/criu@4.2.1-1?arch=amd64&distro=testing",
     }
     assert statement["predicate"]["runDetails"]["builder"] == {"id": "urn:cedana-sched:make-images"}
+
+
+@pytest.mark.parametrize("pinned", [{}, {Package("criu", "4.2.1-2"): "7" * 64}, {Package("criu", "4.2.1-1"): "8" * 64}])
+def test_criu_of_other_packages_than_the_pinned_ones_is_refused(
+    contents: Contents, pinned: Mapping[Package, str]
+) -> None:
+    with pytest.raises(ClusterError, match=r"CRIU in an image is made from criu 4\.2\.1-1, which is not pinned"):
+        list(debian_packages(contents, SERVED, pinned))

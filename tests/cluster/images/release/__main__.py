@@ -21,7 +21,7 @@ from tests.cluster.images.buildah import ensure_image
 from tests.cluster.images.catalog import REPOSITORY, Image, find_images
 from tests.cluster.images.release.bill import bill_of_materials
 from tests.cluster.images.release.contents import contents_of
-from tests.cluster.images.release.debian_packages import debian_packages, served_digests
+from tests.cluster.images.release.debian_packages import debian_packages, pinned_digests, served_digests
 from tests.cluster.images.release.provenance import provenance
 from tests.cluster.steps import Steps
 
@@ -50,7 +50,7 @@ async def _release(folder: Path) -> None:
 
 def _describe(image: Image, archive: Path, commit: str) -> None:
     contents = contents_of(archive)
-    debian = list(debian_packages(contents, served_digests(contents.debian)))
+    debian = list(debian_packages(contents, served_digests(contents.debian), pinned_digests(contents.architecture)))
     archive.with_suffix(".cdx.json").write_text(bill_of_materials(image, contents, debian))
     archive.with_suffix(".provenance.json").write_bytes(provenance(image, contents, debian, commit))
 

@@ -11,6 +11,7 @@ from packageurl import PackageURL
 
 from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite
 from cedana_sched.snapshot.packages import SUITE as SUITE_OF_CRIU
+from cedana_sched.snapshot.pins import read_pins
 from tests.cluster.cache import cache_dir
 from tests.cluster.debian import SUITE
 from tests.cluster.errors import ClusterError
@@ -25,15 +26,19 @@ class DebianPackage(NamedTuple):
     sha256: str
 
 
-def debian_packages(contents: Contents, served: Mapping[Package, str]) -> Iterator[DebianPackage]:
+def debian_packages(
+    contents: Contents, served: Mapping[Package, str], pinned: Mapping[Package, str]
+) -> Iterator[DebianPackage]:
     """Yield all of them, those that CRIU is made from last.
 
     Args:
         contents: of the image.
         served: what the suite of the image has, by `served_digests`.
+        pinned: what CRIU is to be made from, by `pinned_digests`.
 
     Raises:
-        ClusterError: a package is in the image that its suite does not have, so that nobody vouches for it any more.
+        ClusterError: a package is in the image that its suite does not have, so that nobody vouches for it any more, or
+            CRIU is made from others than the pinned packages.
     """
     for package in sorted(contents.debian):
         if package not in served:
@@ -44,6 +49,11 @@ def debian_packages(contents: Contents, served: Mapping[Package, str]) -> Iterat
             )
         yield DebianPackage(package, _address(package, contents, SUITE), served[package])
     for package in sorted(contents.criu):
+        if pinned.get(package) != contents.criu[package]:
+            raise ClusterError(
+                f"CRIU in an image is made from {package.name} {package.version}, which is not pinned",
+                remedy="pin what Debian testing has now with 'make pin', and build the image again",
+            )
         yield DebianPackage(package, _address(package, contents, SUITE_OF_CRIU), contents.criu[package])
 
 
@@ -60,6 +70,12 @@ def served_digests(packages: set[Package]) -> dict[Package, str]:
     except DebianPackagesError as error:
         raise ClusterError(error.message, remedy=error.remedy) from error
     return {Package(each.name, each.version): each.sha256 for each in found}
+
+
+def pinned_digests(architecture: str) -> dict[Package, str]:
+    """Return the digests of the packages that CRIU is to be made from; none are pinned for some architectures."""
+    pins = read_pins(architecture)
+    return {Package(each.name, each.version): each.sha256 for each in pins.packages} if pins is not None else {}
 
 
 def _address(package: Package, contents: Contents, suite: str) -> PackageURL:
