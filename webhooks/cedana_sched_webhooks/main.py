@@ -16,13 +16,13 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TokenAccess
+from cedana_sched.service.callers import Callers
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
 from cedana_sched_webhooks import pods, shapes, validation
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.callers import Callers
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.first_requests import FirstRequests

@@ -21,21 +21,19 @@ from cedana_sched.kube.errors import AlreadyExistsError, ConflictError
 from cedana_sched.kube.objects import WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
-from cedana_sched.model.segments import is_segment
-from cedana_sched_webhooks.callers import SETTLE_SECONDS, SHORTEST_SECRET, Callers, new_secret, segment_of
+from cedana_sched.service.callers import SETTLE_SECONDS, Callers, new_secret, segment_of
+from cedana_sched_webhooks.caller_secret import CALLERS, caller_secret_in, encoded
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
-from cedana_sched_webhooks.certificate_turns import look_in_turn
 from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import Registration
+from cedana_sched_webhooks.secret_turns import look_in_turn
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
 
 LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
-
-_CALLERS: Final = "callers.key"
 
 
 class _Trusting(msgspec.Struct, frozen=True):
@@ -109,12 +107,12 @@ class OwnCertificateKeeper:
     async def _keep(self) -> None:
         for synced in (self._secrets.synced, *(one.mirror.synced for one in self._trusting)):
             await synced.wait()
-        await look_in_turn("certificates", self._look, self._changed, self._metrics, self._now)
+        await look_in_turn("certificates", self._look, self._changed, self._metrics.certificate_problems, self._now)
 
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""
         secret = self._secrets.get(self._name, self._namespace)
-        known = _word(secret)
+        known = caller_secret_in(secret)
         if known is not None:
             self._callers.learn(known)
         issued = issued_in(secret) if secret is not None else None
@@ -129,7 +127,7 @@ class OwnCertificateKeeper:
     async def _write(self, secret: Secret | None, issued: Issued, known: str) -> None:
         """The watch brings back what was written: by us, or by another replica that was faster."""
         data = data_of(issued)
-        data[_CALLERS] = base64.b64encode(known.encode()).decode()
+        data[CALLERS] = encoded(known)
         try:
             if secret is None:
                 metadata: Object = {"name": self._name, "namespace": self._namespace}
@@ -157,12 +155,3 @@ class OwnCertificateKeeper:
                 log.info("webhook configuration written", kind=one.resource.kind, name=one.name)
                 trusted = False
         return trusted
-
-
-def _word(secret: Secret | None) -> str | None:
-    """By which callers are known; None when there is none yet, or it is none that we would make, or use."""
-    try:
-        found = base64.b64decode(secret.data.get(_CALLERS, "") if secret is not None else "", validate=True).decode()
-    except ValueError:
-        return None
-    return found if is_segment(found) and len(found) >= SHORTEST_SECRET else None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 import structlog
 from aiohttp import web
 
+from cedana_sched.service.bodies import read_body
+from cedana_sched.service.callers import Callers
+from cedana_sched.service.strangers import Respond, route_known
 from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.callers import Callers
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
@@ -48,42 +50,16 @@ def admission_application(
     application = web.Application()
     asked = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
     large_ones = asyncio.Semaphore(LARGE_AT_ONCE)
-    for path, handler in handlers.items():
-        respond = _in_turn(_endpoint(path, handler, ending, metrics, asked), large_ones)
-        if callers is None:
-            application.router.add_post(path, respond)
-        else:
-            application.router.add_post(f"/{{caller}}{path}", _of_known(path, respond, callers, metrics))
+    responding = {
+        path: _in_turn(_endpoint(path, handler, ending, metrics, asked), large_ones)
+        for path, handler in handlers.items()
+    }
     if callers is not None:
-        application.router.add_route("*", "/{path:.*}", _of_nobody(metrics))
+        route_known(application.router, responding, callers, metrics.strangers)
+        return application
+    for path, respond in responding.items():
+        application.router.add_post(path, respond)
     return application
-
-
-Respond = Callable[[web.Request], Awaitable[web.Response]]
-
-
-def _of_known(path: str, respond: Respond, callers: Callers, metrics: Metrics) -> Respond:
-    """The same, for the API server alone."""
-    nothing = _of_nobody(metrics)
-
-    async def respond_to_known(received: web.Request) -> web.Response:
-        certificate = received.transport.get_extra_info("peercert") if received.transport is not None else None
-        is_known = callers.is_known(received.match_info["caller"], path)
-        return await (respond if is_known and callers.has_name(certificate) else nothing)(received)
-
-    return respond_to_known
-
-
-def _of_nobody(metrics: Metrics) -> Respond:
-    """What strangers are told, whatever they ask."""
-
-    async def respond_to_strangers(_: web.Request) -> web.Response:
-        metrics.strangers.inc()
-        response = web.Response(status=404)
-        response.force_close()
-        return response
-
-    return respond_to_strangers
 
 
 def _in_turn(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:
@@ -104,8 +80,8 @@ def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metri
 
     async def respond(received: web.Request) -> web.Response:
         try:
-            body = await _body(received)
-        except web.HTTPRequestEntityTooLarge as error:
+            body = await read_body(received, LONGEST_REQUEST_BYTES, READ_SECONDS)
+        except (web.HTTPRequestEntityTooLarge, web.HTTPRequestTimeout) as error:
             metrics.requests.labels(path, "unreadable").inc()
             log.warning("admission", webhook=path, decision="unreadable", why=error.text)
             raise
@@ -133,17 +109,6 @@ def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metri
         return response
 
     return respond
-
-
-async def _body(received: web.Request) -> bytearray:
-    """As aiohttp reads it, but that it does not keep it as long as the request."""
-    body = bytearray()
-    async with asyncio.timeout(READ_SECONDS):
-        async for chunk in received.content.iter_any():
-            body += chunk
-            if len(body) > LONGEST_REQUEST_BYTES:
-                raise web.HTTPRequestEntityTooLarge(LONGEST_REQUEST_BYTES, len(body))
-    return body
 
 
 def _head(request: Request) -> Request:

@@ -8,7 +8,7 @@ import pytest
 from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_READY, RUNTIME_CLASS
-from cedana_sched_webhooks.callers import segment_of
+from cedana_sched.service.callers import segment_of
 from cedana_sched_webhooks.registrations import PODS, STATUSES
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all

@@ -23,10 +23,10 @@ from cedana_sched.kube import events, token_access
 from cedana_sched.local.jobs.rules import MOST_LOSSES
 from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.runtime import signs, wait
+from cedana_sched.service import callers
 from cedana_sched.snapshot.progress import STORE_FACTOR
 from cedana_sched.store import garbage, leftovers, node_cache, pages, retrying
 from cedana_sched_volcano.extender import claims
-from cedana_sched_webhooks import callers
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
 PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())

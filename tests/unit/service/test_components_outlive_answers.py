@@ -34,11 +34,11 @@ from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched.service.callers import Callers
 from cedana_sched_volcano.extender import holding
 from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.webhooks import VolcanoWebhooks
-from cedana_sched_webhooks import certificate_turns, schedulers
-from cedana_sched_webhooks.callers import Callers
+from cedana_sched_webhooks import schedulers, secret_turns
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.knowledge import Mirrors
 from cedana_sched_webhooks.metrics import Metrics
@@ -56,7 +56,7 @@ JOURNAL = CONFIG_MAPS.path(SYSTEM, redo_log.LOG_NAME)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (watching, work_queue, journal, notes, projection, shell, adapters, certificate_turns):
+    for module in (watching, work_queue, journal, notes, projection, shell, adapters, secret_turns):
         monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.002)
         monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(watching, "SHORT_SECONDS", 0.0)

@@ -24,8 +24,8 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
+from cedana_sched.service.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, segment_of
 from cedana_sched.service.listening import listening
-from cedana_sched_webhooks.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, segment_of
 from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from cedana_sched_webhooks import callers, certificate_turns, own_certificates
-from cedana_sched_webhooks.callers import FORMER_SECONDS, Callers, segment_of
+from cedana_sched.service import callers
+from cedana_sched.service.callers import FORMER_SECONDS, Callers, segment_of
+from cedana_sched_webhooks import own_certificates, secret_turns
 from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
@@ -203,7 +204,7 @@ async def test_configurations_that_are_not_installed_are_no_obstacle() -> None:
 async def test_a_write_that_is_refused_is_counted_and_tried_again(
     refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certificate_turns, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(secret_turns, "FIRST_PAUSE_SECONDS", 0.001)
     there = Installation()
     there.api.refuses.add(refused)
     async with there.replica() as replica:
@@ -290,7 +291,7 @@ async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(own_certificates, "LONGEST_SETTLING", dt.timedelta(0))
-    monkeypatch.setattr(certificate_turns, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(secret_turns, "FIRST_PAUSE_SECONDS", 0.001)
     there, seconds = Installation(), [1000.0]
     async with there.replica() as replica:
         replica.callers._clock = lambda: seconds[0]

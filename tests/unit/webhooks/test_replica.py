@@ -20,7 +20,7 @@ from cryptography import x509
 from cedana_sched.kube.resources import CHECKPOINTS, MUTATING_WEBHOOKS, NODES, PREEMPTION_HOLDS, SECRETS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
-from cedana_sched_webhooks.callers import segment_of
+from cedana_sched.service.callers import segment_of
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.main import serve
 from cedana_sched_webhooks.registrations import PODS

@@ -133,6 +133,24 @@ async def test_a_review_that_is_too_long_is_counted(monkeypatch: pytest.MonkeyPa
     assert metrics.registry.get_sample_value("cedana_sched_webhook_requests_total", labels) == 1
 
 
+async def test_a_review_that_does_not_come_to_its_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "READ_SECONDS", 0.05)
+    metrics = Metrics()
+
+    async def unfinished() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with (
+        listening(admission_application(answers(), asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
+        aiohttp.ClientSession() as client,
+        client.post(f"http://localhost:{port}/mutate/pods", data=unfinished()) as answer,
+    ):
+        assert answer.status == 408
+    labels = {"webhook": "/mutate/pods", "decision": "unreadable"}
+    assert metrics.registry.get_sample_value("cedana_sched_webhook_requests_total", labels) == 1
+
+
 async def test_the_same_refusal_again_is_told_of_at_debug() -> None:
     said = iter(("not-yet-held", "not-yet-held", "not-yet-held", "held", "held", "released"))
 

@@ -21,8 +21,8 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
-from cedana_sched_webhooks.certificate_turns import look_in_turn
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
+from cedana_sched_webhooks.secret_turns import look_in_turn
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
@@ -84,7 +84,8 @@ class CertificateKeeper:
     async def _keep(self) -> None:
         await self._secrets.synced.wait()
         await self._published.synced.wait()
-        await look_in_turn("certificate of credentials", self._look, self._changed, self._metrics, self._now)
+        problems = self._metrics.certificate_problems
+        await look_in_turn("certificate of credentials", self._look, self._changed, problems, self._now)
 
     async def _look(self) -> dt.datetime:
         """Do what is to be done now; the answer is when to look again, should nothing change before."""

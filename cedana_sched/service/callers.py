@@ -1,9 +1,9 @@
-"""Who is believed to be the API server: who knows the first segment of a path, and has its certificate, if asked.
+"""Who is believed to be whom a server is there for: who knows the first segment of a path, and shows a certificate.
 
-Each path has a segment of its own, derived from a random secret of the installation. The segments stand in the webhook
-configurations, the secret in the Secret of our certificates; whoever may read these rules the cluster as good as alone.
-But an API server that reaches no webhook may tell a tenant the path that it has called: that opens no other. Whoever
-else reaches our port is told that there is nothing.
+The certificate is asked for where callers have one. Each path has a segment of its own, derived from a random secret of
+the installation, which stands in a Secret. The segments stand in the configuration of the callers. They may tell
+somebody the path that they have called: that opens no other. Whoever else reaches our port is told that there is
+nothing (`strangers`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 SETTLE_SECONDS: Final = 5.0
 """Until all replicas have heard of a new secret: before that no configuration names what is derived from it."""
 FORMER_SECONDS: Final = 60.0
-"""For so long one that was replaced counts: all API servers have heard of the new configurations by then."""
+"""For so long one that was replaced counts, where we write the callers' configuration: all have read it by then."""
 SHORTEST_SECRET: Final = 22
 """Characters: 128 bits, where a person has written one."""
 _SECRET_BYTES: Final = 32
@@ -39,12 +39,18 @@ class Callers:
     Args:
         clock: seconds of a clock that never goes back.
         certificate_names: common names, of which a caller's certificate must have one; empty: any will do, or none.
+        former_seconds: how long a secret that was replaced counts.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, *, certificate_names: frozenset[str] = frozenset()
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        certificate_names: frozenset[str] = frozenset(),
+        former_seconds: float = FORMER_SECONDS,
     ) -> None:
         self._clock = clock
+        self._former_seconds = former_seconds
         self._certificate_names = certificate_names
         self._secret = ""
         self._former: dict[str, float] = {}
@@ -66,7 +72,7 @@ class Callers:
         if secret == self._secret:
             return
         if self._secret:
-            self._former[self._secret] = self._clock() + FORMER_SECONDS
+            self._former[self._secret] = self._clock() + self._former_seconds
             self._settled_at = self._clock() + SETTLE_SECONDS
         self._former.pop(secret, None)
         self._secret = secret
@@ -80,7 +86,7 @@ class Callers:
         return any([hmac.compare_digest(one.encode(), given) for one in known])  # noqa: C419  # all of them, always
 
     def has_name(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a certificate, as `ssl.SSLSocket.getpeercert` shows it, is that of an API server."""
+        """Whether a certificate, as `ssl.SSLSocket.getpeercert` shows it, is that of a caller."""
         if not self._certificate_names:
             return True
         subject = (certificate or {}).get("subject", ())

@@ -1,4 +1,4 @@
-"""When whoever keeps a certificate looks at it: at each change, when something is due, and after a problem again."""
+"""When whoever keeps a Secret looks at it: at each change, when something is due, and after a problem again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import datetime as dt
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from prometheus_client import Counter
 
-from cedana_sched.kube.errors import ApiError
-from cedana_sched_webhooks.certificates import UnreadableCertificatesError
+from cedana_sched.model.errors import CedanaSchedError
 
 log = structlog.get_logger(__name__)
 
@@ -22,17 +21,11 @@ LONGEST_WAIT: Final = dt.timedelta(days=1)
 """Between two looks, so that a clock that was set does not matter for long."""
 
 
-class Problematic(Protocol):
-    """Metrics of whoever keeps a certificate."""
-
-    certificate_problems: Counter
-
-
 async def look_in_turn(
     name: str,
     look: Callable[[], Awaitable[dt.datetime]],
     changed: asyncio.Event,
-    metrics: Problematic,
+    problems: Counter,
     now: Callable[[], dt.datetime],
 ) -> None:
     """Look, for ever.
@@ -41,7 +34,7 @@ async def look_in_turn(
         name: of what is kept, for the log.
         look: does what is to be done, and returns when to look again, should nothing change before.
         changed: set when there is something to look at.
-        metrics: counts problems.
+        problems: counts the looks that failed.
         now: the time of day.
     """
     pause = FIRST_PAUSE_SECONDS
@@ -50,8 +43,8 @@ async def look_in_turn(
         try:
             wait = max((await look() - now()).total_seconds(), FIRST_PAUSE_SECONDS)
             pause = FIRST_PAUSE_SECONDS
-        except (ApiError, UnreadableCertificatesError) as error:
-            metrics.certificate_problems.inc()
+        except CedanaSchedError as error:
+            problems.inc()
             log.warning(name, problem=error.message, remedy=error.remedy, pause_seconds=pause)
             wait, pause = pause, min(pause * 2, LONGEST_PAUSE_SECONDS)
         with contextlib.suppress(TimeoutError):
