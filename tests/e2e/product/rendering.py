@@ -37,6 +37,19 @@ async def render(binaries: Binaries, values: Mapping[str, Any], *, namespace: st
     return [body for body in yaml.load_all(written, yaml.CSafeLoader) if body]  # ten times as fast as SafeLoader
 
 
+async def notes(binaries: Binaries, values: Mapping[str, Any], *, namespace: str = NAMESPACE) -> str:
+    """What `helm install` would say at its end.
+
+    Raises:
+        ChartError: the values are refused.
+    """
+    written = await _helm(
+        binaries, "install", RELEASE, CHART, f"--namespace={namespace}", "--dry-run=client", "--output=json",
+        values=values,
+    )  # fmt: skip
+    return str(json.loads(written)["info"]["notes"])
+
+
 async def lint(binaries: Binaries, values: Mapping[str, Any]) -> None:
     """Let Helm look for mistakes.
 

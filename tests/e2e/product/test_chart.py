@@ -35,12 +35,14 @@ from tests.e2e.product.rendering import (
     hooks_of,
     lint,
     named,
+    notes,
     of_kind,
     pods_of,
     render,
     rules_of,
     webhooks_of,
 )
+from tests.e2e.product.volcano_extender import SEGMENT
 
 pytestmark = pytest.mark.any_shape
 
@@ -216,6 +218,9 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     written = named(objects, "ConfigMap", "cedana-sched")["data"]["volcano-extender.json"]
     told = ExtenderConfiguration.model_validate_json(written)
     assert (told.namespace, told.victim_steering) == (NAMESPACE, True)
+    assert "data" not in named(objects, "Secret", told.secret), "no rendering replaces the secret part of its address"
+    [secrets] = [rule for rule in rules_of(objects, EXTENDER) if "secrets" in rule["resources"]]
+    assert (secrets["resourceNames"], "create" in secrets["verbs"]) == ([told.secret], False)
     service, deployment = named(objects, "Service", EXTENDER), named(objects, "Deployment", EXTENDER)
     ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
     assert ports == {"extender": told.port, "operations": told.operations_port}
@@ -231,6 +236,12 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     assert f'service=\\"{EXTENDER}\\"' in alerts
     without = await render(helm, {**VOLCANO, "volcano": {"enabled": True}})
     assert EXTENDER not in json.dumps(without)
+
+
+async def test_the_notes_say_where_the_secret_part_of_the_extenders_address_stands(helm: Binaries) -> None:
+    said = await notes(helm, VOLCANO)
+    assert f"extender.urlPrefix: http://{EXTENDER}.{NAMESPACE}.svc:8713/{SEGMENT}\n" in said
+    assert f"get secret {EXTENDER} -o jsonpath='{{.data.segment}}'" in said
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -463,6 +474,7 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
     extender = {triple for rule in rules_of(objects, EXTENDER) for triple in triples(rule)}
     assert {(resource, verb) for _, resource, verb in extender if verb not in {"get", "list", "watch"}} == {
         ("pods", "patch"),
+        ("secrets", "patch"),
         *ASKS,
     }
     secrets = {triple for rule in _secrets_of_the_coordinator(objects) for triple in triples(rule)}

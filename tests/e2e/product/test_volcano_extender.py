@@ -7,16 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.model.objects.eviction_mark import read_mark
-from tests.cluster.api.client import Object
+from tests.cluster.api.client import Api, Object
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.volcano_extender import ACCOUNT, asked_in_vain, silent_extender
+from tests.e2e.product.rendering import NAMESPACE
+from tests.e2e.product.volcano_extender import ACCOUNT, EXTENDER, asked_in_vain, secret_segment, silent_extender
 from tests.e2e.product.volcano_queues import HOST, completed, groups, on, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
@@ -41,6 +43,22 @@ async def test_nobody_is_evicted_before_its_work_is_saved(
         moved = sorted(bio.pods[index][0] for index in range(4) if len(bio.pods[index]) == 2)
         assert len(moved) == 2, "as many as ml needs, and no more"
         assert sorted(wanted_by_the_extender(audit, namespace)) == moved, "no other was frozen for it"
+
+
+async def test_nobody_but_volcano_is_answered(installed_with_extender: Product, api: Api) -> None:
+    """The API server's proxy brings us there as any pod would come that no NetworkPolicy keeps away."""
+    service = f"/api/v1/namespaces/{NAMESPACE}/services/{EXTENDER}:extender/proxy"
+    segment = await secret_segment(installed_with_extender)
+    for stranger, status in (
+        ("", 404),
+        (f"/{segment[:-1]}", 404),
+        (f"/{'0' * len(segment)}", 404),
+        (f"/{segment}", 400),
+    ):
+        for verb in ("preemptable", "reclaimable"):
+            with pytest.raises(ApiException) as caught:
+                await api.call("POST", f"{service}{stranger}/{verb}", body={"no": "question"})
+            assert caught.value.status == status
 
 
 @pytest.mark.exhaustive  # its next start is tried each time

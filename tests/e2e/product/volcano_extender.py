@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from tests.e2e.product.rendering import NAMESPACE, RELEASE
 EXTENDER: Final = f"{RELEASE}-volcano-extender"
 ACCOUNT: Final = f"system:serviceaccount:{NAMESPACE}:{EXTENDER}"
 SELECTOR: Final = "app.kubernetes.io/component=volcano-extender"
+SEGMENT: Final = "SEGMENT"
+"""What an admin replaces in the notes by what the Secret says."""
 ASKED_IN_VAIN: Final = b"Reclaimable failed with error"
 SEVERAL: Final = 6
 """Calls of the scheduler, of which it makes one or more in each of its cycles."""
@@ -42,8 +45,14 @@ async def with_extender(product: Product, steps: Steps) -> None:
     await catalog.install(product.cluster, [Volcano(await _noted(product))], steps)
 
 
+async def secret_segment(product: Product) -> str:
+    """What stands in the extender's address, and in its Secret as soon as it runs."""
+    secret = await product.api.get("v1", "Secret", EXTENDER, NAMESPACE)
+    return base64.b64decode(secret["data"]["segment"]).decode()
+
+
 async def _noted(product: Product) -> str:
-    """Volcano's configuration, as it stands in the release's notes."""
+    """Volcano's configuration, as it stands in the release's notes, with the secret part of the address."""
     notes = await run(
         product.binaries.program("helm"), "get", "notes", RELEASE, f"--namespace={NAMESPACE}",
         env=helm_environment(product.cluster),
@@ -51,7 +60,9 @@ async def _noted(product: Product) -> str:
         remedy="see whether the release is there",
     )  # fmt: skip
     begins = notes.index("     actions:")
-    return textwrap.dedent(notes[begins : notes.index("\n\n", begins)])
+    configuration = textwrap.dedent(notes[begins : notes.index("\n\n", begins)])
+    assert configuration.count(SEGMENT) == 1
+    return configuration.replace(SEGMENT, await secret_segment(product))
 
 
 @asynccontextmanager

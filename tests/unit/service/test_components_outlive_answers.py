@@ -36,7 +36,9 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
 from cedana_sched.service.callers import Callers
 from cedana_sched_volcano.extender import holding
+from cedana_sched_volcano.extender.address import AddressKeeper
 from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
 from cedana_sched_volcano.webhooks import VolcanoWebhooks
 from cedana_sched_webhooks import schedulers, secret_turns
 from cedana_sched_webhooks.configuration import OwnCertificates
@@ -150,7 +152,8 @@ def volcano_webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager
 
 
 def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
-    return _running(Holding(api).run())
+    address = AddressKeeper(api, "e", SYSTEM, ExtenderMetrics().address_problems, _now)
+    return _running(Holding(api).run(), address.run())
 
 
 def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
@@ -169,7 +172,7 @@ PARTS: tuple[Part, ...] = (
 WATCHES = {
     "coordinator": 14 + sum(bool(scheme.pods) for scheme in SCHEMES),
     "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
-    "extender": 6, "agent": 4,
+    "extender": 7, "agent": 4,
 }  # fmt: skip
 """How many watches each keeps open."""
 WRITES = {"coordinator": "configmaps"}

@@ -79,4 +79,5 @@ def _ways(configuration: SchedulerConfiguration, installation: Installation) -> 
         )
     if installation.extender_urls and configuration.plugin(EXTENDER) is None:
         says = "our extender runs, and Volcano does not ask it: its configuration lacks the plugin"
-        yield Finding(WAYS, Level.WARN, says, f"add it, last in the only tier, at {installation.extender_urls[0]}")
+        remedy = f"add it, last in the only tier, at {installation.extender_urls[0]}/SEGMENT: see helm get notes"
+        yield Finding(WAYS, Level.WARN, says, remedy)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from cedana_sched.model.findings import Finding, Level
 from cedana_sched_volcano.doctor.scheduler import EXTENDER, VERBS, Plugin, SchedulerConfiguration, seconds
@@ -14,6 +16,9 @@ PATHS: Final[dict[Way, str]] = {"preempt": "preemptable", "reclaim": "reclaimabl
 """What our extender answers at."""
 LONGEST_TIMEOUT_SECONDS: Final = 1.0
 SHORTEST_TIMEOUT_SECONDS: Final = 0.1
+_SEGMENT: Final = re.compile(r"/[0-9a-f]{64}")
+"""As the extender makes it. Whether it is the one that counts, the Secret says, which nobody's doctor reads."""
+_WHERE_IT_STANDS: Final = "end it with /SEGMENT, which stands in the extender's Secret: see helm get notes"
 _STOCK_TIMEOUT: Final = "Volcano waits 1s for every call then"
 _ONE_TIER: Final = "put all plugins into one tier, the extender last"
 _BESIDE: Final = ("gangpreempt", "gangreclaim", "shuffle")
@@ -88,8 +93,8 @@ def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple
 
 def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
     prefix = extender.text("extender.urlPrefix")
-    if urls and prefix and prefix.rstrip("/") not in urls:
-        yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is {prefix}", f"ours is reached at {urls[0]}")
+    if urls and prefix:
+        yield from _address(prefix, urls)
     if prefix.startswith("https:"):
         says = "extender.urlPrefix is https, and the plugin trusts only the authorities of its own image"
         yield Finding(CHECK, Level.WARN, says, "use http inside the cluster")
@@ -106,6 +111,21 @@ def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
         says = "extender.ignorable does not let preemptions go on when it is down: they stop either way"
         yield Finding(CHECK, Level.WARN, says, "run two replicas, or do without the extender")
     yield from _timeout(extender)
+
+
+def _address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
+    """Whether it is ours; what stands behind the port may be secret, and is not repeated."""
+    try:
+        found = urlsplit(prefix)
+    except ValueError as error:
+        yield Finding(CHECK, Level.FAIL, f"extender.urlPrefix is no URL: {error}", f"ours is reached at {urls[0]}")
+        return
+    place = f"{found.scheme}://{found.netloc}"
+    if place not in urls:
+        yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is at {place}", f"ours is reached at {urls[0]}")
+    elif not _SEGMENT.fullmatch(found.path.rstrip("/")):
+        says = "extender.urlPrefix lacks the secret part of our address: Volcano is told 404, and preempts nobody"
+        yield Finding(CHECK, Level.FAIL, says, _WHERE_IT_STANDS)
 
 
 def _timeout(extender: Plugin) -> Iterator[Finding]:

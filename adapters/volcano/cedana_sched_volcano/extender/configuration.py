@@ -21,5 +21,7 @@ class Configuration(ComponentConfiguration):
     """Between SIGTERM and the end of listening: as long as the cluster needs to send requests elsewhere."""
     victim_steering: bool = False
     """Whether, among victims that Volcano considers equal, those are chosen that have least to lose."""
+    secret: str = "cedana-sched-volcano-extender"  # noqa: S105  # a Secret's name
+    """The Secret with the secret part of our address."""
     longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
     """As the webhooks' own: what they refuse, the extender refuses."""

@@ -13,11 +13,13 @@ from typing import Protocol
 import structlog
 
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
 from cedana_sched.service.health import Readable, Ready, serving
 from cedana_sched.service.listening import listening
 from cedana_sched.service.process import run_in_good_order, start
+from cedana_sched_volcano.extender.address import AddressKeeper
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
 from cedana_sched_volcano.extender.holder import Holder
@@ -42,21 +44,30 @@ class RunningHolder(Holder, Protocol):
 
 
 async def serve(
-    configuration: Configuration, holding: RunningHolder, stop: asyncio.Event, readable: Readable | None = None
+    configuration: Configuration,
+    holding: RunningHolder,
+    address: AddressKeeper,
+    metrics: Metrics,
+    stop: asyncio.Event,
+    readable: Readable | None = None,
 ) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more.
 
     Who may read its metrics says `readable`; see `health.serving`.
     """
-    metrics, claims = Metrics(), Claims(time.monotonic, steering=configuration.victim_steering)
+    claims = Claims(time.monotonic, steering=configuration.victim_steering)
     metrics.preemptors.set_function(claims.count)
-    application = extender_application(holding, claims, stop, metrics)
+    application = extender_application(holding, claims, stop, metrics, address.callers)
     ready: dict[str, Ready] = {
         "objects": lambda: None if holding.synced else holding.awaited,
+        "address": lambda: None if address.callers.is_told else "nobody can be known yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
-        background = tasks.create_task(holding.run(), name="holder")
+        background = [
+            tasks.create_task(holding.run(), name="holder"),
+            tasks.create_task(address.run(), name="address keeper"),
+        ]
         async with (
             listening(application, configuration.port) as port,  # before anybody calls it ready
             serving(configuration.operations_port, ready, metrics.registry, readable=readable) as operations_port,
@@ -64,7 +75,8 @@ async def serve(
             log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
             await stop.wait()
             await asyncio.sleep(configuration.drain_seconds)  # nobody tells us when the last one has looked elsewhere
-        background.cancel()
+        for task in background:
+            task.cancel()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,8 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
             holding = Holding(api, longest_deadline_seconds=configuration.longest_deadline_seconds)
+            metrics = Metrics()
+            address = AddressKeeper(
+                api, configuration.secret, configuration.namespace, metrics.address_problems, SERVER_TIME.now
+            )
             readable = TokenAccess(api) if configuration.metrics_authentication else None
-            await serve(configuration, holding, stopping, readable)
+            await serve(configuration, holding, address, metrics, stopping, readable)
 
     def go(configuration: Configuration) -> int:
         return run_in_good_order(functools.partial(replica, configuration))

@@ -18,6 +18,16 @@ class Metrics:
             ("action", "decision"),
             registry=self.registry,
         )
+        self.strangers = Counter(
+            "cedana_sched_volcano_extender_strangers_total",
+            "Calls by somebody who did not know the secret part of the address; they were told that there is nothing.",
+            registry=self.registry,
+        )
+        self.address_problems = Counter(
+            "cedana_sched_volcano_extender_address_problems_total",
+            "Attempts to read or write the Secret with the secret part of the address that failed.",
+            registry=self.registry,
+        )
         self.duration = Histogram(
             "cedana_sched_volcano_extender_duration_seconds",
             "Time from a call's last byte to the answer; the scheduler does nothing else meanwhile.",

@@ -3,19 +3,23 @@
 The scheduler waits for every answer, one after the other, and takes anything but a 200 with a body that it can read for
 "nobody may be evicted": it fails closed. So what cannot be read is a 400, what is too long a 413, a defect a 500, and
 as long as not everything is known it is a 503; each is counted.
+
+Whoever does not know the secret part of the address is told that there is nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 import structlog
 from aiohttp import web
 
+from cedana_sched.service.callers import Callers
+from cedana_sched.service.strangers import Respond, route_known
+from cedana_sched_volcano.extender.address import DERIVED_FROM
 from cedana_sched_volcano.extender.answering import Answer, answer
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.holder import Holder, Way
@@ -24,23 +28,23 @@ from cedana_sched_volcano.extender.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 PATHS: Final[dict[str, Way]] = {"/preemptable": "preempt", "/reclaimable": "reclaim"}
-"""The path is `extender.preemptableVerb` or `extender.reclaimableVerb` of the scheduler's configuration; nothing in the
-body says which it is."""
+"""The path is `extender.preemptableVerb` or `extender.reclaimableVerb` of the scheduler's configuration, behind the
+segment in its `extender.urlPrefix`; nothing in the body says which it is."""
 LONGEST_REQUEST_BYTES: Final = 64 << 20
 """Every pod of a node, whole, and the preemptor's."""
 
 
-def extender_application(holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics) -> web.Application:
+def extender_application(
+    holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics, callers: Callers
+) -> web.Application:
     """Answers the scheduler. Once `ending` is set, its connection is closed with the next answer."""
     application = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
-    for path, way in PATHS.items():
-        application.router.add_post(path, _endpoint(way, holder, claims, ending, metrics))
+    responding = {path: _endpoint(way, holder, claims, ending, metrics) for path, way in PATHS.items()}
+    route_known(application.router, responding, callers, metrics.strangers, derived_from=DERIVED_FROM)
     return application
 
 
-def _endpoint(
-    way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics
-) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _endpoint(way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics) -> Respond:
     async def respond(received: web.Request) -> web.Response:
         if not holder.synced:  # nobody would be known to be protected
             metrics.calls.labels(way, "not-ready").inc()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
 
+from cedana_sched.kube.resources import SECRETS
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.service.callers import Callers, new_secret, segment_of
 from cedana_sched.service.listening import listening
 from cedana_sched_volcano.extender import server
+from cedana_sched_volcano.extender.address import DERIVED_FROM, AddressKeeper
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
 from cedana_sched_volcano.extender.holder import Standing
@@ -20,7 +27,12 @@ from cedana_sched_volcano.extender.main import serve
 from cedana_sched_volcano.extender.metrics import Metrics
 from cedana_sched_volcano.extender.server import extender_application
 from tests.unit.adapters.volcano.extender_builders import KnownPods, question, task
+from tests.unit.webhooks.watched_api_server import FakeApiServer
 
+SECRET = new_secret()
+SEGMENT = segment_of(SECRET, DERIVED_FROM)
+CALLS = "cedana_sched_volcano_extender_calls_total"
+STRANGERS = "cedana_sched_volcano_extender_strangers_total"
 ASKED = question(task("ml-0", "ml"), [task("a", "x", node="n")])
 
 
@@ -48,10 +60,12 @@ async def test_from_the_start_to_the_end() -> None:
     settings = Configuration(
         namespace="ours", port=free_port(), operations_port=free_port(), drain_seconds=0.2, victim_steering=True
     )
-    holding, stop = RunningPods(a=Standing(may_go=False)), asyncio.Event()
+    holding, stop, metrics = RunningPods(a=Standing(may_go=False)), asyncio.Event(), Metrics()
+    api = FakeApiServer()
+    address = AddressKeeper(api, settings.secret, "ours", metrics.address_problems, SERVER_TIME.now)
     url, operations = f"http://127.0.0.1:{settings.port}", f"http://127.0.0.1:{settings.operations_port}"
     async with asyncio.TaskGroup() as tasks:
-        serving = tasks.create_task(serve(settings, holding, stop))
+        serving = tasks.create_task(serve(settings, holding, address, metrics, stop))
         async with aiohttp.ClientSession() as client:
 
             async def ask(path: str, body: bytes = ASKED) -> tuple[int, Any, str | None]:
@@ -69,6 +83,15 @@ async def test_from_the_start_to_the_end() -> None:
                     await asyncio.sleep(0)
             assert _listens(settings.port), "whoever may be called ready listens"
             assert await ready() == 503
+            holding.synced = True
+            assert await ready() == 503, "nobody can be known yet"
+            holding.synced = False
+            api.put(SECRETS, {"metadata": {"name": settings.secret, "namespace": "ours"}})
+            async with asyncio.timeout(20):
+                while not address.callers.is_told:  # noqa: ASYNC110  # all is in memory
+                    await asyncio.sleep(0)
+            data = api.stored(SECRETS, settings.secret, "ours")["data"]
+            url = f"{url}/{base64.b64decode(data['segment']).decode()}"
             assert (await ask("/reclaimable"))[0] == 503  # who is protected is not known yet
             assert holding.told == []
             holding.synced = True
@@ -82,12 +105,12 @@ async def test_from_the_start_to_the_end() -> None:
             assert (await ask("/preemptable", b"garbage"))[0] == 400
             assert (await ask("/anything"))[0] == 404
             async with client.get(f"{operations}/metrics") as answer:
-                metrics = await answer.text()
-            assert 'extender_calls_total{action="preempt",decision="unreadable"} 1.0' in metrics
-            assert 'extender_calls_total{action="reclaim",decision="not-ready"} 1.0' in metrics
-            assert 'extender_evictees_total{action="reclaim",allowed="true"} 1.0' in metrics
-            assert 'extender_duration_seconds_count{action="reclaim"} 2.0' in metrics
-            assert "extender_preemptors 1.0" in metrics
+                told = await answer.text()
+            assert 'extender_calls_total{action="preempt",decision="unreadable"} 1.0' in told
+            assert 'extender_calls_total{action="reclaim",decision="not-ready"} 1.0' in told
+            assert 'extender_evictees_total{action="reclaim",allowed="true"} 1.0' in told
+            assert 'extender_duration_seconds_count{action="reclaim"} 2.0' in told
+            assert "extender_preemptors 1.0" in told
             stop.set()
             await asyncio.sleep(0)
             assert await ready() == 503
@@ -102,45 +125,106 @@ def _listens(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
+def known() -> Callers:
+    callers = Callers()
+    callers.learn(SECRET)
+    return callers
+
+
+@asynccontextmanager
+async def replica(
+    holder: KnownPods | None = None,
+    metrics: Metrics | None = None,
+    callers: Callers | None = None,
+) -> AsyncIterator[str]:
+    """The address of one that answers, without the secret part."""
+    application = extender_application(
+        holder or KnownPods(), Claims(lambda: 0.0), asyncio.Event(), metrics or Metrics(), callers or known()
+    )
+    async with listening(application, 0, host="127.0.0.1") as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def counted(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
 async def test_a_defect_is_an_error_of_the_server_and_counted() -> None:
     class Broken(KnownPods):
         def standing(self, pod_uid: str) -> Standing | None:
             raise RuntimeError(pod_uid)
 
     metrics = Metrics()
-    application = extender_application(Broken(), Claims(lambda: 0.0), asyncio.Event(), metrics)
     async with (
-        listening(application, 0, host="127.0.0.1") as port,
+        replica(Broken(), metrics) as url,
         aiohttp.ClientSession() as client,
-        client.post(f"http://127.0.0.1:{port}/preemptable", data=ASKED) as answer,
+        client.post(f"{url}/{SEGMENT}/preemptable", data=ASKED) as answer,
     ):
         assert answer.status == 500
-    labels = {"action": "preempt", "decision": "failed"}
-    assert metrics.registry.get_sample_value("cedana_sched_volcano_extender_calls_total", labels) == 1
+    assert counted(metrics, CALLS, action="preempt", decision="failed") == 1
 
 
 async def test_a_node_full_of_large_pods_is_read() -> None:
     evictees = [task(f"pod-{number}", "x", node="n", filler=17_000) for number in range(500)]
     body = question(task("e", "e"), evictees)
-    application = extender_application(KnownPods(), Claims(lambda: 0.0), asyncio.Event(), Metrics())
     async with (
-        listening(application, 0, host="127.0.0.1") as port,
+        replica() as url,
         aiohttp.ClientSession() as client,
-        client.post(f"http://127.0.0.1:{port}/preemptable", data=io.BytesIO(body)) as answer,
+        client.post(f"{url}/{SEGMENT}/preemptable", data=io.BytesIO(body)) as answer,
     ):
         assert answer.status == 200
         assert len((await answer.json())["victims"]) == 500
 
 
-async def test_a_question_that_is_too_long_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def sent_in_parts() -> AsyncIterator[bytes]:
+    """So that its length is not said before."""
+    yield ASKED[:10]
+    yield ASKED[10:]
+
+
+@pytest.mark.parametrize("body", [ASKED, sent_in_parts], ids=["length said", "no length said"])
+async def test_a_question_that_is_too_long_is_counted(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "LONGEST_REQUEST_BYTES", len(ASKED) - 1)
     metrics = Metrics()
-    application = extender_application(KnownPods(), Claims(lambda: 0.0), asyncio.Event(), metrics)
     async with (
-        listening(application, 0, host="127.0.0.1") as port,
+        replica(metrics=metrics) as url,
         aiohttp.ClientSession() as client,
-        client.post(f"http://127.0.0.1:{port}/preemptable", data=ASKED) as answer,
+        client.post(f"{url}/{SEGMENT}/preemptable", data=body() if callable(body) else body) as answer,
     ):
         assert answer.status == 413
-    labels = {"action": "preempt", "decision": "unreadable"}
-    assert metrics.registry.get_sample_value("cedana_sched_volcano_extender_calls_total", labels) == 1
+    assert counted(metrics, CALLS, action="preempt", decision="unreadable") == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/preemptable",
+        "/reclaimable",
+        "//reclaimable",
+        f"/{new_secret()}/reclaimable",
+        f"/{SECRET}/reclaimable",
+        f"/{segment_of(SECRET, '/reclaimable')}/reclaimable",
+        f"/{SEGMENT[:-1]}/reclaimable",
+        f"/%ff{SEGMENT}/reclaimable",
+        f"/{SEGMENT}",
+        f"/{SEGMENT}/anything",
+        "/",
+    ],
+)
+async def test_who_does_not_know_the_address_has_nobody_frozen_and_is_told_nothing(path: str) -> None:
+    holder, metrics = KnownPods(a=Standing(may_go=False)), Metrics()
+    async with replica(holder, metrics) as url, aiohttp.ClientSession() as client:
+        for method in ("POST", "GET"):
+            async with client.request(method, f"{url}{path}", data=ASKED) as answer:
+                assert (answer.status, await answer.read()) == (404, b"")
+    assert (holder.told, holder.looked) == ([], [])
+    assert counted(metrics, STRANGERS) == 2
+
+
+async def test_nobody_is_answered_before_there_is_an_address() -> None:
+    holder = KnownPods(a=Standing(may_go=False))
+    async with replica(holder, callers=Callers()) as url, aiohttp.ClientSession() as client:
+        for segment in ("", "x", segment_of("", DERIVED_FROM)):
+            async with client.post(f"{url}/{segment}/reclaimable", data=ASKED) as answer:
+                assert answer.status == 404
+    assert holder.told == []

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from cedana_sched.model.findings import Finding, Level
+from cedana_sched.service.callers import new_secret, segment_of
 from cedana_sched_volcano.doctor import scheduler
 from cedana_sched_volcano.doctor.examine import Installation, examine
 
 HOST = "cedana-sched-volcano-extender.cedana-system"
 URL = f"http://{HOST}:8713"
+SEGMENT = segment_of(new_secret(), "/volcano")
+PREFIX = f"{URL}/{SEGMENT}"
 
 STOCK = """
 actions: "enqueue, allocate, backfill"
@@ -34,7 +37,7 @@ tiers:
 EXTENDER = f"""
   - name: extender
     arguments:
-      extender.urlPrefix: {URL}
+      extender.urlPrefix: {PREFIX}
       extender.httpTimeout: 500ms
       extender.preemptableVerb: preemptable
       extender.reclaimableVerb: reclaimable
@@ -135,8 +138,13 @@ def test_plugins_behind_the_extender_begin_anew() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "part"),
     [
-        (f"extender.urlPrefix: {URL}", "extender.httpTimeout: 500ms", "extender.urlPrefix is not set"),
-        (URL, "http://elsewhere.example:1", "extender.urlPrefix is http://elsewhere.example:1"),
+        (f"extender.urlPrefix: {PREFIX}", "extender.httpTimeout: 500ms", "extender.urlPrefix is not set"),
+        (URL, "http://elsewhere.example:1", "extender.urlPrefix is at http://elsewhere.example:1"),
+        (PREFIX, "http://[x", "extender.urlPrefix is no URL"),
+        (PREFIX, URL, "lacks the secret part of our address"),
+        (PREFIX, f"{URL}/", "lacks the secret part of our address"),
+        (PREFIX, PREFIX[:-1], "lacks the secret part of our address"),
+        (PREFIX, f"{PREFIX}/x", "lacks the secret part of our address"),
         (URL, URL.replace("http:", "https:"), "trusts only the authorities of its own image"),
         ("extender.reclaimableVerb: reclaimable", "", "extender.reclaimableVerb is not set"),
         ("Verb: reclaimable", "Verb: reclaim", "extender.reclaimableVerb is 'reclaim', where nothing answers"),
@@ -159,6 +167,12 @@ def test_plugins_behind_the_extender_begin_anew() -> None:
 def test_every_trap_has_its_sentence_and_its_remedy(before: str, after: str, part: str) -> None:
     assert before in ONE_TIER
     assert any(part in said for said in bad(found(ONE_TIER.replace(before, after))))
+
+
+def test_the_secret_part_of_the_address_is_not_repeated() -> None:
+    for text in (ONE_TIER, ONE_TIER.replace(HOST, "elsewhere"), ONE_TIER.replace(SEGMENT, f"{SEGMENT}/x")):
+        assert not any(SEGMENT in f"{finding.says} {finding.remedy}" for finding in found(text))
+    assert bad(found(ONE_TIER.replace(SEGMENT, f"{SEGMENT}/"))) == []
 
 
 def test_an_extender_that_volcano_does_not_ask() -> None:

@@ -91,7 +91,7 @@ async def test_what_is_set_up_well_needs_nothing() -> None:
 async def test_an_extender_elsewhere_is_not_ours() -> None:
     elsewhere = URL.replace("cedana-system", "elsewhere")
     assert bad(await Cluster(ONE_TIER.replace(URL, elsewhere)).findings()) == [
-        f"warn extender.urlPrefix is {elsewhere}"
+        f"warn extender.urlPrefix is at {elsewhere}"
     ]
     assert bad(await Cluster(extender=False).findings()) == []
 
