@@ -238,6 +238,14 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     assert EXTENDER not in json.dumps(without)
 
 
+@pytest.mark.parametrize(("written", "seconds"), [("500ms", 0.5), ("75ms", 0.075), ("1s", 1.0), ("20s", 20.0)])
+async def test_volcanos_extender_knows_how_long_volcano_waits(helm: Binaries, written: str, seconds: float) -> None:
+    volcano = {"enabled": True, "extender": {"enabled": True, "httpTimeout": written}}
+    data = named(await render(helm, {**S3, "volcano": volcano}), "ConfigMap", "cedana-sched")["data"]
+    told = ExtenderConfiguration.model_validate_json(data["volcano-extender.json"])
+    assert told.timeout_seconds == pytest.approx(seconds)
+
+
 async def test_the_notes_say_where_the_secret_part_of_the_extenders_address_stands(helm: Binaries) -> None:
     said = await notes(helm, VOLCANO)
     assert f"extender.urlPrefix: http://{EXTENDER}.{NAMESPACE}.svc:8713/{SEGMENT}\n" in said

@@ -69,7 +69,7 @@ def test_the_page_has_every_word_of_the_webhook_that_holds_pods() -> None:
 
 def test_the_page_has_every_word_of_the_extender() -> None:
     told = " ".join(section("Metrics").split()).split("`decision` of the extender is")[1]
-    assert re.findall(r"`([\w-]+)`", told) == [*get_args(Word), "not-ready", "unreadable", "failed"]
+    assert re.findall(r"`([\w-]+)`", told) == [*get_args(Word), "not-ready", "busy", "unreadable", "failed"]
 
 
 def test_alerts_are_raised_after_the_time_that_the_page_says() -> None:

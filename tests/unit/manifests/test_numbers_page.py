@@ -26,7 +26,7 @@ from cedana_sched.runtime import signs, wait
 from cedana_sched.service import callers
 from cedana_sched.snapshot.progress import STORE_FACTOR
 from cedana_sched.store import garbage, leftovers, node_cache, pages, retrying
-from cedana_sched_volcano.extender import address, claims
+from cedana_sched_volcano.extender import address, claims, server
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
 PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())
@@ -88,6 +88,11 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ),
     ("are answered for an hour more", (address.FORMER_SECONDS,), (3600,)),
     ("write at least 22 letters and digits there", (callers.SHORTEST_SECRET,), (22,)),
+    (
+        "64 calls at a time, of 64 MiB at most and 192 MiB together",
+        (server.AT_ONCE, server.LONGEST_REQUEST_BYTES, server.BYTES_AT_ONCE),
+        (64, 64 << 20, 192 << 20),
+    ),
     ("keeps 512 calls of one pod open at most, and 2,048 in all", (share.MOST_OF_A_POD, keeper.MOST_OPEN), (512, 2048)),
     ("for `agent.holdAwaySeconds` (2 min) without an agent", (HOLD_AWAY_SECONDS,), (120,)),
     ("its format version; so far there is only 1", (FORMAT_VERSION,), (1,)),

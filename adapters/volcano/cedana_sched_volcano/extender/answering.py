@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     asked: tuple[str, ...]
 
 
-def answer(way: Way, body: bytes, holder: Holder, claims: Claims) -> Answer:
+def answer(way: Way, body: bytes | bytearray, holder: Holder, claims: Claims) -> Answer:
     """Say who may be evicted, and tell `holder` who is wanted gone and may not go yet.
 
     Raises:

@@ -23,5 +23,7 @@ class Configuration(ComponentConfiguration):
     """Whether, among victims that Volcano considers equal, those are chosen that have least to lose."""
     secret: str = "cedana-sched-volcano-extender"  # noqa: S105  # a Secret's name
     """The Secret with the secret part of our address."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 0.5
+    """How long Volcano waits for an answer (its `extender.httpTimeout`): we wait no longer for the rest of a call."""
     longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
     """As the webhooks' own: what they refuse, the extender refuses."""

@@ -57,7 +57,9 @@ async def serve(
     """
     claims = Claims(time.monotonic, steering=configuration.victim_steering)
     metrics.preemptors.set_function(claims.count)
-    application = extender_application(holding, claims, stop, metrics, address.callers)
+    application = extender_application(
+        holding, claims, stop, metrics, address.callers, timeout_seconds=configuration.timeout_seconds
+    )
     ready: dict[str, Ready] = {
         "objects": lambda: None if holding.synced else holding.awaited,
         "address": lambda: None if address.callers.is_told else "nobody can be known yet",

@@ -1,8 +1,11 @@
 """The server that Volcano's extender plugin calls, over plain HTTP.
 
-The scheduler waits for every answer, one after the other, and takes anything but a 200 with a body that it can read for
-"nobody may be evicted": it fails closed. So what cannot be read is a 400, what is too long a 413, a defect a 500, and
-as long as not everything is known it is a 503; each is counted.
+The scheduler waits for every answer: one after the other or, where its action `preempt` has the argument
+`enableTopologyAwarePreemption`, as many at once as it has workers for that (`topologyAwarePreemptWorkerNum`, 16). It
+takes anything but a 200 with a body that it can read for "nobody may be evicted": it fails closed. So what cannot be
+read is a 400, what is too long a 413, what comes too slowly a 408, a defect a 500, and as long as not everything is
+known, or too many are asking, it is a 503; each is counted. None of them keeps the scheduler waiting: who gets no place
+is told so at once, before a byte of what he sends is read.
 
 Whoever does not know the secret part of the address is told that there is nothing.
 """
@@ -17,6 +20,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from cedana_sched.service.bodies import read_body
 from cedana_sched.service.callers import Callers
 from cedana_sched.service.strangers import Respond, route_known
 from cedana_sched_volcano.extender.address import DERIVED_FROM
@@ -24,6 +28,7 @@ from cedana_sched_volcano.extender.answering import Answer, answer
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.holder import Holder, Way
 from cedana_sched_volcano.extender.metrics import Metrics
+from cedana_sched_volcano.extender.places import Places
 
 log = structlog.get_logger(__name__)
 
@@ -32,26 +37,73 @@ PATHS: Final[dict[str, Way]] = {"/preemptable": "preempt", "/reclaimable": "recl
 segment in its `extender.urlPrefix`; nothing in the body says which it is."""
 LONGEST_REQUEST_BYTES: Final = 64 << 20
 """Every pod of a node, whole, and the preemptor's."""
+AT_ONCE: Final = 64
+"""Calls that are read or answered: of some schedulers with all of their workers, and those that they have given up."""
+BYTES_AT_ONCE: Final = 192 << 20
+"""Of all of these together; one that does not say its length counts as the longest."""
 
 
 def extender_application(
-    holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics, callers: Callers
+    holder: Holder,
+    claims: Claims,
+    ending: asyncio.Event,
+    metrics: Metrics,
+    callers: Callers,
+    *,
+    timeout_seconds: float,
 ) -> web.Application:
-    """Answers the scheduler. Once `ending` is set, its connection is closed with the next answer."""
-    application = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
-    responding = {path: _endpoint(way, holder, claims, ending, metrics) for path, way in PATHS.items()}
+    """Answers the scheduler. Once `ending` is set, its connection is closed with the next answer.
+
+    Args:
+        holder: what is known of pods.
+        claims: what stays so from one cycle to the next.
+        ending: set once others are to be called.
+        metrics: counts.
+        callers: know who is answered.
+        timeout_seconds: how long the scheduler waits; a call whose body is not here by then is given up.
+    """
+    application, places = web.Application(), Places(AT_ONCE, BYTES_AT_ONCE)
+    responding = {}
+    for path, way in PATHS.items():
+        respond = _endpoint(way, holder, claims, ending, metrics, timeout_seconds)
+        responding[path] = _where_there_is_room(way, respond, places, metrics)
     route_known(application.router, responding, callers, metrics.strangers, derived_from=DERIVED_FROM)
     return application
 
 
-def _endpoint(way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics) -> Respond:
+def _where_there_is_room(way: Way, respond: Respond, places: Places, metrics: Metrics) -> Respond:
+    """The same, for those who get a place."""
+
+    async def respond_where_there_is_room(received: web.Request) -> web.Response:
+        with places.taken(_bytes_to_read(received)) as is_taken:
+            if is_taken:
+                return await respond(received)
+        metrics.calls.labels(way, "busy").inc()
+        response = web.Response(status=503, text="too many calls are being answered")
+        response.force_close()  # the next one may come to another replica
+        return response
+
+    return respond_where_there_is_room
+
+
+def _bytes_to_read(received: web.Request) -> int:
+    """At most."""
+    said = received.content_length
+    if said is None:
+        return LONGEST_REQUEST_BYTES
+    return said if said <= LONGEST_REQUEST_BYTES else 0  # it is refused
+
+
+def _endpoint(
+    way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics, timeout_seconds: float
+) -> Respond:
     async def respond(received: web.Request) -> web.Response:
         if not holder.synced:  # nobody would be known to be protected
             metrics.calls.labels(way, "not-ready").inc()
             return web.Response(status=503, text="what is protected is still being listed")
         try:
-            body = await received.read()
-        except web.HTTPRequestEntityTooLarge as error:
+            body = await read_body(received, LONGEST_REQUEST_BYTES, timeout_seconds)
+        except (web.HTTPRequestEntityTooLarge, web.HTTPRequestTimeout) as error:
             _tell_unreadable(way, str(error.text), metrics)
             raise
         began = time.perf_counter()

@@ -76,7 +76,7 @@ _calls = msgspec.json.Decoder(_Call)
 _tasks = msgspec.json.Decoder(Task)
 
 
-def read(body: bytes) -> Call:
+def read(body: bytes | bytearray) -> Call:
     """The question in a request's body.
 
     Raises:

@@ -136,11 +136,14 @@ async def replica(
     holder: KnownPods | None = None,
     metrics: Metrics | None = None,
     callers: Callers | None = None,
+    *,
+    seconds: float = 20,
 ) -> AsyncIterator[str]:
     """The address of one that answers, without the secret part."""
     application = extender_application(
-        holder or KnownPods(), Claims(lambda: 0.0), asyncio.Event(), metrics or Metrics(), callers or known()
-    )
+        holder or KnownPods(), Claims(lambda: 0.0), asyncio.Event(), metrics or Metrics(), callers or known(),
+        timeout_seconds=seconds,
+    )  # fmt: skip
     async with listening(application, 0, host="127.0.0.1") as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -228,3 +231,79 @@ async def test_nobody_is_answered_before_there_is_an_address() -> None:
             async with client.post(f"{url}/{segment}/reclaimable", data=ASKED) as answer:
                 assert answer.status == 404
     assert holder.told == []
+
+
+async def test_what_says_that_it_is_too_long_is_refused_before_it_is_sent() -> None:
+    async with replica() as url, asyncio.timeout(20):
+        port = int(url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        length = server.LONGEST_REQUEST_BYTES + 1
+        head = f"POST /{SEGMENT}/reclaimable HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+        writer.write(head.encode())
+        assert (await reader.readline()).split()[1] == b"413"
+        writer.close()
+
+
+@pytest.mark.parametrize("bound", ["calls", "bytes"])
+async def test_who_finds_all_places_taken_is_told_so_at_once_and_the_next_is_answered(
+    bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = 5
+    if bound == "calls":
+        monkeypatch.setattr(server, "AT_ONCE", places)
+        monkeypatch.setattr(server, "BYTES_AT_ONCE", 1 << 40)
+    else:
+        monkeypatch.setattr(server, "BYTES_AT_ONCE", places * server.LONGEST_REQUEST_BYTES)
+    metrics, taken, ended = Metrics(), asyncio.Queue[None](), asyncio.Event()
+
+    async def unfinished() -> AsyncIterator[bytes]:
+        """Of no length that is said before."""
+        yield ASKED[:10]
+        taken.put_nowait(None)
+        await ended.wait()
+        yield ASKED[10:]
+
+    async with replica(metrics=metrics) as url, aiohttp.ClientSession() as client, asyncio.timeout(20):
+
+        async def ask(body: Any) -> tuple[int, str | None]:
+            async with client.post(f"{url}/{SEGMENT}/reclaimable", data=body) as answer:
+                await answer.read()
+                return answer.status, answer.headers.get("Connection")
+
+        slow = [asyncio.ensure_future(ask(unfinished())) for _ in range(places)]
+        for _ in slow:
+            await taken.get()
+        while (said := await ask(ASKED))[0] == 200:  # the slow ones are on their way
+            pass
+        assert said == (503, "close"), "the next one may come to another replica"
+        assert not any(one.done() for one in slow), "nobody was waited for"
+        ended.set()
+        assert [status for status, _ in await asyncio.gather(*slow)] == [200] * places
+        assert (await ask(ASKED))[0] == 200
+    assert counted(metrics, CALLS, action="reclaim", decision="busy") == 1
+
+
+async def test_who_sends_more_slowly_than_a_scheduler_waits_gives_his_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics, places = Metrics(), server.BYTES_AT_ONCE // server.LONGEST_REQUEST_BYTES
+    monkeypatch.setattr(server, "AT_ONCE", places)
+
+    async def unfinished() -> AsyncIterator[bytes]:
+        yield ASKED[:10]
+        await asyncio.Event().wait()
+
+    async with (
+        replica(metrics=metrics, seconds=0.05) as url,
+        aiohttp.ClientSession() as client,
+        asyncio.timeout(20),
+    ):
+
+        async def ask() -> int:
+            async with client.post(f"{url}/{SEGMENT}/reclaimable", data=unfinished()) as answer:
+                return answer.status
+
+        assert await asyncio.gather(*(ask() for _ in range(places))) == [408] * places
+        async with client.post(f"{url}/{SEGMENT}/reclaimable", data=ASKED) as answer:
+            assert answer.status == 200
+    assert counted(metrics, CALLS, action="reclaim", decision="unreadable") == places
