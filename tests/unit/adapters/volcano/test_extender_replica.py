@@ -16,7 +16,7 @@ import pytest
 
 from cedana_sched.kube.resources import SECRETS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.service.callers import Callers, new_secret, segment_of
+from cedana_sched.service.callers import Callers, segment_of
 from cedana_sched.service.listening import listening
 from cedana_sched_volcano.extender import server
 from cedana_sched_volcano.extender.address import DERIVED_FROM, AddressKeeper
@@ -29,7 +29,7 @@ from cedana_sched_volcano.extender.server import extender_application
 from tests.unit.adapters.volcano.extender_builders import KnownPods, question, task
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
-SECRET = new_secret()
+SECRET, ANOTHERS = "5e" * 32, "0f" * 32
 SEGMENT = segment_of(SECRET, DERIVED_FROM)
 CALLS = "cedana_sched_volcano_extender_calls_total"
 STRANGERS = "cedana_sched_volcano_extender_strangers_total"
@@ -204,7 +204,7 @@ async def test_a_question_that_is_too_long_is_counted(body: Any, monkeypatch: py
         "/preemptable",
         "/reclaimable",
         "//reclaimable",
-        f"/{new_secret()}/reclaimable",
+        f"/{ANOTHERS}/reclaimable",
         f"/{SECRET}/reclaimable",
         f"/{segment_of(SECRET, '/reclaimable')}/reclaimable",
         f"/{SEGMENT[:-1]}/reclaimable",
