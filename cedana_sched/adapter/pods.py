@@ -7,14 +7,21 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import patch_same
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import Identity, read_index
+from cedana_sched.model.identity import Identity, is_namespace_uid, read_index
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
 
 
 def workload_of(pod: Pod) -> WorkloadRef:
     """A pod as the coordinator's records name it."""
-    return WorkloadRef(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name, pod.spec.node_name)
+    metadata = pod.metadata
+    return WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name, namespace_uid_of(pod))
+
+
+def namespace_uid_of(pod: Pod) -> str:
+    """Of the namespace of a protected pod, as the webhook wrote it; empty where none has, or somebody else did."""
+    said = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
+    return said if is_namespace_uid(said) else ""
 
 
 def identity_of(pod: Pod) -> Identity:

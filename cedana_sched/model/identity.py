@@ -23,8 +23,9 @@ _SHOWN, _LONGEST = 20, 300
 """Characters of what cannot be read that an error shows."""
 IDENTITY_PATTERN = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(IDENTITY_PATTERN)
-_UID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_NAMESPACE = re.compile(rf"(?P<name>{IDENTITY_PATTERN})\.(?P<uid>{_UID})")
+NAMESPACE_UID_PATTERN = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NAMESPACE = re.compile(rf"(?P<name>{IDENTITY_PATTERN})\.(?P<uid>{NAMESPACE_UID_PATTERN})")
+_NAMESPACE_UID = re.compile(NAMESPACE_UID_PATTERN)
 _ALPHABET_REMEDY = "use 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 
 
@@ -56,6 +57,19 @@ def namespace_of_uid(name: str, uid: str) -> str:
     return called
 
 
+def is_namespace_uid(word: str) -> bool:
+    """Whether the API server makes such uids of namespaces."""
+    return _NAMESPACE_UID.fullmatch(word) is not None
+
+
+def may_be_one_namespace(uid: str, other: str) -> bool:
+    """Whether two uids that were noted of namespaces of one name can be the same namespace's.
+
+    Empty: nobody noted it, as older releases did not, or the name is shared (`is_shared`). That can be any.
+    """
+    return not uid or not other or uid == other
+
+
 def is_shared(name: str, shared: Collection[str]) -> bool:
     """Whether a store keeps a namespace by its name alone.
 
@@ -70,6 +84,12 @@ def name_of_namespace(namespace: str) -> str:
     """The name alone of what `namespace_of_uid` has called a namespace; another one is its name."""
     match = _NAMESPACE.fullmatch(namespace)
     return match["name"] if match else namespace
+
+
+def uid_of_namespace(namespace: str) -> str:
+    """The uid in what `namespace_of_uid` has called a namespace; another one has none, and the answer is empty."""
+    match = _NAMESPACE.fullmatch(namespace)
+    return match["uid"] if match else ""
 
 
 LARGEST_INDEX = 2**31 - 1

@@ -90,6 +90,8 @@ class Find(msgspec.Struct, frozen=True, tag=True):
     """Checkpoints (uids) that were called off: a snapshot that one of them committed all the same is passed over."""
     avoiding: tuple[int, ...] = ()
     """Generations that are passed over, because they have killed their program."""
+    namespace_uid: str = ""
+    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
@@ -142,6 +144,8 @@ class Retain(msgspec.Struct, frozen=True, tag=True):
     retention: Retention
     spare: tuple[int, ...] = ()
     """Generations that a running restore has claimed."""
+    namespace_uid: str = ""
+    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
 class Remove(msgspec.Struct, frozen=True, tag=True):
@@ -152,6 +156,8 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
 
     checkpoint_uid: str
     snapshot: SnapshotRef
+    namespace_uid: str = ""
+    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True):
@@ -162,6 +168,8 @@ class Discard(msgspec.Struct, frozen=True, tag=True):
 
     checkpoint_uid: str
     identity: Identity
+    namespace_uid: str = ""
+    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
 Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain | Remove | Discard

@@ -29,6 +29,8 @@ class WorkloadRef(msgspec.Struct, frozen=True, order=True):
     namespace: str
     name: str
     node: str
+    namespace_uid: str = ""
+    """Which of all namespaces that have, or had, this name; empty: see `identity.may_be_one_namespace`."""
 
 
 class HeldObject(msgspec.Struct, frozen=True):

@@ -151,6 +151,8 @@ class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Holds of one adapter and of equal value are released together."""
     namespace: str = ""
     """Of the held object, else of the victims."""
+    namespace_uid: str = ""
+    """As of `WorkloadRef`."""
     held: HeldObject | None = None
     released_at: float | None = None
     verdicts: dict[str, Verdict] = {}

@@ -210,7 +210,8 @@ def workload_of(pod: Object) -> RunningWorkload:
     """A pod, who is who its annotations say."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations", {})
-    reference = WorkloadRef(metadata["uid"], metadata["namespace"], metadata["name"], pod["spec"]["nodeName"])
+    place = metadata["namespace"], metadata["name"], pod["spec"]["nodeName"]
+    reference = WorkloadRef(metadata["uid"], *place, annotations.get(names.NAMESPACE_UID, ""))
     if names.ID not in annotations:
         return RunningWorkload(reference, None)
     index = int(annotations.get(names.INDEX, "0"))

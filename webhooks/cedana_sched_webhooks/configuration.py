@@ -83,6 +83,8 @@ class Configuration(PodsConfiguration):
     """Schedulers that have admission calls of their own, by the names of their adapters."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """By name of the adapter, which says itself what may stand there."""
+    shared_namespaces: frozenset[str] = frozenset()
+    """Names of namespaces that are no more than names, as the agents keep their snapshots; `*`: all."""
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
     """Where it is given, `certificates` is not used."""

@@ -38,14 +38,16 @@ def opened(pod: Object) -> Object:
     return {**pod, "metadata": dict(metadata), "spec": {**spec, "containers": containers} if containers else dict(spec)}
 
 
-def identity(pod: Object, replica: Replica) -> None:
-    """Say who it is, so that everybody else need not find out."""
+def identity(pod: Object, replica: Replica, namespace_uid: str) -> None:
+    """Say who it is, so that everybody else need not find out; `namespace_uid` is empty where it does not count."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
     told = {names.ID: replica.id, names.INDEX: str(replica.index)}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
-    for key in (names.REFUSED, names.EVICTING, names.RELEASED, names.ASKS):
+    for key in (names.REFUSED, names.EVICTING, names.RELEASED, names.ASKS, names.NAMESPACE_UID):
         metadata["annotations"].pop(key, None)  # nobody of ours has said it of this pod, which is only now created
+    if namespace_uid:
+        metadata["annotations"][names.NAMESPACE_UID] = namespace_uid
 
 
 def refusal(pod: Object, why: str) -> None:

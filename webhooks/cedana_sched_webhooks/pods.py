@@ -15,6 +15,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.kept import kept
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import is_shared
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks import injection
 from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request
@@ -147,7 +148,7 @@ def _prepare(
     policy = knowledge.policy(annotations.get(names.POLICY))
     continuation = _continuation(annotations, namespace, replica, knowledge, alone=alone)
     pod = injection.opened(before)
-    injection.identity(pod, replica)
+    injection.identity(pod, replica, _namespace_uid(namespace, knowledge, configuration))
     if not _forbids_host(namespace, knowledge):
         injection.hold(pod, policy, configuration.agent_port)
         injection.asking(pod, configuration.asking)
@@ -180,6 +181,12 @@ def _continuation(
     if known is None and annotations.get(names.CONTINUES) == "true":
         return Continuation(replica, None)  # which one it is, its node sees in the store
     return known
+
+
+def _namespace_uid(namespace: str, knowledge: Knowledge, configuration: Configuration) -> str:
+    """Empty where the name is all that counts, and where the namespace is not seen yet."""
+    known = knowledge.namespaces.get(namespace)
+    return "" if known is None or is_shared(namespace, configuration.shared_namespaces) else known.metadata.uid
 
 
 def _forbids_host(namespace: str, knowledge: Knowledge) -> bool:

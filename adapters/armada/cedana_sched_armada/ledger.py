@@ -44,6 +44,8 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float | None = None
     runs: bool = False
     """There is something to save."""
+    namespace_uid: str = ""
+    """As of `WorkloadRef`."""
 
     @property
     def seen(self) -> bool:

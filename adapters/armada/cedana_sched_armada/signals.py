@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import structlog
 
 from cedana_sched.adapter.cluster import Policies
-from cedana_sched.adapter.pods import find_identity
+from cedana_sched.adapter.pods import find_identity, namespace_uid_of
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
@@ -38,12 +38,16 @@ def _victims(case: Case, policies: Policies) -> Iterable[Victim]:
     for member in case.members:
         if member.runs:
             yield Victim(
-                workload=WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node),
+                workload=_workload_of(member),
                 identity=Identity(member.namespace, member.id, member.index),
                 policy=policies.named(member.policy),
                 gang=case.gang.id if case.gang is not None else None,
                 started_at=member.started_at,
             )
+
+
+def _workload_of(member: Member) -> WorkloadRef:
+    return WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node, member.namespace_uid)
 
 
 def member_of(pod: Pod) -> Member | None:
@@ -65,4 +69,5 @@ def member_of(pod: Pod) -> Member | None:
         policy=metadata.annotations.get(names.POLICY),
         started_at=pod.status.started_at,
         runs=pod.status.phase == "Running",
+        namespace_uid=namespace_uid_of(pod),
     )

@@ -60,6 +60,11 @@ def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
             return record.workload.namespace, restore_name(record.workload.name, record.uid)
 
 
+def namespace_uid_of(record: Record) -> str:
+    """Of the namespace for which a record was made; empty: see `identity.may_be_one_namespace`."""
+    return record.namespace_uid if isinstance(record, PreemptionHold) else record.workload.namespace_uid
+
+
 def to_object(record: Record, system_namespace: str) -> Object:
     """Metadata, spec and status of a record's object."""
     namespace, name = key_of(record, system_namespace)
@@ -118,6 +123,7 @@ def _checkpoint_spec(record: Checkpoint) -> Object:
         uid=record.uid,
         identity=_identity_spec(record.identity),
         pod=_pod_spec(record.workload),
+        namespace_uid=record.workload.namespace_uid or None,
         adapter=record.adapter,
         hold=record.signal_uid,
         reason=record.reason,
@@ -171,7 +177,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         uid=spec.uid,
         signal_uid=spec.hold,
         adapter=spec.adapter,
-        workload=_workload(namespace, spec.pod),
+        workload=_workload(namespace, spec),
         identity=_identity(namespace, spec.identity),
         policy=spec.policy,
         gang=spec.gang,
@@ -210,6 +216,7 @@ def _hold_spec(record: PreemptionHold) -> Object:
         preemptor=record.preemptor,
         reason=record.reason,
         together=record.together,
+        namespace_uid=record.namespace_uid or None,
         created_at=moment(record.created_at),
     )
     return spec.to_json()
@@ -242,6 +249,7 @@ def _to_hold(namespace: str, spec: PreemptionHoldSpec, status: PreemptionHoldSta
         checkpoints=status.checkpoints,
         together=spec.together,
         namespace=namespace,
+        namespace_uid=spec.namespace_uid or "",
         held=_held(namespace, spec.held),
         released_at=_seconds(status.released_at),
         verdicts={victim.pod_uid: victim.verdict for victim in status.victims},
@@ -257,6 +265,7 @@ def _restore_spec(record: Restore) -> Object:
         uid=record.uid,
         identity=_identity_spec(record.identity),
         pod=_pod_spec(record.workload),
+        namespace_uid=record.workload.namespace_uid or None,
         adapter=record.adapter,
         policy=record.policy,
         wanted=_snapshot_name(record.wanted),
@@ -286,7 +295,7 @@ def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Res
     return Restore(
         uid=spec.uid,
         adapter=spec.adapter,
-        workload=_workload(namespace, spec.pod),
+        workload=_workload(namespace, spec),
         identity=_identity(namespace, spec.identity),
         policy=spec.policy,
         step=status.step,
@@ -319,8 +328,9 @@ def _pod_spec(workload: WorkloadRef) -> PodSpec:
     return PodSpec(name=workload.name, uid=workload.uid, node_name=workload.node)
 
 
-def _workload(namespace: str, pod: PodSpec) -> WorkloadRef:
-    return WorkloadRef(pod.uid, namespace, pod.name, pod.node_name)
+def _workload(namespace: str, spec: CheckpointSpec | RestoreSpec) -> WorkloadRef:
+    pod = spec.pod
+    return WorkloadRef(pod.uid, namespace, pod.name, pod.node_name, spec.namespace_uid or "")
 
 
 def _held_spec(held: HeldObject | None) -> HeldObjectSpec | None:

@@ -38,6 +38,7 @@ class Holds:
         uids = self._checkpoints.create(signal, deadline)
         if signal.after is After.CONTINUE:
             return
+        namespace = _namespace_of(signal)
         hold = PreemptionHold(
             uid=signal.uid,
             adapter=signal.adapter,
@@ -48,7 +49,8 @@ class Holds:
             deadline=deadline,
             checkpoints=uids,
             together=signal.together,
-            namespace=_namespace_of(signal),
+            namespace=namespace,
+            namespace_uid=_namespace_uid_of(signal, namespace),
             held=signal.held,
         )
         self._book.add(hold, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
@@ -140,3 +142,9 @@ def _namespace_of(signal: Signal) -> str:
     if signal.held is not None:
         return signal.held.namespace
     return signal.victims[0].workload.namespace if signal.victims else ""
+
+
+def _namespace_uid_of(signal: Signal, namespace: str) -> str:
+    """What its victims there say; empty: nothing."""
+    there = (victim.workload for victim in signal.victims if victim.workload.namespace == namespace)
+    return next((workload.namespace_uid for workload in there if workload.namespace_uid), "")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel
 
-from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX
+from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX, NAMESPACE_UID_PATTERN
 from cedana_sched.model.segments import (
     LONGEST_SEGMENT,
     MANIFEST_DIGEST_PATTERN,
@@ -91,6 +91,7 @@ def _text(longest: int, pattern: str | None = None) -> Any:
 RecordUid = Annotated[str, _text(LONGEST_SEGMENT, RECORD_UID_PATTERN)]
 """Of a Checkpoint, Restore or PreemptionHold: its name in logs, and a file's name on nodes."""
 PodUid = Annotated[str, _text(36, POD_UID_PATTERN)]
+NamespaceUid = Annotated[str, _text(36, NAMESPACE_UID_PATTERN)]
 ObjectName = Annotated[str, _text(253, OBJECT_NAME_PATTERN)]
 """Of a pod or a node."""
 IdentityPart = Annotated[str, _text(63, IDENTITY_PATTERN)]

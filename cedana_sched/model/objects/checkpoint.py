@@ -13,6 +13,7 @@ from cedana_sched.model.objects.base import (
     Index,
     ManifestDigest,
     MicroTime,
+    NamespaceUid,
     Number,
     ObjectName,
     PodUid,
@@ -64,6 +65,9 @@ class CheckpointSpec(Written):
     """Its name in logs and in the store's manifests."""
     identity: IdentitySpec
     pod: PodSpec
+    namespace_uid: NamespaceUid | None = None
+    """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
+    release wrote it, or where the admin shares the name."""
     adapter: str
     """Which scheduler's preemption it is."""
     hold: RecordUid

@@ -32,6 +32,8 @@ POLICY: Final = f"{GROUP}/policy"
 """Annotation of a pod or pod template: name of the CheckpointPolicy."""
 
 # What the pod webhook writes.
+NAMESPACE_UID: Final = f"{GROUP}/namespace-uid"
+"""Annotation of a pod: the uid of its namespace, unless the admin shares the namespace's name."""
 PROTECTED: Final = f"{GROUP}/protected"
 """Label of every pod whose preemption is made harmless; its value is `true`. `false`: see `REFUSED`."""
 REFUSED: Final = f"{GROUP}/not-protected"

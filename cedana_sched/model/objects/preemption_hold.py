@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.objects.base import Condition, MicroTime, PodUid, RecordUid, Reported, Written
+from cedana_sched.model.objects.base import Condition, MicroTime, NamespaceUid, PodUid, RecordUid, Reported, Written
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 
@@ -28,6 +28,9 @@ class PreemptionHoldSpec(Written):
     reason: str
     together: str | None = None
     """Holds of equal value are released together."""
+    namespace_uid: NamespaceUid | None = None
+    """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
+    release wrote it, or where the admin shares the name."""
     created_at: MicroTime
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.objects.base import Condition, ManifestDigest, MicroTime, RecordUid, Reported, Written
+from cedana_sched.model.objects.base import (
+    Condition,
+    ManifestDigest,
+    MicroTime,
+    NamespaceUid,
+    RecordUid,
+    Reported,
+    Written,
+)
 from cedana_sched.model.objects.checkpoint import (
     AnswerStatus,
     IdentitySpec,
@@ -22,6 +30,9 @@ class RestoreSpec(Written):
     """Its name in logs."""
     identity: IdentitySpec
     pod: PodSpec
+    namespace_uid: NamespaceUid | None = None
+    """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
+    release wrote it, or where the admin shares the name."""
     adapter: str
     policy: CheckpointPolicy = CheckpointPolicy()
     wanted: SnapshotName | None = None

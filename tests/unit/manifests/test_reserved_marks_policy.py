@@ -28,6 +28,7 @@ MARKS = {
     names.ASKS,
     names.EVICTING,
     names.RELEASED,
+    names.NAMESPACE_UID,
 }
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched_webhooks import admission, pods, restore_container
@@ -59,6 +60,23 @@ def test_a_first_start_gets_identity_and_pre_stop_and_nothing_else() -> None:
     assert pre_stop(after) == {"httpGet": asked}
     assert after["spec"]["terminationGracePeriodSeconds"] == 630
     assert after["spec"].keys() == before["spec"].keys()
+
+
+UID = "0a1b2c3d-0000-4000-8000-0000000000f1"
+
+
+@pytest.mark.parametrize(
+    ("known", "shared", "noted"),
+    [(UID, (), UID), (UID, ("other",), UID), (UID, ("lab",), None), (UID, ("*",), None), (None, (), None)],
+)
+def test_a_pod_is_of_the_very_namespace_unless_its_name_is_shared(
+    known: str | None, shared: tuple[str, ...], noted: str | None
+) -> None:
+    """What somebody else has written there goes, also where the namespace is not seen yet."""
+    before = pod(annotations={names.NAMESPACE_UID: "0a1b2c3d-0000-4000-8000-00000000dead"})
+    there = [] if known is None else [PartialObject(Metadata(name="lab", uid=known))]
+    answer = pods.answer(creation(before), knowledge(namespaces=there), configuration(shared_namespaces=shared))
+    assert patched(before, answer.patch)["metadata"]["annotations"].get(names.NAMESPACE_UID) == noted
 
 
 def test_tokens_differ() -> None:
