@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from cedana_sched.coordinator.core.groups import CheckpointSet, Companions
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, advance
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity, SnapshotRef, may_be_one_namespace
 from cedana_sched.model.lineage import Lineage
+from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -57,7 +58,11 @@ def claims(restore: Restore) -> SnapshotRef | None:
 
 
 class Book:
-    """All records by uid, and by whatever the rules ask for."""
+    """All records by uid, and by whatever the rules ask for.
+
+    A namespace may be deleted and made again under its name. What is asked for by an identity is asked for a workload,
+    and records of another namespace than its own are none of that identity's.
+    """
 
     def __init__(self) -> None:
         self.checkpoints: dict[str, Checkpoint] = {}
@@ -93,9 +98,10 @@ class Book:
         """All checkpoints of one workload that are remembered, oldest first."""
         return [self.checkpoints[uid] for uid in self._by_workload.get(workload_uid, ())]
 
-    def of_identity(self, identity: Identity) -> list[Checkpoint]:
-        """All checkpoints of one identity that are remembered, oldest first."""
-        return [self.checkpoints[uid] for uid in self._by_identity.get(identity, ())]
+    def of_identity(self, identity: Identity, workload: WorkloadRef) -> list[Checkpoint]:
+        """All checkpoints of one identity in a workload's namespace that are remembered, oldest first."""
+        found = (self.checkpoints[uid] for uid in self._by_identity.get(identity, ()))
+        return [one for one in found if _may_share_namespace(one, workload)]
 
     def of_signal(self, signal_uid: str) -> list[Checkpoint]:
         """All checkpoints of one signal that are remembered, oldest first."""
@@ -113,9 +119,10 @@ class Book:
         """All restores on one node that are remembered."""
         return [self.restores[uid] for uid in self._restores_by_node.get(node, ())]
 
-    def restores_naming(self, identity: Identity) -> list[Restore]:
-        """All restores that have claimed a snapshot of this identity, or that want one by its name."""
-        return [self.restores[uid] for uid in self._restores_naming.get(identity, ())]
+    def restores_naming(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
+        """All restores in a workload's namespace that have claimed a snapshot of this identity, or want one by name."""
+        found = (self.restores[uid] for uid in self._restores_naming.get(identity, ()))
+        return [one for one in found if _may_share_namespace(one, workload)]
 
     def restore_of(self, workload_uid: str) -> Restore | None:
         """The restore of one workload, if it was started under our eyes."""
@@ -129,9 +136,10 @@ class Book:
             return Lineage(workload_uid)
         return Lineage(restore.uid, None if restore.cold else restore.snapshot)
 
-    def restores_of(self, identity: Identity) -> list[Restore]:
-        """All restores of one identity that are remembered, oldest first."""
-        return [self.restores[uid] for uid in self._restores_by_identity.get(identity, ())]
+    def restores_of(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
+        """All restores of one identity in a workload's namespace that are remembered, oldest first."""
+        found = (self.restores[uid] for uid in self._restores_by_identity.get(identity, ()))
+        return [one for one in found if _may_share_namespace(one, workload)]
 
     def stopped_by(self, workload_uid: str) -> Checkpoint | None:
         """The checkpoint with which this workload was committed and killed."""
@@ -298,6 +306,11 @@ class Book:
         if history is None:
             history = self._history[uid] = deque(maxlen=HISTORY_LINES)
         history.append(f"{now:.3f} {line}")
+
+
+def _may_share_namespace(record: Checkpoint | Restore, workload: WorkloadRef) -> bool:
+    """Names are compared by who asks: a snapshot may be wanted by its name out of another one."""
+    return may_be_one_namespace(record.workload.namespace_uid, workload.namespace_uid)
 
 
 def _named(restore: Restore) -> set[Identity]:

@@ -134,14 +134,14 @@ class CheckpointSteps:
 
     def _has_newer(self, checkpoint: Checkpoint) -> bool:
         over = checkpoint.finished_at or checkpoint.created_at
-        of_identity = self._book.of_identity(checkpoint.identity)
+        of_identity = self._book.of_identity(checkpoint.identity, checkpoint.workload)
         ready = (one.committed_at for one in of_identity if one.step is CheckpointStep.READY)
         return any(at is not None and at > over for at in ready)
 
     def _retain(self, checkpoint: Checkpoint) -> None:
         spare = {
             ref.generation
-            for restore in self._book.restores_naming(checkpoint.identity)
+            for restore in self._book.restores_naming(checkpoint.identity, checkpoint.workload)
             for ref in (restore.snapshot, restore.wanted)
             if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
         }

@@ -337,7 +337,8 @@ class Checkpoints:
         others = (one for one in self._book.of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid)
         if any(one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot for one in others):
             return True
-        return any(one.snapshot == checkpoint.snapshot for one in self._book.restores_of(checkpoint.identity))
+        returns = self._book.restores_of(checkpoint.identity, checkpoint.workload)
+        return any(one.snapshot == checkpoint.snapshot for one in returns)
 
     def _spare(self, checkpoint: Checkpoint) -> None:
         """Thaw who is committed, but lives: its snapshot stays good, and the next preemption makes another one."""

@@ -42,18 +42,24 @@ def forbidden_order(core: Core, order: Order) -> str | None:
 def _claims(core: Core) -> Iterator[str]:
     """1, 3, 7, 8: one claim for each snapshot, of the right namespace and replica, of nothing called off."""
     restores = core.book.restores.values()
-    claimed = Counter(ref for restore in restores if (ref := claims(restore)) is not None)
-    for ref, count in claimed.items():
+    claimed = Counter(
+        (ref, restore.workload.namespace_uid) for restore in restores if (ref := claims(restore)) is not None
+    )
+    for (ref, _), count in claimed.items():
         if count > 1:
             yield f"1: {ref} is claimed {count} times"
-    called_off = {c.snapshot for c in core.book.checkpoints.values() if c.called_off and c.snapshot is not None}
+    called_off = {
+        (c.snapshot, c.workload.namespace_uid)
+        for c in core.book.checkpoints.values()
+        if c.called_off and c.snapshot is not None
+    }
     for restore in restores:
         ref = claims(restore)
         if restore.step is RestoreStep.FAILED and restore.snapshot is not None and ref is None:
             yield f"1: {restore.uid} may have been continued from {restore.snapshot}, and claims it no more"
         if ref is None:
             continue
-        if ref in called_off:
+        if (ref, restore.workload.namespace_uid) in called_off:
             yield f"3: {restore.uid} claims {ref}, whose checkpoint was called off"
         if ref.identity.namespace != restore.identity.namespace:
             yield f"7: {restore.uid} of {restore.identity} claims {ref}"
@@ -66,7 +72,7 @@ def _cold_starts(core: Core) -> Iterator[str]:
     for restore in core.book.restores.values():
         if not restore.cold or restore.failure is not None:
             continue
-        for checkpoint in core.book.of_identity(restore.identity):
+        for checkpoint in core.book.of_identity(restore.identity, restore.workload):
             ready_at = checkpoint.finished_at if checkpoint.step is CheckpointStep.READY else None
             if ready_at is not None and ready_at < restore.created_at:
                 yield f"2: {restore.uid} started cold without a word, {checkpoint.snapshot} was there"
@@ -110,12 +116,12 @@ def _checkpoints(core: Core) -> Iterator[str]:
 
 def _identities(core: Core) -> Iterator[str]:
     """8: no two workloads are saved under one identity at a time, nor for one preemption."""
-    saved: dict[Identity, Checkpoint] = {}
+    saved: dict[tuple[Identity, str], Checkpoint] = {}
     together: dict[tuple[str, Identity], str] = {}
     for checkpoint in core.book.checkpoints.values():
         identity, workload = checkpoint.identity, checkpoint.workload
         if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled and not checkpoint.called_off:
-            other = saved.setdefault(identity, checkpoint)
+            other = saved.setdefault((identity, workload.namespace_uid), checkpoint)
             if other.workload.uid != workload.uid:
                 yield f"8: {other.uid} and {checkpoint.uid} both save {identity}"
         if checkpoint.snapshot is not None and not checkpoint.called_off:

@@ -13,7 +13,7 @@ def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
     identity = restore.wanted.identity if restore.wanted else restore.identity
     return [
         checkpoint
-        for checkpoint in book.of_identity(identity)
+        for checkpoint in book.of_identity(identity, restore.workload)
         if not checkpoint.settled and checkpoint.workload.uid != restore.workload.uid
     ]
 
@@ -41,7 +41,7 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
     if mine := own(book, restore):
         return f"it is about to be evicted, with {mine[0].snapshot or 'a checkpoint'} of its own"
     is_earlier = True  # of two that wait, the later one waits for the earlier one
-    for other in book.restores_of(restore.identity):
+    for other in book.restores_of(restore.identity, restore.workload):
         if other.uid == restore.uid:
             is_earlier = False
         elif holds_identity(other) and (is_earlier or other.step is not RestoreStep.WAITING):
@@ -58,10 +58,10 @@ def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
     memory the snapshot is.
     """
     own = book.restore_of(checkpoint.workload.uid)
-    for restore in book.restores_of(checkpoint.identity):
+    for restore in book.restores_of(checkpoint.identity, checkpoint.workload):
         if restore.workload.uid != checkpoint.workload.uid and restore.step is RestoreStep.RUNNING:
             return rivalry(checkpoint.identity, restore.workload.name)
-    for other in book.of_identity(checkpoint.identity):
+    for other in book.of_identity(checkpoint.identity, checkpoint.workload):
         if other.workload.uid == checkpoint.workload.uid or other.verdict is Verdict.NOT_NEEDED:
             continue
         at_once = other.signal_uid == checkpoint.signal_uid
@@ -84,7 +84,8 @@ def rivalry(identity: Identity, name: str) -> str:
 
 def ready(book: Book, restore: Restore) -> list[SnapshotRef]:
     """The snapshots of its identity that the book knows, but those that are set aside."""
-    found = (c.snapshot for c in book.of_identity(restore.identity) if c.step is CheckpointStep.READY)
+    known = book.of_identity(restore.identity, restore.workload)
+    found = (c.snapshot for c in known if c.step is CheckpointStep.READY)
     return [ref for ref in found if ref is not None and ref not in restore.set_aside]
 
 
@@ -95,10 +96,11 @@ def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | Non
     """
     if known := ready(book, restore):
         return f"{max(known)} is not in the store any more"
-    mine = (one for one in book.restores_of(restore.identity) if one.workload.uid == restore.workload.uid)
+    returns = book.restores_of(restore.identity, restore.workload)
+    mine = (one for one in returns if one.workload.uid == restore.workload.uid)
     if continued := [one.snapshot for one in mine if one.snapshot is not None]:
         return f"{max(continued)}, from which it was continued before, is not in the store any more"
-    for checkpoint in reversed(book.of_identity(restore.identity)):
+    for checkpoint in reversed(book.of_identity(restore.identity, restore.workload)):
         if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
             return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
     if is_promised:
@@ -108,9 +110,8 @@ def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | Non
 
 def claimed_by_other(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:
     """Whether another restore may run from this snapshot."""
-    return any(
-        claims(other) == snapshot for other in book.restores_naming(snapshot.identity) if other.uid != restore.uid
-    )
+    naming = book.restores_naming(snapshot.identity, restore.workload)
+    return any(claims(other) == snapshot for other in naming if other.uid != restore.uid)
 
 
 def forbidden(restore: Restore) -> str | None:

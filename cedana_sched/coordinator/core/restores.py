@@ -229,7 +229,7 @@ class Restores:
         """Look again for those that may have waited for this checkpoint or restore."""
         identity = changed.identity
         freed = changed.snapshot
-        for restore in self._book.restores_of(identity):
+        for restore in self._book.restores_of(identity, changed.workload):
             self.look(self._book.restores[restore.uid])
         for uid in self._wants.of(identity, freed):
             restore_waiting = self._book.restores.get(uid)
@@ -313,10 +313,11 @@ class Restores:
             self._desk.answered(restore.uid)
             self.arm(restore)
         else:
-            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest=self._manifest_of(snapshot))
+            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest=self._manifest_of(restore, snapshot))
 
-    def _manifest_of(self, snapshot: SnapshotRef) -> str:
-        made = (one for one in self._book.of_identity(snapshot.identity) if one.snapshot == snapshot)
+    def _manifest_of(self, restore: Restore, snapshot: SnapshotRef) -> str:
+        known = self._book.of_identity(snapshot.identity, restore.workload)
+        made = (one for one in known if one.snapshot == snapshot)
         return next((one.manifest for one in made if one.manifest), "")
 
     def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:

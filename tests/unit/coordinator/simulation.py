@@ -285,7 +285,7 @@ class Simulation:
         if isinstance(send.order, StartCold) and first and send.order.why is None:
             self.cold.add(send.order.restore_uid)
             identity = self.identities[send.order.workload.uid]
-            for checkpoint in self.core.book.of_identity(identity):
+            for checkpoint in self.core.book.of_identity(identity, send.order.workload):
                 if checkpoint.step in UNDECIDED and checkpoint.workload.uid != send.order.workload.uid:
                     self.fail(f"2: {send.order.workload.uid} starts cold, {checkpoint.uid} is {checkpoint.step}")
         agent = self.agents.get(send.node)
