@@ -94,6 +94,7 @@ class _Pod(msgspec.Struct, frozen=True):
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     pod: _Pod = _Pod()
+    namespace_uid: str = ""
     first_order: _Given | None = None
 
 
@@ -131,7 +132,7 @@ class ObjectAgents:
         api: Api,
         projection: Projection,
         nodes: Mirror[Node],
-        removed: Callable[[tuple[SnapshotRef, ...]], None] = lambda refs: None,  # noqa: ARG005
+        removed: Callable[[tuple[SnapshotRef, ...], str], None] = lambda refs, namespace_uid: None,  # noqa: ARG005
         alive: Alive | None = None,
         disbelieved: Callable[[Resource, Metadata, str], None] = lambda kind, one, why: None,  # noqa: ARG005
         manifest_of: Callable[[SnapshotRef], str] = lambda snapshot: "",  # noqa: ARG005
@@ -142,7 +143,7 @@ class ObjectAgents:
             api: may watch Checkpoints and Restores.
             projection: writes orders.
             nodes: all of the cluster.
-            removed: called with snapshots that retention has removed.
+            removed: called with snapshots that retention has removed, and the uid of their namespace.
             alive: on which nodes there is something to lose.
             disbelieved: called with the object, and why, when its answer is not believed.
             manifest_of: the digest of a snapshot's manifest that a forgotten record had; empty: nobody knows.
@@ -200,7 +201,7 @@ class ObjectAgents:
                         break
                     outcome = self._believed(order, seen, answer)
                     if isinstance(outcome, Retained):
-                        self._removed(outcome.removed)
+                        self._removed(outcome.removed, seen.spec.namespace_uid)
                     yield outcome
                     return
             raise OrderGivenUpError(f"{type(order).__name__} of {uid} was overtaken", remedy="nothing is to be done")

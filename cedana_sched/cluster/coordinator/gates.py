@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from cedana_sched.adapter.pods import find_identity, identity_of
+from cedana_sched.adapter.pods import find_identity, identity_of, namespace_uid_of
 from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
 from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.coordinator.tasks import pauses
@@ -27,7 +27,7 @@ from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.kube.same_object import unchanged
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.identity import Identity, may_be_one_namespace
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
 
@@ -68,7 +68,8 @@ class Gates:
         self._nodes = nodes
         self._checkpoints = checkpoints
         self._choice = Choice(pods, checkpoints)
-        self._in_flight: defaultdict[Identity, set[str]] = defaultdict(set)
+        self._in_flight: defaultdict[Identity, dict[str, str]] = defaultdict(dict)
+        """By uid of the checkpoint that of its namespace."""
         self._taken_on: dict[Identity, Checkpoint] = {}
         """The newest checkpoint of an identity that is a record still: its object may not be seen yet."""
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -83,14 +84,14 @@ class Gates:
                 continue
             flying = self._in_flight[record.identity]
             if not record.settled:
-                flying.add(record.uid)
+                flying[record.uid] = record.workload.namespace_uid
                 continue
-            flying.discard(record.uid)
+            flying.pop(record.uid, None)
             if record.step is CheckpointStep.READY:
                 self._taken_on[record.identity] = record
             if not flying:
                 del self._in_flight[record.identity]
-                self._look_at(record.identity)
+            self._look_at(record.identity)
         for record in forgotten:
             if isinstance(record, Checkpoint) and self._newest_is(record):
                 del self._taken_on[record.identity]
@@ -126,9 +127,10 @@ class Gates:
         newest = self._taken_on.get(record.identity)
         return newest is not None and newest.uid == record.uid
 
-    def _node_of(self, identity: Identity) -> str | None:
+    def _node_of(self, identity: Identity, pod: Pod) -> str | None:
         """On which node its newest snapshot was taken: as records say, else as objects of forgotten ones do."""
-        if (record := self._taken_on.get(identity)) is not None:
+        record = self._taken_on.get(identity)
+        if record is not None and may_be_one_namespace(record.workload.namespace_uid, namespace_uid_of(pod)):
             return record.workload.node
         known = self._checkpoints.of((identity.namespace, identity.id))
         taken = [one for one in known if one.identity == identity and one.status.step is CheckpointStep.READY]
@@ -137,7 +139,12 @@ class Gates:
 
     def _is_free(self, pod: Pod) -> bool:
         identity = find_identity(pod)
-        return identity is None or not self._in_flight.get(identity)
+        return identity is None or not self._is_in_flight(identity, pod)
+
+    def _is_in_flight(self, identity: Identity, pod: Pod) -> bool:
+        """Whether a checkpoint that the pod may continue from is being made."""
+        mine = namespace_uid_of(pod)
+        return any(may_be_one_namespace(uid, mine) for uid in self._in_flight.get(identity, {}).values())
 
     async def _open(self, namespace: str, name: str) -> None:
         for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
@@ -173,12 +180,12 @@ class Gates:
             missing = f"metadata.annotations[{names.ID}] is missing"
             problem = missing if isinstance(error, KeyError) else str(error)
             return self._left(pod, problem)
-        taken_on = self._node_of(identity)
+        taken_on = self._node_of(identity, pod)
         if is_to_choose(pod):
             if (offered := self._choice.of(pod)) is not None:
                 identity, taken_on = offered.identity, offered.node
             patch += _numbered(identity)
-        if self._in_flight.get(identity):
+        if self._is_in_flight(identity, pod):
             return patch
         if taken_on and (cpus := cpus_that_can_continue(taken_on, tuple(self._nodes))):
             spec: Object = {"affinity": pod.spec.affinity}

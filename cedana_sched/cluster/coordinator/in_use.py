@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
-from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.identity import SnapshotRef, may_be_one_namespace
 from cedana_sched.model.records import HoldStep, PreemptionHold, Record, Restore, RestoreStep
 
 _FETCHING = {RestoreStep.STAGING, RestoreStep.RESTORING}
@@ -19,8 +19,8 @@ class InUse:
         self.loaded = asyncio.Event()
         self._held: dict[str, tuple[str, ...]] = {}
         """Checkpoints (uids) by the hold that waits for them."""
-        self._claimed: dict[str, SnapshotRef] = {}
-        """By the restore that is fetching it."""
+        self._claimed: dict[str, tuple[SnapshotRef, str]] = {}
+        """By the restore that is fetching it; and the uid of its namespace."""
         self._sinks: list[Callable[[], None]] = []
 
     def subscribe(self, sink: Callable[[], None]) -> None:
@@ -35,8 +35,11 @@ class InUse:
 
         A restore that chooses it after that finds it gone, and its policy says what follows.
         """
-        uid, ref = checkpoint.spec.uid, checkpoint.snapshot
-        return ref in self._claimed.values() or any(uid in uids for uids in self._held.values())
+        uid, ref, namespace_uid = checkpoint.spec.uid, checkpoint.snapshot, checkpoint.spec.namespace_uid
+        is_fetched = any(
+            ref == claimed and may_be_one_namespace(of_uid, namespace_uid) for claimed, of_uid in self._claimed.values()
+        )
+        return is_fetched or any(uid in uids for uids in self._held.values())
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
         """See `journal.Recorded`."""
@@ -49,7 +52,8 @@ class InUse:
                 if held:
                     self._held[record.uid] = held
             elif isinstance(record, Restore):
-                claimed = record.snapshot if record.step in _FETCHING else None
+                ref, namespace_uid = record.snapshot, record.workload.namespace_uid
+                claimed = (ref, namespace_uid) if ref is not None and record.step in _FETCHING else None
                 freed |= self._claimed.pop(record.uid, claimed) != claimed
                 if claimed is not None:
                     self._claimed[record.uid] = claimed

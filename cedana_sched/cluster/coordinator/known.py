@@ -47,6 +47,7 @@ class _Spec(_Read, frozen=True):
     identity: _IdentitySpec
     uid: str = ""
     pod: _PodSpec = _PodSpec()
+    namespace_uid: str = ""
 
 
 class _SnapshotName(_Read, frozen=True):

@@ -2,7 +2,8 @@
 
 The orders for agents travel in the same writes, so that a step costs one request, and a Checkpoint's first order in its
 creation; writes that somebody waits for come before those that only show something. It is level-triggered: what a
-record says, and its object does not show, is written again, whatever the API server said before.
+record says, and its object does not show, is written again, whatever the API server said before. Only into another
+namespace it is not: one that was deleted may have been made again under its name, while its records were remembered.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ from dataclasses import dataclass
 import structlog
 from msgspec import Struct
 
+from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces
 from cedana_sched.cluster.coordinator.lanes import Lanes
-from cedana_sched.cluster.coordinator.objects import key_of, labels_of, resource_of, status_of, to_object
+from cedana_sched.cluster.coordinator.objects import (
+    key_of,
+    labels_of,
+    namespace_uid_of,
+    resource_of,
+    status_of,
+    to_object,
+)
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, NamespaceGoneError
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
@@ -116,13 +125,14 @@ class Projection:
         """Writes with the rights of `api`.
 
         Args:
-            api: may create, patch and delete the objects.
+            api: may create, patch and delete the objects, and get namespaces.
             system_namespace: where holds go that have no namespace of their own.
             is_removed: says whether a checkpoint's snapshot is not there any more.
             owners: `ownerReferences` of a Checkpoint of this pod.
             refused: called for each write that was refused.
         """
         self._api = api
+        self._namespaces = CurrentNamespaces(api)
         self._refused = refused
         self._is_removed = is_removed
         self._owners = owners
@@ -348,6 +358,7 @@ class Projection:
 
     async def _create(self, target: _Target) -> bool:
         """Whether that has given its order to the agent."""
+        await self._namespaces.require(target.namespace, namespace_uid_of(target.record))
         body = to_object(target.record, self._system_namespace)
         gives_order = False
         if isinstance(target.record, Checkpoint):

@@ -56,7 +56,7 @@ class Purge:
         nodes: all of the cluster.
         in_use: what may not go yet.
         let_go: has the projection write nothing any more for the record of that uid.
-        is_gone: whether retention has removed a snapshot already.
+        is_gone: whether retention has removed a snapshot of the namespace with that uid already.
         events: publishes snapshots that stay.
     """
 
@@ -69,7 +69,7 @@ class Purge:
         in_use: InUse,
         *,
         let_go: Callable[[str], None],
-        is_gone: Callable[[SnapshotRef], bool],
+        is_gone: Callable[[SnapshotRef, str], bool],
         events: EventRecorder,
     ) -> None:
         self._api = api
@@ -167,7 +167,7 @@ class Purge:
         """What is to be done in the store; None: nothing."""
         if one.left_at is not None:
             return Discard(one.spec.uid, one.identity)
-        if (ref := one.snapshot) is None or self._is_gone(ref):
+        if (ref := one.snapshot) is None or self._is_gone(ref, one.spec.namespace_uid):
             return None
         if any(not other.is_deleted for other in self._by_snapshot.of(ref)):
             return None

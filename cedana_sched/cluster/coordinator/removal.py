@@ -12,7 +12,7 @@ from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.watching import Key, Mirror
 from cedana_sched.kube.work_queue import WorkQueue
-from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.identity import SnapshotRef, may_be_one_namespace
 from cedana_sched.model.records import Checkpoint, Record
 
 log = structlog.get_logger(__name__)
@@ -24,39 +24,45 @@ class Removal:
     def __init__(self, api: Api, checkpoints: Mirror[KnownCheckpoint], by_snapshot: BySnapshot) -> None:
         self._api = api
         self._by_snapshot = by_snapshot
-        self._removed: set[SnapshotRef] = set()
+        self._removed: dict[SnapshotRef, str] = {}
+        """By them the uid of their namespace: in one that is made again under its name, generations count from 1."""
         self._checkpoints = checkpoints
         self._queue: WorkQueue[Key] = WorkQueue("removal of a Checkpoint", self._remove)
         checkpoints.subscribe(self._heard)
 
-    def removed(self, refs: Collection[SnapshotRef]) -> None:
-        """These are not in the store any more."""
-        self._removed.update(refs)
+    def removed(self, refs: Collection[SnapshotRef], namespace_uid: str) -> None:
+        """These, of the namespace with this uid, are not in the store any more; empty: of whichever has its name."""
+        self._removed |= dict.fromkeys(refs, namespace_uid)
         for ref in refs:
             for checkpoint in self._by_snapshot.of(ref):
                 self._heard(None, checkpoint)
 
     def is_removed(self, record: Record) -> bool:
         """Whether the snapshot of a checkpoint that is being forgotten is gone: then its object goes, too."""
-        return isinstance(record, Checkpoint) and record.snapshot is not None and self.is_gone(record.snapshot)
+        if not isinstance(record, Checkpoint) or record.snapshot is None:
+            return False
+        return self.is_gone(record.snapshot, record.workload.namespace_uid)
 
-    def is_gone(self, ref: SnapshotRef) -> bool:
-        """Whether retention has removed it, and its object is still there."""
-        return ref in self._removed
+    def is_gone(self, ref: SnapshotRef, namespace_uid: str) -> bool:
+        """Whether retention has removed it in the namespace with this uid, and its object is still there."""
+        removed_in = self._removed.get(ref)
+        return removed_in is not None and may_be_one_namespace(removed_in, namespace_uid)
 
     def _heard(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
         if now is not None:
             if self._is_to_go(now):
                 self._queue.add((now.metadata.namespace, now.metadata.name))
         elif before is not None and (ref := before.snapshot) is not None and not self._by_snapshot.of(ref):
-            self._removed.discard(ref)
+            self._removed.pop(ref, None)
 
     async def run(self) -> None:
         """Remove objects, for ever."""
         await self._queue.run()
 
     def _is_to_go(self, one: KnownCheckpoint) -> bool:
-        return one.is_forgotten and not one.is_deleted and one.snapshot in self._removed
+        if one.snapshot is None or not one.is_forgotten or one.is_deleted:
+            return False
+        return self.is_gone(one.snapshot, one.spec.namespace_uid)
 
     async def _remove(self, key: Key) -> None:
         namespace, name = key

@@ -98,7 +98,7 @@ class Agents:
         self.projection = Projection(nothing, SYSTEM)
         self.projection.write((RECORD, RESTORE), ())
         self.agents = ObjectAgents(
-            nothing, self.projection, Mirror(nothing), self.removed.extend,
+            nothing, self.projection, Mirror(nothing), lambda refs, _: self.removed.extend(refs),
             disbelieved=lambda kind, one, why: self.told.append((f"{kind.kind} {one.name}", why)),
         )  # fmt: skip
 
@@ -195,7 +195,7 @@ async def test_no_checkpoint_of_another_namespace_is_removed() -> None:
     agents.agents._removed = removal.removed
     with pytest.raises(AnswerNotBelievedError):
         await agents.answer(RETAIN, Retained(UID, (THEIRS,)))
-    assert not removal.is_gone(THEIRS)
+    assert not removal.is_gone(THEIRS, "")
 
 
 def test_nothing_is_removed_before_it_is_ordered() -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator.gates import LARGEST_AFFINITY_BYTES, Gates
@@ -21,7 +22,7 @@ from cedana_sched.kube.watching import Mirror
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.objects import names
-from cedana_sched.model.records import CheckpointStep
+from cedana_sched.model.records import Checkpoint, CheckpointStep
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 
@@ -125,6 +126,50 @@ async def test_gate_of_a_pod_whose_checkpoint_was_settled_before_opens_at_once()
     async with _opening(gates):
         pass
     assert set(server.patches) == {"md-1-new"}
+
+
+BEFORE = "0a1b2c3d-0000-4000-8000-0000000000f1"
+NOW = "0a1b2c3d-0000-4000-8000-0000000000f2"
+
+
+def _noted(record: Checkpoint, uid: str) -> Checkpoint:
+    return replace(record, workload=replace(record.workload, namespace_uid=uid))
+
+
+@pytest.mark.parametrize(("noted", "opens"), [(BEFORE, True), (NOW, False), ("", False)])
+async def test_gate_waits_for_no_checkpoint_of_a_namespace_that_had_the_name_before(noted: str, opens: bool) -> None:
+    body = _gated(1)
+    body["metadata"]["annotations"][names.NAMESPACE_UID] = NOW
+    server = _Server(body)
+    gates = _gates(server)
+    gates.recorded((_noted(checkpoint(1, CheckpointStep.DUMPING), noted),))
+    async with _opening(gates):
+        pass
+    assert set(server.patches) == ({"md-1-new"} if opens else set())
+
+
+async def test_gate_opens_though_a_checkpoint_of_the_namespace_before_is_never_settled() -> None:
+    body = _gated(1)
+    body["metadata"]["annotations"][names.NAMESPACE_UID] = NOW
+    server = _Server(body)
+    gates = _gates(server)
+    mine = _noted(replace(checkpoint(1, CheckpointStep.DUMPING), uid="s2.w1.1"), NOW)
+    gates.recorded((_noted(checkpoint(1, CheckpointStep.DUMPING), BEFORE), mine))
+    async with _opening(gates):
+        gates.recorded((replace(mine, step=CheckpointStep.FAILED),))
+    assert set(server.patches) == {"md-1-new"}
+
+
+@pytest.mark.parametrize(("noted", "is_kept"), [(BEFORE, False), (NOW, True), ("", True)])
+async def test_where_the_namespace_before_had_a_snapshot_taken_says_nothing_of_nodes(noted: str, is_kept: bool) -> None:
+    body = _gated(1)
+    body["metadata"]["annotations"][names.NAMESPACE_UID] = NOW
+    server = _Server(body)
+    gates = _gates(server)
+    gates.recorded((_noted(checkpoint(1, CheckpointStep.READY), noted),))
+    async with _opening(gates):
+        pass
+    assert (server.patches["md-1-new"][0]["path"] == "/spec/affinity") == is_kept
 
 
 async def test_nothing_opens_before_it_is_known_what_is_in_flight() -> None:

@@ -56,7 +56,7 @@ class Coordinator:
             server.nodes,
             self.in_use,
             let_go=self.let_go.append,
-            is_gone=self.gone.__contains__,
+            is_gone=lambda ref, _: ref in self.gone,
             events=cast("EventRecorder", self),
         )
 

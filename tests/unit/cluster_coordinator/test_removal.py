@@ -51,7 +51,7 @@ async def test_objects_of_removed_generations_go_and_those_that_are_records_stil
     running = [asyncio.create_task(one) for one in (server.checkpoints.run(), removal.run())]
     for _ in range(3):
         await asyncio.wait_for(seen.get(), 5)
-    removal.removed([SnapshotRef(_ready(1).identity, 1), SnapshotRef(_ready(1).identity, 2)])
+    removal.removed([SnapshotRef(_ready(1).identity, 1), SnapshotRef(_ready(1).identity, 2)], "")
     await _until_deleted(server, {first})
     assert not _is_deleted(server, remembered)
     assert removal.is_removed(_ready(2))
@@ -73,7 +73,7 @@ async def test_record_that_is_forgotten_takes_its_object_along_when_its_snapshot
     ready = _ready(1)
     projection.write((ready,), ())
     if is_removed:
-        removal._removed.add(cast("SnapshotRef", ready.snapshot))
+        removal.removed([cast("SnapshotRef", ready.snapshot)], "")
     projection.write((), (ready,))
     await projection.flushed()
     task.cancel()
@@ -97,7 +97,7 @@ async def test_refused_removal_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(server, "delete", refusing)
     running = [asyncio.create_task(one) for one in (server.checkpoints.run(), removal.run())]
-    removal.removed([SnapshotRef(_ready(1).identity, 1)])
+    removal.removed([SnapshotRef(_ready(1).identity, 1)], "")
     await _until_deleted(server, {key})
     for task in running:
         task.cancel()

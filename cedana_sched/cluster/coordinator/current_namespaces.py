@@ -1,0 +1,55 @@
+"""Whether the namespace for which a record was made is the one that has its name now.
+
+The API server is asked, by `get` of the one namespace: a watch may show a namespace that is gone. Preemptions come with
+many victims at once, so an answer counts for a moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import NamespaceGoneError
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import NAMESPACES
+
+CURRENT_SECONDS: Final = 1.0
+"""Shorter than the deletion of a namespace with pods in it."""
+_MOST_KNOWN: Final = 4096
+
+
+class CurrentNamespaces:
+    """Of one cluster.
+
+    Args:
+        api: may get namespaces.
+        clock: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._known: dict[tuple[str, str], float] = {}
+        """When a name and a uid were one namespace's."""
+
+    async def require(self, name: str, uid: str) -> None:
+        """Return if the namespace of this name has this uid; empty, it may be any's: `identity.may_be_one_namespace`.
+
+        Raises:
+            NamespaceGoneError: it has another one, or there is none.
+            ApiError: nobody can say now.
+        """
+        asked = self._clock()
+        known = self._known.get((name, uid))
+        if not uid or (known is not None and asked - known < CURRENT_SECONDS):
+            return
+        found = await self._api.find(NAMESPACES, name, into=PartialObject)
+        if found is None or found.metadata.uid != uid:
+            self._known.pop((name, uid), None)
+            now = "there is none of that name" if found is None else f"that name has one with uid {found.metadata.uid}"
+            raise NamespaceGoneError(f"it is of namespace {name} with uid {uid}, and now {now}", status=404)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[name, uid] = asked
