@@ -81,6 +81,21 @@ def test_orders_that_are_not_answered(cluster: Cluster, resource: Resource, one:
         assert cluster.refusal() is HTTPStatus.FORBIDDEN
 
 
+@pytest.mark.parametrize("resource", [CHECKPOINTS, RESTORES])
+@pytest.mark.parametrize(
+    ("noted", "is_given"), [({"namespaceUid": UID}, True), ({}, True), ({"namespaceUid": OLDER}, False)]
+)
+def test_orders_of_a_namespace_that_had_the_name_before(
+    cluster: Cluster, resource: Resource, noted: Object, is_given: bool
+) -> None:
+    """An older release has noted nothing."""
+    cluster.put(resource, {**ordered(), "spec": noted})
+    if is_given:
+        assert cluster.decide() == NODE
+    else:
+        assert cluster.refusal() is HTTPStatus.FORBIDDEN
+
+
 @pytest.mark.parametrize(
     ("status", "answered"),
     [

@@ -20,7 +20,14 @@ import msgspec
 from cedana_sched.cluster.collection_turns import CollectionTurn
 from cedana_sched.kube.token_review import Reviewed
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import is_shared, name_of_namespace, namespace_of_uid, validate_namespace
+from cedana_sched.model.identity import (
+    is_shared,
+    may_be_one_namespace,
+    name_of_namespace,
+    namespace_of_uid,
+    uid_of_namespace,
+    validate_namespace,
+)
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.records import RestoreStep
@@ -94,6 +101,7 @@ class OrderStatus(msgspec.Struct, frozen=True):
 
 class OrderSpec(msgspec.Struct, frozen=True, rename="camel"):
     first_order: Numbered | None = None
+    namespace_uid: str = ""
 
 
 class Ordered(msgspec.Struct, frozen=True):
@@ -170,19 +178,21 @@ def require_current(namespace: str, uid: str | None, shared: Collection[str]) ->
         raise Refused(HTTPStatus.FORBIDDEN, f"the store keeps what is saved in namespace {name} under another name")
 
 
-def require_business(node: str, name: str, pods: Iterable[PlacedPod], orders: Iterable[Ordered]) -> None:
+def require_business(node: str, namespace: str, pods: Iterable[PlacedPod], orders: Iterable[Ordered]) -> None:
     """A node gets credentials of a namespace of which it has a protected pod or an order.
 
     Args:
         node: see `node_of`.
-        name: of the namespace.
+        namespace: as the store calls it; see `require_current`.
         pods: of that namespace.
         orders: Checkpoints and Restores of that namespace.
 
     Raises:
         Refused: it has none.
     """
-    if not any(_is_there(pod, node) for pod in pods) and not any(_stands(one, node) for one in orders):
+    name, uid = name_of_namespace(namespace), uid_of_namespace(namespace)
+    mine = (one for one in orders if may_be_one_namespace(one.spec.namespace_uid, uid))
+    if not any(_is_there(pod, node) for pod in pods) and not any(_stands(one, node) for one in mine):
         why = f"no protected pod of namespace {name} is on node {node}, and no order about it is to be answered there"
         raise Refused(HTTPStatus.FORBIDDEN, why)
 
