@@ -2,8 +2,8 @@
 
 The coordinator speaks of a namespace by its name, as its objects do. The agent asks the API server which namespace that
 is now, and reads, writes and removes only what was saved in that very one: what is left of a namespace that was
-deleted, and what another cluster has put there under the same name, is another namespace's. Names that the admin shares
-are kept by the name alone.
+deleted, and what another cluster has put there under the same name, is another namespace's. An order that was given for
+such a one is refused. Names that the admin shares are kept by the name alone.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
-from cedana_sched.cluster.node.order_border import identities_of
+from cedana_sched.cluster.node.order_border import identities_of, namespace_uid_of, record_of, refusal_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import NAMESPACES
-from cedana_sched.model.identity import Identity, is_shared, namespace_of_uid
+from cedana_sched.model.identity import Identity, is_shared, may_be_one_namespace, namespace_of_uid
 from cedana_sched.model.orders import Order, Outcome
+
+log = structlog.get_logger(__name__)
 
 
 class KeptNamespaces:
@@ -48,6 +51,11 @@ class KeptNamespaces:
                 yield outcome
             return
         found = await self._api.get(NAMESPACES, name, into=PartialObject)
+        if not may_be_one_namespace(given := namespace_uid_of(order), found.metadata.uid):
+            why = f"it is of namespace {name} with uid {given}, and the one of that name is another one now"
+            log.warning("order refused", record=record_of(order), why=why)
+            yield refusal_of(order, record_of(order), why)
+            return
         kept: Order = _moved(order, namespace_of_uid(name, found.metadata.uid))
         async for outcome in self._perform(kept):
             moved: Outcome = _moved(outcome, name)

@@ -50,6 +50,8 @@ LONGEST_SECONDS = float(LONGEST_RECORD_SECONDS)
 
 
 OfRestore = Find | Stage | Continue | StartCold | GiveUp
+OfStore = Find | Retain | Remove | Discard
+"""Orders that are about the store alone."""
 Ends = Kill | Resume | Abort | StartCold | GiveUp
 """Orders that are done where nothing of the pod is left."""
 
@@ -81,7 +83,7 @@ def _objections(order: Order, one: OrderedObject, kind: Resource, node: str) -> 
     what, namespace = type(order).__name__, one.metadata.namespace
     if isinstance(order, OfRestore) == (kind == CHECKPOINTS):
         yield f"a {kind.kind} orders no {what}"
-    uid = order.restore_uid if isinstance(order, OfRestore) else order.checkpoint_uid
+    uid = record_of(order)
     if not is_record_uid(uid):
         yield f"{_short(uid)} is no uid of a record"
     if uid != one.spec.uid:
@@ -118,13 +120,25 @@ def _objections_to_pod(workload: WorkloadRef, one: OrderedObject, node: str) -> 
 
 def workload_of(order: Order) -> WorkloadRef | None:
     """The pod to which it does something; None where it is about the store alone."""
-    return None if isinstance(order, Find | Retain | Remove | Discard) else order.workload
+    return None if isinstance(order, OfStore) else order.workload
 
 
 def identities_of(order: Order) -> tuple[Identity, ...]:
     """Of all that it reads or removes in the store."""
     refs = (ref.identity for ref in _refs_of(order))
     return (order.identity, *refs) if isinstance(order, Dump | Abort | Find | Retain | Discard) else tuple(refs)
+
+
+def in_namespace(order: Order, uid: str) -> Order:
+    """The order, of the namespace of this uid: whatever it says itself, the object says in which it stands."""
+    if isinstance(order, OfStore):
+        return replace(order, namespace_uid=uid)
+    return replace(order, workload=replace(order.workload, namespace_uid=uid))
+
+
+def namespace_uid_of(order: Order) -> str:
+    """Of the namespace for which it was given; empty: see `identity.may_be_one_namespace`."""
+    return order.namespace_uid if isinstance(order, OfStore) else order.workload.namespace_uid
 
 
 def _refs_of(order: Order) -> tuple[SnapshotRef, ...]:
@@ -148,6 +162,11 @@ def _allowed(order: Order, one: OrderedObject) -> tuple[IdentitySpec, ...]:
 
 def _is_of(identity: Identity, spec: IdentitySpec) -> bool:
     return (identity.id, identity.index, identity.container) == (spec.id, spec.index, spec.container)
+
+
+def record_of(order: Order) -> str:
+    """The uid of the record in whose object it stands."""
+    return order.restore_uid if isinstance(order, OfRestore) else order.checkpoint_uid
 
 
 def refusal_of(order: Order, uid: str, why: str) -> Outcome:
@@ -200,7 +219,7 @@ class PodBorder:
             if allowed is None:
                 pod = f"{workload.namespace}/{workload.name}"
                 why = f"{pod} with uid {workload.uid} is no pod of this node (any more)"
-                uid = order.restore_uid if isinstance(order, OfRestore) else order.checkpoint_uid
+                uid = record_of(order)
                 log.warning("order refused", record=uid, why=why)
                 yield refusal_of(order, uid, why)
                 return

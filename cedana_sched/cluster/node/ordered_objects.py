@@ -63,6 +63,8 @@ class Spec(_Read, frozen=True):
     uid: str
     pod: OfPod
     identity: IdentitySpec | None = None
+    namespace_uid: str = ""
+    """Empty: an older coordinator wrote it, or the name is shared."""
     wanted: IdentitySpec | None = None
     policy: dict[str, Any] = {}
     first_order: Given | None = None
@@ -79,7 +81,7 @@ class OrderedObject(msgspec.Struct, frozen=True):
     def workload(self) -> WorkloadRef:
         """The pod that it is about."""
         pod = self.spec.pod
-        return WorkloadRef(pod.uid, self.metadata.namespace, pod.name, pod.node_name)
+        return WorkloadRef(pod.uid, self.metadata.namespace, pod.name, pod.node_name, self.spec.namespace_uid)
 
     @property
     def settled(self) -> bool:

@@ -17,6 +17,7 @@ import structlog
 from cedana_sched.cluster.node.order_border import (
     LONGEST_SECONDS,
     UnreadableOrderError,
+    in_namespace,
     objection_to,
     read_order,
     refusal_of,
@@ -115,6 +116,7 @@ class OrderFeed:
             await self._answer(key, given.number, refusal_of(order, seen.spec.uid, why))
             return
         structlog.contextvars.bind_contextvars(object=key.name, order=type(order).__name__)
+        order = in_namespace(order, seen.spec.namespace_uid)
         pause = FIRST_PAUSE_SECONDS
         while self._stands(key, given.number):
             try:

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.cluster.coordinator.answers import objection_to as objection_to_answer
 from cedana_sched.cluster.node.kept_namespaces import KeptNamespaces
+from cedana_sched.cluster.node.order_border import identities_of, in_namespace
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import NAMESPACES, Resource
@@ -134,6 +136,56 @@ async def test_no_order_names_a_snapshot_by_the_name_alone(order: orders.Order) 
     assert named == 0
     kept = repr(told).replace(f"Identity(namespace='tenant-a.{FIRST}'", "Identity(namespace='tenant-a'")
     assert kept == repr(order), "nothing else is changed"
+
+
+@pytest.mark.parametrize("order", [*OF_CHECKPOINTS, *OF_RESTORES], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize(("given", "is_obeyed"), [(FIRST, True), ("", True), (SECOND, False)])
+async def test_no_order_of_another_namespace_of_the_name_is_obeyed(
+    order: orders.Order, given: str, is_obeyed: bool
+) -> None:
+    """What is about no snapshot names its pod by the uid, which no other one has. Empty: an older release gave it."""
+    performed = list[orders.Order]()
+
+    async def perform(told: orders.Order) -> AsyncIterator[orders.Outcome]:
+        performed.append(told)
+        yield orders.Killed(CHECKPOINT)
+
+    kept = KeptNamespaces(cast("Any", Server()), perform, ())
+    [outcome] = [one async for one in kept.perform(in_namespace(order, given))]
+    if is_obeyed or not identities_of(order):
+        assert len(performed) == 1
+        return
+    assert performed == []
+    assert objection_to_answer(outcome, order) is None, "the coordinator takes it for an answer"
+    assert f"it is of namespace tenant-a with uid {SECOND}, and the one of that name is another one now" in repr(
+        outcome
+    )
+
+
+async def test_of_a_shared_name_orders_of_all_namespaces_are_obeyed(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "tenant-a")
+    await cluster.save()
+    [found] = [one async for one in cluster.kept.perform(in_namespace(FIND, SECOND))]
+    assert found == orders.Found(RESTORE, SnapshotRef(IDENTITY, 1))
+
+
+async def test_a_snapshot_stays_when_the_namespace_before_has_it_removed(tmp_path: Path) -> None:
+    store = SnapshotStore(CountingBackend(tmp_path / "store"))
+    taken = take(store, KEPT, {"core.img": b"memory"})
+
+    async def perform(told: orders.Order) -> AsyncIterator[orders.Outcome]:
+        assert isinstance(told, orders.Remove)
+        store.remove(told.snapshot)
+        yield orders.Removed(told.checkpoint_uid)
+
+    remove = orders.Remove(CHECKPOINT, SnapshotRef(IDENTITY, 1))
+    kept = KeptNamespaces(cast("Any", Server()), perform, ())
+    [outcome] = [one async for one in kept.perform(in_namespace(remove, SECOND))]
+    assert isinstance(outcome, orders.RemoveFailed)
+    assert store.find_committed(KEPT, taken.summary.checkpoint_uid) is not None
+    [outcome] = [one async for one in kept.perform(in_namespace(remove, FIRST))]
+    assert isinstance(outcome, orders.Removed)
+    assert store.find_committed(KEPT, taken.summary.checkpoint_uid) is None
 
 
 OUTCOMES: list[orders.Outcome] = [

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from cedana_sched.cluster.node.containers.owners import owners_of
-from cedana_sched.cluster.node.order_border import PodBorder, objection_to
+from cedana_sched.cluster.node.order_border import PodBorder, in_namespace, namespace_uid_of, objection_to
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.errors import ApiError, NotServedError
@@ -21,6 +21,7 @@ from cedana_sched.kube.objects import Metadata, Pod, PodSpec
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
+    CheckpointFailed,
     Continue,
     Discard,
     Dump,
@@ -38,6 +39,7 @@ from tests.unit.cluster_node.bundle_tree import Host
 from tests.unit.cluster_node.order_objects import (
     CHECKPOINT,
     IDENTITY,
+    JOB,
     NODE,
     ORDERS,
     POD,
@@ -68,6 +70,25 @@ async def answers_to(body: dict[str, Any], kind: Resource, perform: Any = perfor
 @pytest.mark.parametrize(("kind", "order"), ORDERS)
 def test_what_the_coordinator_writes_is_obeyed(kind: Resource, order: Order) -> None:
     assert objection_to(order, read(body_with(kind, order)), kind, NODE) is None
+
+
+@pytest.mark.parametrize("said", [None, JOB])
+@pytest.mark.parametrize(("kind", "order"), ORDERS)
+async def test_an_order_is_of_the_namespace_that_its_object_says(
+    kind: Resource, order: Order, said: str | None
+) -> None:
+    performed_orders = list[Order]()
+
+    async def perform(told: Order) -> AsyncIterator[Outcome]:
+        performed_orders.append(told)
+        yield CheckpointFailed("", "")
+
+    body = body_with(kind, in_namespace(order, "another"))
+    if said is not None:
+        body["spec"]["namespaceUid"] = said
+    await answers_to(body, kind, perform)
+    assert performed_orders == [in_namespace(order, said or "")]
+    assert namespace_uid_of(performed_orders[0]) == (said or "")
 
 
 def _order(body: dict[str, Any]) -> dict[str, Any]:
