@@ -345,3 +345,16 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 variables.{{ $kind }}After.all(key, {{ $may }} || (key in variables.{{ $kind }}Before && variables.{{ $kind }}Before[key] == variables.{{ $kind }}After[key])) && variables.{{ $kind }}Before.all(key, {{ $may }} || key in variables.{{ $kind }}After) && {{ end -}}
 variables.ownersAfter == variables.ownersBefore && variables.finalizersAfter == variables.finalizersBefore
 {{- end -}}
+
+{{/* Whether a map is as before but for some fields: how it is now, how it was, and the fields. */}}
+{{- define "cedana.restIsUnchanged" -}}
+{{- $now := index . 0 -}}
+{{- $was := index . 1 -}}
+{{- $may := printf "field in [%s]" (rest (rest .) | join "', '" | squote) -}}
+{{ $now }}.all(field, {{ $may }} || (field in {{ $was }} && {{ $was }}[field] == {{ $now }}[field])) && {{ $was }}.all(field, {{ $may }} || field in {{ $now }})
+{{- end -}}
+
+{{/* Whether an Event is told in our name, and is another one before only in how often, and when last, it happened. */}}
+{{- define "cedana.isOwnEvent" -}}
+has(object.source.component) && object.source.component == 'cedana-sched' && object.reportingComponent == 'cedana-sched' && (request.operation == 'CREATE' || ({{ include "cedana.restIsUnchanged" (list "object" "oldObject" "apiVersion" "kind" "metadata" "count" "lastTimestamp") }}))
+{{- end -}}

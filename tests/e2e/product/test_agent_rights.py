@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from kubernetes_asyncio.client import ApiException
 
+from cedana_sched.kube.events import COMPONENT
 from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_READY
 from tests.cluster.api.admission import wait_until_allowed, wait_until_refused
 from tests.cluster.api.client import Api, Object
@@ -219,7 +220,10 @@ async def test_it_says_of_its_own_node_what_it_can_do(
             {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "me"}}},
             {"metadata": {"labels": {next(iter(before["labels"])): None}}},
             {"metadata": {"annotations": {"node.alpha.kubernetes.io/ttl": "1"}}},
-            {"metadata": {"finalizers": ["example.com/forever"]}},
+            {"metadata": {"annotations": {"a": "b"}}},
+            {"metadata": {"annotations": {next(iter(before["annotations"])): None}}},
+            {"metadata": {"finalizers": ["a.b/c"]}},
+            {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "b"}]}},
             {"spec": {"unschedulable": True}},
         ):
             assert "on its node only" in await agent.is_refused(f"node/{node}", **wrong)
@@ -228,6 +232,47 @@ async def test_it_says_of_its_own_node_what_it_can_do(
     finally:
         gone = {kind: {f"{NODE_READY}-test": None} for kind in ("labels", "annotations")}
         await api.patch("v1", "Node", node, {"metadata": gone})
+
+
+def _event(kind: str, name: str, **fields: object) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.1", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": kind, "name": name},
+        "type": "Warning",
+        "reason": "PreStopCallsTaken",
+        "message": "somebody else answers",
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": COMPONENT,
+        "firstTimestamp": "2026-11-21T12:00:00Z",
+        "lastTimestamp": "2026-11-21T12:00:00Z",
+        "count": 1,
+        **fields,
+    }
+
+
+async def test_it_tells_events_of_its_own_node_in_our_name(namespace: Namespace, account: str, tmp_path: Path) -> None:
+    """Its own Events have no namespace of their own, and so stand in `default`."""
+    agent, file = Agent(namespace, account, "gpu-3"), tmp_path / "event.json"
+    in_default = ("create", f"--filename={file}", "--namespace=default", DRY)
+    file.write_text(json.dumps(_event("Node", "gpu-3")))
+    await agent.does(*in_default)
+    for wrong, why in (
+        (_event("Node", "gpu-4"), "has nothing to write about node gpu-4"),
+        (_event("Pod", "gpu-3", involvedObject={"kind": "Pod", "namespace": "default"}), "has nothing to write"),
+        (_event("Node", "gpu-3", source={"component": "kubelet"}), "writes Events in its own name only"),
+        (_event("Node", "gpu-3", reportingComponent="kubelet"), "writes Events in its own name only"),
+    ):
+        file.write_text(json.dumps(wrong))
+        assert why in await agent.may_not(*in_default)
+    file.write_text(json.dumps({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "new", "namespace": "default"},
+        "regarding": {"kind": "Node", "name": "gpu-3"}, "reportingController": COMPONENT, "reportingInstance": "a",
+        "eventTime": NOW, "type": "Normal", "reason": "A", "action": "A",
+    }))  # fmt: skip
+    assert "cannot create resource" in await agent.may_not(*in_default)
 
 
 async def test_the_token_of_a_pod_names_its_node(

@@ -184,7 +184,12 @@ async def test_policies_let_be_what_webhooks_of_others_add(helm: Binaries) -> No
     before, after = [of_kind(await render(helm, one), "ValidatingAdmissionPolicy") for one in (S3, told)]
     ours, theirs = (f"key.startsWith('{one}/')" for one in (names.GROUP, "policies.example.com"))
     changed = {policy["metadata"]["name"] for policy in after if policy not in before}
-    assert changed == {"cedana-sched-agent", "cedana-sched-narrowed-pods", "cedana-sched-narrowed-metadata"}
+    assert changed == {
+        "cedana-sched-agent",
+        "cedana-sched-narrowed-pods",
+        "cedana-sched-narrowed-metadata",
+        "cedana-sched-narrowed-deployment",
+    }
     assert json.loads(json.dumps(after).replace(f"{ours} || {theirs}", ours)) == before
 
 

@@ -5,20 +5,23 @@ Roles and policies are the chart's own, under another name, so that nothing has 
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import EVICTING, NODE_READY, RELEASED
+from cedana_sched.kube.events import COMPONENT
+from cedana_sched.model.objects.names import API_VERSION, EVICTING, NODE_READY, RELEASED
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace, container, job, pod
-from tests.e2e.product.rendering import NAMESPACE, of_kind, render
+from tests.e2e.product.rendering import NAMESPACE, RELEASE, of_kind, render
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.usefixtures("kinds")]
 
@@ -38,6 +41,11 @@ STATUS = "writes nothing there"
 SPEC = "writes no spec of a Job or a node"
 CALLS = "never what they are called for"
 KEYS = "creates the Secrets of its own keys only"
+EVENTS = "writes Events in its own name only"
+STOPS = "stops its coordinator, and writes nothing else in a Deployment"
+SETTINGS = "deletes the policies and storages of its own release only"
+OF_KUEUE = ("-narrowed-kueue", "-narrowed-checks")
+"""Policies that say nothing where Kueue is not: test_narrowed_rights_of_kueue.py."""
 
 
 class Part:
@@ -65,10 +73,15 @@ def _patch(what: str, patch: str, *options: str) -> tuple[str, ...]:
     return ("patch", what, "--type=merge", f"--patch={patch}", *options)
 
 
-def _forbidden(node: str, configuration: str, fullname: str) -> dict[str, tuple[str, tuple[str, ...], str]]:
-    """By name: who tries what, and how it is refused."""
+def _forbidden(
+    node: str, configuration: str, fullname: str, foreign: Path
+) -> dict[str, tuple[str, tuple[str, ...], str]]:
+    """By name: who tries what, and how it is refused; `foreign` is an Event in the name of somebody else."""
+    deployment, policies = f"deployment/{fullname}-coordinator", f"checkpointpolicies.sched.cedana.ai/{fullname}"
     image = '[{"op":"replace","path":"/spec/containers/0/image","value":"registry.invalid/mine:1"}]'
+    image_of_pods = image.replace("/spec/", "/spec/template/spec/")
     rules = '[{"op":"replace","path":"/webhooks/0/rules/0/resources","value":["secrets"]}]'
+    labelled, stopped = '{"labels":{"a":"b"}}', '"spec":{"replicas":0}'
     elsewhere = '[{"op":"replace","path":"/webhooks/0/clientConfig/service/name","value":"mine"}]'
     everybody = '[{"op":"replace","path":"/webhooks/0/namespaceSelector","value":{}}]'
     toleration = '[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]'
@@ -97,10 +110,17 @@ def _forbidden(node: str, configuration: str, fullname: str) -> dict[str, tuple[
         "secret": ("coordinator", ("create", "secret", "generic", "mine"), KEYS),
         "secret, webhooks": ("webhooks", ("create", "secret", "generic", f"{fullname}-sealing"), KEYS),
         "namespaces": ("webhooks", ("patch", configuration, "--type=json", f"--patch={everybody}"), CALLS),
+        "event": ("coordinator", ("create", f"--filename={foreign}"), EVENTS),
+        "event of others": ("coordinator", _patch("event/theirs", '{"count":2}'), EVENTS),
+        "message of an event": ("coordinator", _patch("event/ours", '{"message":"all is well"}'), EVENTS),
+        "image, deployment": ("coordinator", ("patch", deployment, "--type=json", f"--patch={image_of_pods}"), STOPS),
+        "more replicas": ("coordinator", _patch(deployment, '{"spec":{"replicas":3}}'), STOPS),
+        "label of a deployment": ("coordinator", _patch(deployment, f'{{"metadata":{labelled},{stopped}}}'), METADATA),
+        "policy": ("coordinator", ("delete", f"{policies}-theirs"), SETTINGS),
     }
 
 
-def _meant(node: str, configuration: str, fullname: str) -> list[tuple[str, tuple[str, ...]]]:
+def _meant(node: str, configuration: str, fullname: str, own: Path) -> list[tuple[str, tuple[str, ...]]]:
     bundle = '[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"LS0tCg=="}]'
     path = '[{"op":"add","path":"/webhooks/0/clientConfig/service/path","value":"/elsewhere"}]'
     cpus = '{"matchExpressions":[{"key":"sched.cedana.ai/cpu","operator":"In","values":["a"]}]}'
@@ -119,6 +139,10 @@ def _meant(node: str, configuration: str, fullname: str) -> list[tuple[str, tupl
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={path}")),
         ("coordinator", ("create", "secret", "generic", f"{fullname}-sealing")),
         ("webhooks", ("create", "secret", "generic", f"{fullname}-webhooks")),
+        ("coordinator", ("create", f"--filename={own}")),
+        ("coordinator", _patch("event/ours", '{"count":2,"lastTimestamp":"2026-11-21T13:00:00Z"}')),
+        ("coordinator", _patch(f"deployment/{fullname}-coordinator", '{"spec":{"replicas":0}}')),
+        ("coordinator", ("delete", f"checkpointpolicies.sched.cedana.ai/{fullname}-ours")),
         ("coordinator", _patch(PLAIN, f'{{"metadata":{{"labels":{{"{OTHERS}a":"b"}}}}}}')),
         ("coordinator", _patch(f"node/{node}", f'{{"metadata":{{"annotations":{{"{OTHERS}a":"b"}}}}}}')),
     ]
@@ -127,12 +151,15 @@ def _meant(node: str, configuration: str, fullname: str) -> list[tuple[str, tupl
 class Parts:
     """Our parts' accounts, and objects of others."""
 
-    def __init__(self, namespace: Namespace, fullname: str, node: str) -> None:
+    def __init__(self, namespace: Namespace, fullname: str, node: str, files: Path) -> None:
         self._namespace = namespace
         self._fullname = fullname
         configuration = f"{CONFIGURATION[1].lower()}/{fullname}"
-        self.forbidden = _forbidden(node, configuration, fullname)
-        self.meant = _meant(node, configuration, fullname)
+        own, foreign = files / "own.json", files / "foreign.json"
+        own.write_text(json.dumps(_event("new", namespace.name)))
+        foreign.write_text(json.dumps(_event("new", namespace.name, "kubelet")))
+        self.forbidden = _forbidden(node, configuration, fullname, foreign)
+        self.meant = _meant(node, configuration, fullname, own)
 
     def part(self, name: str) -> Part:
         return Part(self._namespace, self._fullname, name)
@@ -140,6 +167,44 @@ class Parts:
     def tries(self, what: str) -> Callable[[], Awaitable[object]]:
         who, words, _ = self.forbidden[what]
         return lambda: self.part(who).does(*words)
+
+
+def _event(name: str, namespace: str, component: str = COMPONENT) -> Object:
+    """About a pod of the namespace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": "plain", "namespace": namespace},
+        "type": "Normal",
+        "reason": "Saved",
+        "message": "it is saved",
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": component,
+        "firstTimestamp": "2026-11-21T12:00:00Z",
+        "lastTimestamp": "2026-11-21T12:00:00Z",
+        "count": 1,
+    }
+
+
+def _deployment(fullname: str) -> Object:
+    """Makes no pods: it is paused."""
+    labels = {"app": fullname}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": IMAGE}]}}
+    spec = {"replicas": 2, "paused": True, "selector": {"matchLabels": labels}, "template": template}
+    metadata = {"name": f"{fullname}-coordinator"}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def _policies(fullname: str) -> list[Object]:
+    """One that the release has made, and another one."""
+    labels = {"app.kubernetes.io/instance": RELEASE}
+    body = {"apiVersion": API_VERSION, "kind": "CheckpointPolicy", "spec": {}}
+    return [
+        {**body, "metadata": {"name": f"{fullname}-ours", "labels": labels}},
+        {**body, "metadata": {"name": f"{fullname}-theirs"}},
+    ]
 
 
 def _configuration(name: str, namespace: str) -> Object:
@@ -167,7 +232,7 @@ def _configuration(name: str, namespace: str) -> Object:
 def _kubectls(fullname: str, namespace: str) -> list[Object]:
     """It reads what it is to patch."""
     group, name = "rbac.authorization.k8s.io", f"{fullname}-kubectl"
-    resources = ["pods", "pods/status", "jobs", "nodes", "mutatingwebhookconfigurations"]
+    resources = ["pods", "pods/status", "jobs", "nodes", "mutatingwebhookconfigurations", "events"]
     role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}}
     return [
         {**role, "rules": [{"apiGroups": ["*"], "resources": resources, "verbs": ["get"]}]},
@@ -189,7 +254,9 @@ def _pod(name: str, **spec: Any) -> Object:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def parts(namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries) -> AsyncIterator[Parts]:
+async def parts(
+    namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries, tmp_path: Path
+) -> AsyncIterator[Parts]:
     """Each attack succeeds without the policies, which are written then."""
     fullname = f"rights-{namespace.name[-5:]}"
     told = {
@@ -201,25 +268,38 @@ async def parts(namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries
     }
     rendered = await render(helm, told, namespace=namespace.name)
     roles = [*of_kind(rendered, *ROLES), *_kubectls(fullname, namespace.name)]
-    policies = [one for one in of_kind(rendered, *POLICIES) if f"{fullname}-narrowed-" in one["metadata"]["name"]]
-    assert len(policies) == 8
+    policies = [
+        one for one in of_kind(rendered, *POLICIES)
+        if f"{fullname}-narrowed-" in one["metadata"]["name"] and not one["metadata"]["name"].endswith(OF_KUEUE)
+    ]  # fmt: skip
+    assert len(policies) == 14
+    others = _policies(fullname)
     configuration = _configuration(fullname, namespace.name)
-    found = Parts(namespace, fullname, next(iter(cluster.nodes)))
+    found = Parts(namespace, fullname, next(iter(cluster.nodes)), tmp_path)
     held = job("theirs", container(IMAGE, "true"))
     held["spec"]["suspend"] = True
     try:
-        for body in (*roles, configuration):
+        for body in (*roles, configuration, *others):
             await api.apply(body, namespace.name)
-        await namespace.apply(_pod("plain"), _pod("gangs", schedulerName="volcano"), held)
+        await namespace.apply(_pod("plain"), _pod("gangs", schedulerName="volcano"), held, _deployment(fullname))
+        await namespace.apply(_event("ours", namespace.name), _event("theirs", namespace.name, "kubelet"))
         for what in found.forbidden:
             await found.tries(what)()
         for body in policies:
             await api.apply(body)
-        for what in ("image", "suspension", "rules", "secret"):  # one of each policy
+        for what in (
+            "image",
+            "suspension",
+            "rules",
+            "secret",
+            "event",
+            "more replicas",
+            "policy",
+        ):  # one of each policy
             await wait_until_refused(found.tries(what), found.forbidden[what][2])
         yield found
     finally:
-        for body in (*policies, configuration, *roles):
+        for body in (*policies, configuration, *others, *roles):
             await api.delete(body["apiVersion"], body["kind"], body["metadata"]["name"], namespace.name)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from cedana_sched.cli.doctor.cluster.policies import BINDINGS, KEPT, POLICIES, examine
+from cedana_sched.cli.doctor.cluster.policies import BINDINGS, KEPT, KEPT_OF_KUEUE, POLICIES, examine
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import CONFIG_MAPS
 
-from .cluster_to_look_at import RELEASE, Cluster, ours
+from .cluster_to_look_at import NAMESPACE, RELEASE, Cluster, ours
 
 CHART = Path(__file__).parents[3] / "manifests" / "chart" / "templates"
 
@@ -25,15 +27,32 @@ def binding(ending: str, *actions: str) -> Object:
     return {"metadata": metadata, "spec": {"policyName": f"{RELEASE}-{ending}", "validationActions": list(actions)}}
 
 
+def settings(*adapters: str) -> Object:
+    data = {"coordinator.json": json.dumps({"adapters": adapters}), "agent.json": "{}"}
+    return {"metadata": {"name": RELEASE, "namespace": NAMESPACE}, "data": data}
+
+
 @pytest.fixture
 def cluster() -> Cluster:
-    cluster = Cluster().put(POLICIES, *map(policy, KEPT))
+    cluster = Cluster().put(POLICIES, *map(policy, KEPT)).put(CONFIG_MAPS, settings("volcano"))
     return cluster.put(BINDINGS, *(binding(ending, "Deny") for ending in KEPT))
 
 
 async def test_all_that_deny_are_well(cluster: Cluster) -> None:
     (finding,) = await cluster.findings(examine)
     assert finding.startswith("ok all deny: agent, narrowed-configurations")
+
+
+async def test_with_kueue_there_are_more(cluster: Cluster) -> None:
+    cluster.there[CONFIG_MAPS] = [settings("kueue")]
+    assert await cluster.findings(examine) == [
+        f"fail there is no ValidatingAdmissionPolicy cedana-sched-{ending}: {otherwise}"
+        for ending, otherwise in KEPT_OF_KUEUE.items()
+    ]
+    cluster.put(POLICIES, *map(policy, KEPT_OF_KUEUE))
+    cluster.put(BINDINGS, *(binding(ending, "Deny") for ending in KEPT_OF_KUEUE))
+    (finding,) = await cluster.findings(examine)
+    assert finding.startswith("ok all deny: agent, narrowed-checks")
 
 
 async def test_a_policy_that_is_missing_says_what_it_kept(cluster: Cluster) -> None:
@@ -65,4 +84,4 @@ def test_all_policies_of_the_chart_are_looked_for() -> None:
         kinds = len(re.findall(r"^kind: ValidatingAdmissionPolicy$", text, re.MULTILINE))
         several = re.search(r'range \$policy := list((?: "[a-z]+")+)', text)
         found += kinds * (len(several[1].split()) if several else 1)
-    assert found == len(KEPT)
+    assert found == len(KEPT) + len(KEPT_OF_KUEUE)

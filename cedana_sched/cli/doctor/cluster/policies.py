@@ -8,6 +8,7 @@ import msgspec
 
 from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
 from cedana_sched.cli.doctor.cluster.reads import Reads, named
+from cedana_sched.cli.doctor.cluster.settings import settings_of
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import Resource
@@ -20,16 +21,24 @@ BINDINGS: Final = Resource(
 )
 KEPT: Final = {
     "agent": "a stolen token of an agent writes about every node",
+    "narrowed-deployment": "a stolen token of ours changes images of the coordinator while it is uninstalled",
+    "narrowed-events": "a stolen token of ours tells Events in the name of others",
     "narrowed-configurations": "a stolen token of ours changes what webhooks are called for",
     "narrowed-metadata": "a stolen token of ours changes Jobs and nodes",
     "narrowed-pods": "a stolen token of ours changes images of pods",
     "narrowed-secrets": "a stolen token of ours makes Secrets that hold tokens of other accounts",
+    "narrowed-settings": "a stolen token of ours deletes policies and storages of others while it is uninstalled",
     "records": "tenants forge orders to the agents, which are root",
     "reserved-bindings": "tenants write marks of ours on pods that they bind",
     "reserved-marks": "tenants write marks of ours on pods that run",
     "reserved-names": "tenants keep containers out of a snapshot by a name of ours",
 }
 """What each policy of the chart keeps from happening, by the end of its name."""
+KEPT_OF_KUEUE: Final = {
+    "narrowed-checks": "a stolen token of ours passes the AdmissionChecks of others",
+    "narrowed-kueue": "a stolen token of ours admits Workloads, and changes quotas while it is uninstalled",
+}
+"""Of those that are there where Kueue's adapter is enabled."""
 
 
 class _PolicySpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,14 +61,20 @@ class _Binding(msgspec.Struct, frozen=True):
 
 
 async def examine(reads: Reads, one: Installation) -> list[Finding]:
-    """One finding for each that is not in force."""
+    """One finding for each that is not in force.
+
+    Raises:
+        CedanaSchedError: the settings of the release are not as the chart writes them.
+    """
+    has_kueue = "kueue" in (await settings_of(reads, one)).adapters
+    kept = KEPT | KEPT_OF_KUEUE if has_kueue else KEPT
     there = await reads.listed(POLICIES, labels=OURS, into=_Policy)
     bound = await reads.listed(BINDINGS, labels=OURS, into=_Binding)
     known = {each.metadata.name for each in there}
     failing = {each.metadata.name for each in there if each.spec.failure_policy == "Fail"}
     denying = {each.spec.policy_name for each in bound if "Deny" in each.spec.validation_actions}
     found: list[Finding] = []
-    for ending, otherwise in KEPT.items():
+    for ending, otherwise in kept.items():
         name = f"{one.name}-{ending}"
         if name not in known:
             found.append(_broken(f"there is no ValidatingAdmissionPolicy {name}: {otherwise}"))
@@ -67,7 +82,7 @@ async def examine(reads: Reads, one: Installation) -> list[Finding]:
             found.append(_broken(f"no binding has {name} deny anything: {otherwise}"))
         elif name not in failing:
             found.append(_broken(f"{name} lets through what it cannot judge: {otherwise}"))
-    return found or [Finding(CHECK, Level.OK, f"all deny: {named(KEPT)}")]
+    return found or [Finding(CHECK, Level.OK, f"all deny: {named(kept)}")]
 
 
 def _broken(says: str) -> Finding:

@@ -1,0 +1,168 @@
+"""What policies leave of our parts' rights is what their code writes: neither more, nor less.
+
+That an API server means the same by them is shown in tests/e2e/product/test_narrowed_rights.py, and beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from cedana_sched.cluster.node.hold_port import calls_taken
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.admission import active, answer_of, ready
+from cedana_sched_kueue.objects import ACTIVE, PENDING, READY, AdmissionCheck, AdmissionCheckSpec
+from cedana_sched_kueue.withdrawal import ClusterQueue, without
+from tests.unit.adapters.kueue.kueue_builders import workload
+
+ROOT = Path(__file__).parents[3]
+TEMPLATES = ROOT / "manifests/chart/templates"
+HELPERS = (TEMPLATES / "_helpers.tpl").read_text()
+PARTS = (TEMPLATES / "narrowed-rights.yaml").read_text()
+AGENT = (TEMPLATES / "agent/admission-policy.yaml").read_text()
+KUEUE = (TEMPLATES / "kueue/narrowed-rights.yaml").read_text()
+NOW = datetime(2026, 11, 21, 15, tzinfo=UTC)
+
+
+def changed(template: str, now: str, of: str = "") -> set[str]:
+    """The fields of `now` that may differ from what they were; `of` is the resource, where there are several."""
+    [fields] = re.findall(
+        rf'{of}.*?"cedana\.restIsUnchanged" \(list "{now}" "[\w.]+"((?: "\w+")+)\)',
+        template,
+        re.DOTALL if of else re.NOFLAG,
+    )
+    return set(re.findall(r"\w+", fields))
+
+
+def in_a_list(template: str, before: str) -> set[str]:
+    """The words of the list after `before`."""
+    [words] = re.findall(rf"{re.escape(before)} in \[(.*?)\]", template)
+    return set(re.findall(r"'([^']+)'", words))
+
+
+def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
+    body = ready(workload(), "save", answer_of(workload(), "hourly"), "well", NOW)
+    assert set(body) == {"metadata", "status"}
+    assert set(body["status"]) == changed(KUEUE, "variables.after", "!= 'workloads'") == {"admissionChecks"}
+    [state] = body["status"]["admissionChecks"]
+    assert set(state) == {"name"} | changed(KUEUE, "now")
+    [update] = state["podSetUpdates"]
+    assert set(update) == in_a_list(KUEUE, "update.all(field, field")
+    assert set(update["annotations"]) == in_a_list(KUEUE, "key")
+    assert state["state"] == READY
+    assert f"was.state == '{PENDING}' && now.state == '{READY}'" in KUEUE
+
+
+def test_a_check_is_declared_as_the_adapter_declares_it() -> None:
+    check = AdmissionCheck(Metadata(name="save"), AdmissionCheckSpec(names.ADMISSION_CHECK_CONTROLLER))
+    body = active(check, (), NOW)
+    assert body is not None
+    assert set(body["status"]) == changed(KUEUE, "variables.after", "!= 'admissionchecks'") == {"conditions"}
+    assert [one["type"] for one in body["status"]["conditions"]] == [ACTIVE]
+    assert f"object.spec.controllerName == '{names.ADMISSION_CHECK_CONTROLLER}'" in KUEUE
+    assert f"params.spec.controllerName == '{names.ADMISSION_CHECK_CONTROLLER}'" in KUEUE
+    assert f"variables.conditionsAfter.filter(one, one.type != '{ACTIVE}')" in KUEUE
+
+
+def test_of_a_queue_the_strategy_of_checks_alone_is_written() -> None:
+    rules = [{"name": "save", "onFlavors": ["a"]}, {"name": "theirs"}]
+    spec = {"admissionChecksStrategy": {"admissionChecks": rules}}
+    queue = msgspec.convert({"metadata": {"name": "q"}, "spec": spec}, ClusterQueue)
+    for ours, left in (({"save"}, {"admissionChecks": rules[1:]}), ({"save", "theirs"}, None)):
+        patch = without(queue, ours)
+        assert patch is not None
+        assert patch["spec"] == {"admissionChecksStrategy": left}
+        assert set(patch["spec"]) == changed(KUEUE, "object.spec")
+        assert set(patch["metadata"]) == {"resourceVersion"}
+
+
+class Written:
+    """An API server that keeps what is written of Events."""
+
+    def __init__(self) -> None:
+        self.created: asyncio.Queue[Object] = asyncio.Queue()
+        self.patched: asyncio.Queue[Object] = asyncio.Queue()
+
+    async def create(self, _: Any, body: Object, *, into: Any) -> Any:
+        self.created.put_nowait(body)
+        return into()
+
+    async def patch(self, _: Any, __: str, ___: str, patch: Object) -> None:
+        self.patched.put_nowait(patch)
+
+
+async def test_events_are_told_in_our_name_and_counted() -> None:
+    api = Written()
+    recorder = EventRecorder(cast("Api", api), COMPONENT)
+    running = asyncio.create_task(recorder.run())
+    happening = Happening(PODS.reference("p", "lab", "u"), "Saved", "it is saved")
+    try:
+        async with asyncio.timeout(10):
+            recorder.tell(happening)
+            created = await api.created.get()
+            recorder.tell(happening)
+            patch = await api.patched.get()
+    finally:
+        running.cancel()
+    assert (created["source"], created["reportingComponent"]) == ({"component": COMPONENT}, COMPONENT)
+    for where in ("object.source.component", "object.reportingComponent"):
+        assert f"{where} == '{COMPONENT}'" in HELPERS
+    assert set(patch) == changed(HELPERS, "object") - {"apiVersion", "kind", "metadata"}
+
+
+def test_everybody_tells_events_in_the_name_that_the_policy_knows() -> None:
+    for place in ("cedana_sched/cluster", "cedana_sched/adapter/cluster.py", "adapters", "webhooks"):
+        files = [ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py")
+        made = [one for file in files for one in re.findall(r"EventRecorder\((.*)\)", file.read_text())]
+        assert all("COMPONENT" in one for one in made), place
+
+
+def test_an_agent_tells_of_its_node_alone() -> None:
+    happening = calls_taken("gpu-3", "somebody else answers")
+    assert (happening.involved["kind"], happening.involved["name"]) == (NODES.kind, "gpu-3")
+    told = [
+        (file.name, one)
+        for place in ("cedana_sched/cluster/node", "cedana_sched/agent", "cedana_sched/service")
+        for file in (ROOT / place).rglob("*.py")
+        for one in re.findall(r"Happening\(|\.unreadable\(|vents\.tell\(.*", file.read_text())
+    ]
+    assert sorted(told) == [("hold_port.py", "Happening("), ("main.py", "vents.tell(calls_taken(node, text))")]
+    assert "object.involvedObject.kind == 'Node'" in AGENT
+
+
+def test_an_agent_writes_marks_of_ours_on_its_node_alone() -> None:
+    places = [ROOT / "cedana_sched/cluster/node", ROOT / "cedana_sched/agent"]
+    words = {
+        word
+        for place in places
+        for file in place.rglob("*.py")
+        for line in re.findall(r'metadata = \{"labels".*|patch\(NODES, .*', file.read_text())
+        for word in re.findall(r"\b(?:NODE_|LEAVING)\w*\b", line)
+    } - {"NODES"}
+    assert words == {"NODE_READY", "NODE_CPU", "NODE_FACTS", "LEAVING"}
+    assert all(getattr(names, word).startswith(f"{names.GROUP}/") for word in words)
+    assert 'object.spec == oldObject.spec && {{ include "cedana.othersAreUnchanged" . }}' in AGENT
+
+
+def test_of_a_deployment_the_uninstallation_writes_how_many() -> None:
+    code = "".join(file.read_text() for file in (ROOT / "cedana_sched").rglob("*.py"))
+    [patch] = re.findall(r"patch\(DEPLOYMENTS, (.*)\)$", code, re.MULTILINE)
+    assert patch == 'coordinator, namespace, {"spec": {"replicas": 0}}'
+    assert changed(PARTS, "object.spec") == {"replicas"}
+    assert "object.spec.replicas == 0 &&" in PARTS
+
+
+def test_every_policy_denies_what_it_cannot_judge() -> None:
+    for template in (PARTS, AGENT, KUEUE):
+        kinds = len(re.findall(r"^kind: ValidatingAdmissionPolicy(?:Binding)?$", template, re.MULTILINE))
+        assert kinds == 2
+        assert template.count("failurePolicy: Fail") == template.count("validationActions: [Deny]") == 1
