@@ -28,6 +28,8 @@ _OVERLAY = ("trusted.overlay.", "user.overlay.")
 _CAPABILITIES = "security.capability"
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 _COPIED_BYTES = 1 << 20
+_LONGEST_HEADER = 16 << 20
+"""Bytes of a member's names and attributes; Linux takes 64 KiB of names, and as much of each value."""
 
 
 class LayerError(Exception):
@@ -63,6 +65,22 @@ def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = F
             os.close(held)
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose headers are as long as they may be: tarfile reads as many bytes at once as they say."""
+
+    def _proc_gnulong(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        self._bound()
+        return super()._proc_gnulong(archive)  # type: ignore[misc, no-any-return]  # tarfile's own, without types
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        self._bound()
+        return super()._proc_pax(archive)  # type: ignore[misc, no-any-return]  # tarfile's own, without types
+
+    def _bound(self) -> None:
+        if not 0 <= self.size <= _LONGEST_HEADER:
+            raise LayerError(f"the archive has a header of {self.size} bytes")
+
+
 class _Laying:
     """One archive, laid beneath the folder that is held."""
 
@@ -73,9 +91,11 @@ class _Laying:
     def lay(self, file: BinaryIO) -> None:
         """One by one: there may be millions of them, and whoever lays them has little memory."""
         folders: list[tuple[str, int]] = []
-        with tarfile.open(fileobj=file, mode="r:") as archive:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as archive:
             for member in archive:
                 archive.members.clear()  # type: ignore[attr-defined]  # where tarfile keeps each that it has read
+                if archive.offset <= member.offset:  # a size below zero, and it would be read for ever
+                    raise LayerError(f"{member.name!r} leads back in the archive")
                 path = _path(member.name)
                 if path is None:
                     continue
@@ -207,13 +227,24 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name:
         raise LayerError(f"{member.name!r} has no content in the archive")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as target:
-        runs: list[tuple[int, int]] = getattr(member, "sparse", None) or [(0, member.size)]
-        for offset, length in runs:
+        for offset, length in _runs(member):
             content.seek(offset)
             target.seek(offset)
             _copy(content, target, length, member.name)
         target.truncate(member.size)
         _describe(member, target.fileno())
+
+
+def _runs(member: tarfile.TarInfo) -> list[tuple[int, int]]:
+    """Where a file has content, and how much: one run after the other, within the file."""
+    sparse: list[tuple[int, int]] | None = getattr(member, "sparse", None)
+    runs = [(0, member.size)] if sparse is None else sparse
+    ends = 0
+    for offset, length in runs:
+        if offset < ends or length < 0 or offset + length > member.size:
+            raise LayerError(f"{member.name!r} has holes that no file can have")
+        ends = offset + length
+    return runs
 
 
 def _copy(source: IO[bytes], target: BinaryIO, length: int, name: str) -> None:
