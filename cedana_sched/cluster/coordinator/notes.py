@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 
 import msgspec
 import structlog
@@ -111,6 +110,6 @@ def _notes(kept: _Kept) -> bytes | None:
         return None
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         log.warning("notes are damaged; the adapter begins without", name=kept.metadata.name, problem=str(error))
         return None

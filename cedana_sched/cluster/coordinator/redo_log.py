@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 from collections.abc import Collection, Iterable
 
@@ -20,14 +19,22 @@ import structlog
 import zstandard
 
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.errors import (
+    AbsentError,
+    AlreadyExistsError,
+    ApiError,
+    ApiUnavailableError,
+    ConflictError,
+    UnreadableError,
+)
 from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import CedanaSchedError, IntegrityError
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
+from cedana_sched.store.decoding import UNREADABLE, unpack
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +50,10 @@ SEGMENTS = 16
 """At so many, all are merged into one."""
 ENCODED_AT_ONCE = 64
 """More records are encoded beside the event loop."""
+MOST_BYTES = 512 << 20
+"""Of what one ConfigMap or segment holds, unpacked."""
+_DAMAGE = (*UNREADABLE, IntegrityError, ValueError, LookupError)
+"""What reading raises for anything that somebody else has written there."""
 _WRITER = kept(f"{names.GROUP}/writer")
 _ENTRIES = "entries.json.zst"
 _SEGMENTS = "segments.json"
@@ -316,15 +327,14 @@ class RedoLog:
         kept: list[_Kept] = []
         try:
             segments = _decoded(data, _SEGMENTS, tuple[_Segment, ...]) if _SEGMENTS in data else ()
-        except (ValueError, msgspec.DecodeError) as error:
+        except _DAMAGE as error:
             log.exception("journal is damaged; what the objects say counts", problem=repr(error))
             segments = ()
         for segment in segments:
             if (found := await self._read_segment(segment)) is None:
                 continue
-            kept.append(found)
-            bits = int(segment.live, 16)
-            live = [entry for number, entry in enumerate(found.entries) if bits >> number & 1]
+            one, live = found
+            kept.append(one)
             entries |= {entry.record.uid: entry for entry in live}
         if _ENTRIES in data:
             entries |= {entry.record.uid: entry for entry in _inline(data)}
@@ -334,21 +344,28 @@ class RedoLog:
             tuple(entry.record for entry in entries.values() if entry.is_forgotten),
         )
 
-    async def _read_segment(self, segment: _Segment) -> _Kept | None:
+    async def _read_segment(self, segment: _Segment) -> tuple[_Kept, list[_Entry]] | None:
+        """It, and which of its entries count; None where it is damaged."""
         blob = b""
         try:
             for slot, digest in segment.parts:
+                if slot not in range(SLOTS):
+                    raise ValueError(f"there is no slot {slot}")
                 found = await self._api.get(CONFIG_MAPS, _name(slot), self._namespace, into=_ConfigMap)
                 self._slots[slot] = found.metadata.resource_version
                 part = base64.b64decode(found.binary_data[_PART], validate=True)
                 if _digest(part) != digest:
-                    raise ValueError(f"part {slot} is not what the head names")  # noqa: TRY301 - as damaged as others
+                    raise ValueError(f"part {slot} is not what the head names")
                 blob += part
-            entries = codec.decode(zstandard.decompress(blob), Entries)
-        except (AbsentError, KeyError, ValueError, zstandard.ZstdError) as error:
+            entries = tuple(_entries_of(codec.decode(unpack(blob, MOST_BYTES), Entries)))
+            bits = int(segment.live, 16)
+            if not 0 <= bits < 1 << len(entries):
+                raise ValueError(f"{segment.live:.40} says nothing of {len(entries)} entries")
+        except (AbsentError, UnreadableError, *_DAMAGE) as error:
             log.exception("journal is damaged; what the objects say counts", problem=repr(error))
             return None
-        return _Kept(segment.parts, tuple(_entries_of(entries)))
+        live = [entry for number, entry in enumerate(entries) if bits >> number & 1]
+        return _Kept(segment.parts, entries), live
 
 
 def _entries_of(entries: Entries) -> Iterable[_Entry]:
@@ -369,9 +386,9 @@ def _encoded(
 
 def _inline(data: dict[str, str]) -> Iterable[_Entry]:
     try:
-        text = zstandard.decompress(base64.b64decode(data[_ENTRIES], validate=True))
+        text = unpack(base64.b64decode(data[_ENTRIES], validate=True), MOST_BYTES)
         return tuple(_entries_of(codec.decode(text, Entries)))
-    except (binascii.Error, zstandard.ZstdError, msgspec.DecodeError) as error:
+    except _DAMAGE as error:
         # It held only what the objects may lack: they are what is left, and every step repeats its order.
         log.exception("journal is damaged; what the objects say counts", problem=repr(error))
         return ()
