@@ -63,7 +63,7 @@ class CredentialClient:
         if status == 200:
             try:
                 return msgspec.json.decode(body, type=SessionCredentials)
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise StoreUnavailableError(f"{what}: the answer cannot be read: {error}", remedy=_VERSIONS) from error
         sentence = f"{what}: {status}: {_message(body)}"
         if status == 403:
@@ -113,5 +113,5 @@ def _read(what: str, path: Path) -> str:
 def _message(body: bytes) -> str:
     try:
         return msgspec.json.decode(body, type=CredentialRefusal).message[:_SHOWN]
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return body[:_SHOWN].decode(errors="replace")

@@ -188,7 +188,7 @@ def _aws(region: str) -> str:
 def _parsed(answer: bytes) -> ET.Element | None:
     try:
         return ET.fromstring(answer)  # noqa: S314  # bounded, and of the store that we trust with everything
-    except ET.ParseError:
+    except (ET.ParseError, LookupError, ValueError):  # the last two of an encoding that it names
         return None
 
 

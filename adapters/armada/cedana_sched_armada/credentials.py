@@ -25,6 +25,8 @@ from cedana_sched_armada.settings import (
 
 REQUEST_SECONDS = 30.0
 EXPIRY_MARGIN_SECONDS = 30.0
+LONGEST_ANSWER = 1 << 20
+"""Bytes of a provider's answer that are read."""
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -72,7 +74,7 @@ class BearerToken:
     async def metadata(self) -> Metadata:
         field, path = "armada.auth.token.file", self._settings.file
         token = _secret(field, path)
-        if not (token.isascii() and token.isprintable()):  # gRPC could not send it
+        if not _is_sendable(token):
             raise UsageError(field, str(path), "holds no token", remedy="write one line of ASCII")
         return (("authorization", f"Bearer {token}"),)
 
@@ -121,14 +123,25 @@ class ClientCredentials:
                     provider = msgspec.json.decode(await _body(answer), type=_Provider)
                 headers = {"Authorization": f"Basic {_pair(settings.client_id, secret)}"}
                 async with session.post(provider.token_endpoint, data=form, headers=headers) as answer:
-                    return msgspec.json.decode(await _body(answer), type=_Token)
-        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
-            message = f"no token of {settings.provider_url}: {error!r}"
+                    token = msgspec.json.decode(await _body(answer), type=_Token)
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
+            message = f"no token of {settings.provider_url}: {error!r:.500}"
             raise ArmadaUnavailableError(message, remedy="it is tried again") from error
+        if not _is_sendable(token.access_token):
+            message = f"no token of {settings.provider_url}: what it gives is no line of ASCII"
+            raise ArmadaUnavailableError(message, remedy="see the provider; it is tried again")
+        return token
+
+
+def _is_sendable(token: str) -> bool:
+    """Whether gRPC can send it."""
+    return token.isascii() and token.isprintable()
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    body = await answer.read()
+    body = await answer.content.read(LONGEST_ANSWER)
+    while len(body) < LONGEST_ANSWER and (more := await answer.content.read(LONGEST_ANSWER - len(body))):
+        body += more
     if 400 <= answer.status < 500:
         message = f"{answer.url} answers {answer.status}: {body[:200].decode(errors='replace')}"
         raise ArmadaDeniedError(message, remedy="see armada.auth.oidc")

@@ -25,6 +25,8 @@ VERSION = 1
 """Of what is written; notes of another one mean something else."""
 MOST_BYTES = 640 << 10
 """Of the text; a ConfigMap holds 1 MiB at most."""
+MOST_BYTES_UNPACKED = 64 << 20
+"""It is JSON, mostly ids, and shrinks to a fifth; somebody else may have written what shrinks to a thousandth."""
 PROGRESS_SECONDS = 30.0
 """Where a stream stands is written this often at most; what is read again after a restart changes nothing."""
 
@@ -242,14 +244,29 @@ class Ledger:
         return _State(VERSION, list(streams.items()), list(self.cases.values()), self.awaited)
 
 
+def _unpacked(written: bytes) -> bytes:
+    """Raises zlib.error, and ValueError for more than we ever write."""
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(written, MOST_BYTES_UNPACKED)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"they are larger than {MOST_BYTES_UNPACKED:,} bytes")
+    if not unpacking.eof:
+        raise ValueError("they end too early")
+    return text
+
+
 def _read(written: bytes) -> _State:
     try:
-        text = zlib.decompress(written)
+        text = _unpacked(written)
         version = msgspec.json.decode(text, type=_Version).version
         if version == VERSION:
             return msgspec.json.decode(text, type=_State)
         problem = f"another release has written them: they are of version {version}, not {VERSION}"
-    except (zlib.error, msgspec.DecodeError) as error:  # a coordinator that ends by it would end for every scheduler
+    except (
+        zlib.error,
+        ValueError,
+        RecursionError,
+    ) as error:  # a coordinator that ends by it would end for every scheduler
         problem = str(error)
     log.warning(
         "armada's notes cannot be read, and are begun anew: jobs that were to come back stay away",
