@@ -136,7 +136,7 @@ async def _problems(
 def _decode(data: bytes, expected: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=expected)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             "request", data.decode(errors="replace")[:200], str(error), remedy="see the API's text"
         ) from error

@@ -109,7 +109,7 @@ def _endpoint(
         began = time.perf_counter()
         try:
             answered = answer(way, body, holder, claims)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _tell_unreadable(way, str(error), metrics)
             return web.Response(status=400, text=f"no question of Volcano's extender plugin: {error}")
         except Exception:  # the scheduler evicts nobody then, and is told that something is wrong

@@ -60,11 +60,9 @@ class CredentialApplication:
     async def _respond(self, received: web.Request) -> web.Response:
         wanted = CredentialRequest("")
         try:
-            wanted = msgspec.json.decode(await received.read(), type=CredentialRequest)
+            wanted = _requested(await received.read())
             node = await self._decide(bearer_token(received), wanted)
             credentials = await self._begin(wanted, node)
-        except msgspec.DecodeError as error:
-            return self._refusal(HTTPStatus.BAD_REQUEST, f"the request cannot be read: {error}")
         except Refused as refused:
             self._tell(wanted.namespace, refused.why)
             return self._refusal(refused.status, refused.why)
@@ -98,6 +96,18 @@ class CredentialApplication:
             self._told.clear()
         self._told[namespace, why] = now
         log.warning("credentials refused", namespace=namespace[:LONGEST_REQUEST_BYTES], why=why)
+
+
+def _requested(body: bytes) -> CredentialRequest:
+    """What a request asks for.
+
+    Raises:
+        Refused: it is no request.
+    """
+    try:
+        return msgspec.json.decode(body, type=CredentialRequest)
+    except (ValueError, RecursionError) as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the request cannot be read: {error}") from error
 
 
 def _sentence(error: CedanaSchedError) -> str:
