@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from cedana_sched.model.errors import UsageError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_REGION = re.compile(r"[!-~]{0,64}")
+_HOST = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?")
 _FORMS = "write /folder, file:///folder or s3://bucket/prefix"
 
 
@@ -34,6 +37,21 @@ class CredentialService(BaseModel):
         if parts.scheme != "https" or not parts.hostname:
             raise ValueError("url must look like https://host/path: a token and keys go over it")
         return value
+
+
+def _is_host(parts: SplitResult) -> bool:
+    """Whether nothing but a host, and perhaps a port, is between `//` and the path.
+
+    Raises:
+        ValueError: the port is none.
+    """
+    host, port = parts.hostname or "", parts.port
+    if ":" in host:
+        ipaddress.IPv6Address(host)
+        host = f"[{host}]"
+    elif not _HOST.fullmatch(host):
+        return False
+    return parts.netloc.lower() in {host, f"{host}:{port}"} and not (parts.query or parts.fragment) and port != 0
 
 
 class S3Location(BaseModel):
@@ -70,7 +88,16 @@ class S3Location(BaseModel):
         parts = [part for part in value.split("/") if part]
         if any(part in {".", ".."} for part in parts):
             raise ValueError("a prefix must not contain '.' or '..'")
+        if not value.isprintable():
+            raise ValueError("a prefix must be printable")
         return "/".join(parts)
+
+    @field_validator("region")
+    @classmethod
+    def _check_region(cls, value: str) -> str:
+        if not _REGION.fullmatch(value):
+            raise ValueError("a region is a word like us-east-1")
+        return value
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
@@ -79,7 +106,7 @@ class S3Location(BaseModel):
         if self.endpoint is None:
             return self
         parts = urlsplit(self.endpoint)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path not in {"", "/"}:
+        if parts.scheme not in {"http", "https"} or not _is_host(parts) or parts.path not in {"", "/"}:
             raise ValueError("endpoint must look like https://host or https://host:port")
         if parts.scheme == "http" and not self.allow_http:
             raise ValueError("endpoint has no TLS; set allow_http if that is meant")

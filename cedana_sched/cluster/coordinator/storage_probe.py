@@ -108,6 +108,9 @@ class StorageProbe:
             log.warning("storage cannot be used", storage=storage.metadata.name, problem=str(error))
             reason = type(error).__name__.removesuffix("Error")
             return self._status(storage, "False", reason, str(error), *scoped), measured
+        except Exception as error:  # a defect of ours, or of what speaks to the store, must not end the coordinator
+            log.exception("storage cannot be tried", storage=storage.metadata.name)
+            return self._status(storage, "False", "NotTried", f"it cannot be tried: {error!r:.500}", *scoped), measured
         if report is not None:
             measured = _words(report)
         return self._status(storage, "True", "Probed", measured, *scoped), measured

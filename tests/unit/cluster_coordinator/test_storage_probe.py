@@ -54,6 +54,13 @@ async def _first_status(spec: Object, report: StoreReport | Exception, scoping: 
             await trying
 
 
+async def test_a_defect_of_what_speaks_to_the_store_is_said_and_ends_nobody() -> None:
+    status = await _first_status(_S3, ValueError("illegal character"))
+    ready = status["conditions"][0]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "NotTried")
+    assert "illegal character" in ready["message"]
+
+
 async def test_usable_storage_says_what_was_measured() -> None:
     status = await _first_status(_S3, _REPORT)
     ready = status["conditions"][0]

@@ -17,13 +17,17 @@ from hypothesis import strategies as st
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.objects import to_object
+from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
+    CHECKPOINT_STORAGES,
     CHECKPOINTS,
     JOBS,
+    NAMESPACES,
+    NODES,
     PODS,
     PREEMPTION_HOLDS,
     RESTORES,
@@ -31,11 +35,14 @@ from cedana_sched.kube.resources import (
 )
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model import codec
+from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Find, Order, Outcome, Remove, Removed
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import Restore, RestoreStep
+from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, WORKLOADS
 from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES
@@ -64,6 +71,7 @@ _ANNOTATIONS = {
     names.ID: "sim", names.INDEX: "0", names.RESTORES: "sim/0", names.EVICTING: _MARK, names.POLICY: "p",
     names.WANTED: "sim/0@1", names.GRACE: "30", names.ASKS: names.ASKS_ALWAYS, "scheduling.k8s.io/group-name": "one",
 }  # fmt: skip
+_FACTS = codec.encode(Compatibility("x86_64", frozenset({"avx2"}), (6, 12), "4.2.1")).decode()
 _TEMPLATE = {
     "metadata": {"annotations": {names.ID: "sim"}},
     "spec": {"containers": [{"name": "c", "env": [{"name": "CEDANA_CHECKPOINT", "value": "sim"}]}]},
@@ -122,6 +130,19 @@ GOOD: dict[Resource, Object] = {
     CLUSTER_QUEUES: _body(CLUSTER_QUEUES, spec={}),
     POD_GROUPS: _body(POD_GROUPS, spec={"minMember": 2}, status={"running": 2}),
     QUEUES: _body(QUEUES, metadata={"annotations": {names.PROTECT: "true"}}),
+    NODES: _body(
+        NODES,
+        metadata={"labels": {names.NODE_READY: "true", names.NODE_CPU: "c"},
+                  "annotations": {names.NODE_FACTS: _FACTS, names.LEAVING: "2026-11-20T10:00:00Z"}},
+        spec={"unschedulable": False, "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]},
+        status={"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4", "memory": "8Gi"}},
+    ),
+    NAMESPACES: _body(NAMESPACES, metadata={"labels": {"a": "b"}}, status={"phase": "Active"}),
+    CHECKPOINT_STORAGES: _body(
+        CHECKPOINT_STORAGES,
+        spec={"s3": {"bucket": "work", "endpoint": "https://127.0.0.1:1", "region": "r", "prefix": "p"}},
+        status={"conditions": [{"type": "Ready", "status": "True"}]},
+    ),
 }  # fmt: skip
 
 # -- what becomes of them
@@ -258,6 +279,18 @@ def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Mirro
     return _running([pods.run(), feed.run()], [pods.mirror, feed.checkpoints, feed.restores])
 
 
+@asynccontextmanager
+async def storages(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Mirror[Any]]]:
+    probe = StorageProbe(api, first=_opened, later=_opened)
+    async with _running([probe.run()], [probe._mirror]) as mirrors:
+        yield mirrors
+
+
+def _opened(config: StorageConfig) -> None:
+    """As far as one comes without a store that answers."""
+    SnapshotStore.open(config)
+
+
 async def _outlives(part: Part, before: list[tuple[Resource, Object]], after: list[tuple[Resource, Object]]) -> None:
     server = MoodyApiServer()
     for resource, body in before:
@@ -327,7 +360,16 @@ def test_the_agent(before: Any, after: Any) -> None:
     asyncio.run(_outlives(agent, before, after))
 
 
-@pytest.mark.parametrize("part", [coordinator, webhooks, extender, agent])
+@fuzz
+@given(LISTS, LISTS)
+def test_the_probe_of_storages(before: Any, after: Any) -> None:
+    asyncio.run(_outlives(storages, before, after))
+
+
+PARTS = [coordinator, webhooks, extender, agent, storages]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_each_field_is_spoilt_in_each_way(part: Part) -> None:
     asyncio.run(_outlives(part, [], each_spoilt()))
 
@@ -344,5 +386,5 @@ def test_all_good_objects_are_read() -> None:
                 assert all(len(mirror) == 1 for mirror in mirrors if mirror._watch.resource in GOOD)
         assert [one for one in logs if one["event"] == "object cannot be read"] == []
 
-    for part in (coordinator, webhooks, extender, agent):
+    for part in PARTS:
         asyncio.run(_all(part))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.snapshots import SnapshotStore
 
 S3 = {"endpoint": "https://s3.example", "bucket": "snapshots", "access_key": "key", "secret_key": "hidden-secret"}
 
@@ -80,3 +84,48 @@ def test_keys_come_from_the_environment_where_none_are_written(monkeypatch: pyte
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     assert config.keys() == ("a", "b")
+
+
+WORDS = st.text(max_size=6) | st.sampled_from(
+    ["x", "https://[", "https://h:99999", "https://h:0", "https://h:abc", "https://h:", "https://\0", "https://é",
+     "https://%zz", "https://u:p@h", "https://h?x", "https://h#x", "https://h:٣", "https://[::1]:7070", "https://[::zz]",
+     "https://a b",
+     "https://" + "a" * 300, "\n", "../x", "a" * 300, "lab/x", "us-east-1", "a\x7f"]
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["endpoint", "bucket", "prefix", "region"]), WORDS))
+@example({"endpoint": "https://h:99999"})
+@example({"endpoint": "https://%zz"})
+@example({"region": "\n"})
+@example({"prefix": "\n"})
+@settings(deadline=None, max_examples=300)
+def test_any_words_are_refused_in_words_or_lead_somewhere(words: dict[str, str]) -> None:
+    """What is taken is a URL to whoever asks: an endpoint that is none ended the process."""
+    try:
+        config = StorageConfig.load({"s3": S3 | words})
+    except UsageError:
+        return
+    assert config.s3 is not None
+    SnapshotStore.open(config)
+    parts = urlsplit(config.s3.endpoint or "")
+    assert parts.netloc.isascii()
+    assert parts.port is None or 0 < parts.port < 1 << 16
+    assert parts.username is None
+    assert config.s3.region.isprintable()
+    assert config.s3.prefix.isprintable()
+
+
+@pytest.mark.parametrize("host", ["s3", "s3.example/", "S3:7070", "minio_1:9000", "[2001:db8::1]", "[2001:DB8::1]:7070",
+                                  "127.0.0.1:443/"])  # fmt: skip
+def test_hosts_with_and_without_a_port_are_endpoints(host: str) -> None:
+    config = StorageConfig.load({"s3": S3 | {"endpoint": f"https://{host}"}})
+    assert config.s3 is not None
+    SnapshotStore.open(config)
+
+
+@pytest.mark.parametrize("field", ["endpoint", "region", "prefix"])
+def test_what_no_request_could_hold_is_named(field: str) -> None:
+    word = {"endpoint": "https://h:99999", "region": "a\nb", "prefix": "a\nb"}[field]
+    with pytest.raises(UsageError, match=field if field != "endpoint" else "s3"):
+        StorageConfig.load({"s3": S3 | {field: word}})
