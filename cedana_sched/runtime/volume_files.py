@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -44,6 +45,7 @@ _DELETED_BY_CRIU = (".cr_link", ".ghost")
 """Ends of names under which CRIU opens what was deleted before the dump, where the old name is taken."""
 _DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
 _SINGLE = {"cwd": "working directory", "root": "root directory", "exe": "program"}
+_PLACE = re.compile(rf"{_DESCRIPTORS}[0-9]{{1,10}}|{_MAPPINGS}[0-9a-f]{{1,16}}|{'|'.join(_SINGLE)}")
 
 
 class VolumeFile(NamedTuple):
@@ -121,12 +123,28 @@ def read(images: str) -> VolumeFiles | None:
             content = json.load(file)
     except FileNotFoundError:
         return None
+    except RecursionError as error:
+        raise ValueError("this does not say which files of volumes were open: it is nested too deep") from error
     try:
         if content["version"] != VERSION:
             raise ValueError(f"files of volumes are written down in version {content['version']}")
-        return VolumeFiles(tuple(content["volumes"]), tuple(VolumeFile(*one) for one in content["files"]))
+        return VolumeFiles(tuple(map(_text, content["volumes"])), tuple(map(_file, content["files"])))
     except (KeyError, TypeError) as error:
         raise ValueError(f"this does not say which files of volumes were open: {error!r}") from error
+
+
+def _text(written: object) -> str:
+    if not isinstance(written, str):
+        raise TypeError(f"{written!r:.100} is no path")
+    return written
+
+
+def _file(written: Iterable[object]) -> VolumeFile:
+    """One whose place is one of those where a process holds files, and leads nowhere else."""
+    pid, place, path, *numbers = written
+    if not _PLACE.fullmatch(_text(place)) or not all(type(one) is int for one in (pid, *numbers)):
+        raise TypeError(f"{written!r:.100} is no file that a process holds")
+    return VolumeFile(pid, _text(place), _text(path), *numbers)  # type: ignore[arg-type]  # looked at above
 
 
 def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], groups: Collection[int]) -> str | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cedana_sched.runtime import volume_files
 from cedana_sched.runtime.volume_files import (
@@ -143,3 +147,41 @@ def test_what_has_not_come_back_is_said_by_its_place() -> None:
         assert said is not None
         assert said.startswith(f"/data/log, which process 7 holds as its {words}, is another file")
         assert "it has not come back" in said
+
+
+DEEP = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+)
+PLACES = st.sampled_from(["fd/0", "fd/x", "fd/../../1/root", "root/../etc", "map_files/zz", "map_files/0", "map_files/",
+                          "cwd", "exe", "exe/x", "fd/\0", "fd/" + "9" * 400, "root", "", "/"]) | DEEP  # fmt: skip
+FILES = st.lists(st.tuples(st.just(os.getpid()) | DEEP, PLACES, st.just("/x") | DEEP, DEEP, DEEP, DEEP), max_size=4)
+WRITTEN = (
+    st.fixed_dictionaries(
+        {"version": st.just(1), "volumes": st.lists(st.text(max_size=4)) | DEEP, "files": FILES | DEEP}
+    )
+    | DEEP
+).map(json.dumps) | st.sampled_from(
+    ["[" * 100_000, '{"version": 1, "volumes": ' + "[" * 100_000, "9" * 5_000, "\ud800"]
+)
+
+
+@given(WRITTEN | st.text(max_size=30))
+@settings(deadline=None, max_examples=200)
+def test_whatever_is_written_down_is_read_or_refused_in_words(written: str) -> None:
+    with tempfile.TemporaryDirectory() as images:
+        Path(images, VOLUME_FILES).write_text(written, errors="surrogatepass")
+        try:
+            held = read(images)
+        except ValueError:
+            return
+    said = objection_to_files(held, {os.getpid(): os.getpid()}, ())
+    assert said is None or isinstance(said, str)
+
+
+@pytest.mark.parametrize("place", ["fd/../../1/root", "root/etc/shadow", "map_files/zz", "fd/1\0", "mem"])
+def test_a_place_that_leads_elsewhere_is_not_looked_at(tmp_path: Path, place: str) -> None:
+    file = [os.getpid(), place, "/x", 0o100644, 0, 0]
+    (tmp_path / VOLUME_FILES).write_text(json.dumps({"version": 1, "volumes": ["/v"], "files": [file]}))
+    with pytest.raises(ValueError, match="does not say which files of volumes were open"):
+        read(str(tmp_path))
