@@ -7,13 +7,15 @@ that leads elsewhere gets past here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
+from operator import mul, ne
 
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.manifest import ZERO_CHUNK, Chunks, Manifest, PageIndex, StreamEntry
+from cedana_sched.store.pages import FINGERPRINT_BYTES, PAGE_BYTES
 from cedana_sched.store.streams import is_stream_name
 
 _SHOWN = 60
-_FINGERPRINT_BYTES = 16
 
 
 def require_shape(manifest: Manifest) -> None:
@@ -36,7 +38,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     for stream in manifest.streams:
         yield from _of_stream(stream, len(manifest.chunks))
     if manifest.page_index is not None:
-        yield from _of_index(manifest.page_index, len(manifest.streams))
+        yield from _of_index(manifest.page_index, manifest.streams)
 
 
 def _of_chunks(chunks: Chunks, packs: int) -> Iterator[str]:
@@ -65,12 +67,25 @@ def _of_stream(stream: StreamEntry, chunks: int) -> Iterator[str]:
         yield f"the segments of stream {name!r} are not as long as it is"
 
 
-def _of_index(index: PageIndex, streams: int) -> Iterator[str]:
+def _of_index(index: PageIndex, streams: tuple[StreamEntry, ...]) -> Iterator[str]:
     if len(index.blocks) % 8:
         yield "the blocks of the page index are no pairs"
         return
     blocks = memoryview(index.blocks).cast("I")
-    if any(stream >= streams for stream in blocks[::2]):
+    if any(stream >= len(streams) for stream in blocks[::2]):
         yield "the page index is of a stream that is not there"
-    if sum(blocks[1::2]) * _FINGERPRINT_BYTES != index.length:
+        return
+    if sum(blocks[1::2]) * FINGERPRINT_BYTES != index.length:
         yield "the page index is not as long as its blocks say"
+    pages = dict.fromkeys(blocks[::2], 0)
+    for stream, count in zip(blocks[::2], blocks[1::2], strict=True):
+        pages[stream] += count
+    for stream, count in pages.items():
+        if count * PAGE_BYTES > _data_bytes(streams[stream]):
+            yield f"the page index has more pages of stream {streams[stream].name[:_SHOWN]!r} than there are"
+
+
+def _data_bytes(stream: StreamEntry) -> int:
+    """Of what is not zero."""
+    chunks, lengths = memoryview(stream.segments.chunks).cast("I"), memoryview(stream.segments.lengths).cast("Q")
+    return sum(map(mul, lengths, map(ne, chunks, repeat(ZERO_CHUNK))))
