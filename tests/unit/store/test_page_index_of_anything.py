@@ -1,4 +1,4 @@
-"""A page index of an unsealed store, whatever it says: it is refused where it is read, or each of its pages is there."""
+"""A page index of an unsealed store, whatever it says, is refused where it is read, or each of its pages is there."""
 
 from __future__ import annotations
 

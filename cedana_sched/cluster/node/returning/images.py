@@ -59,7 +59,10 @@ def _is_open(state: int) -> bool:
 
 def _is_loopback(inet: Entry) -> bool:
     """Whether both ends are this machine's own; addresses are lists of 32-bit words in network order."""
-    return all(_address(inet["family"], inet[end]).is_loopback for end in ("src_addr", "dst_addr"))
+    try:
+        return all(_address(inet["family"], inet[end]).is_loopback for end in ("src_addr", "dst_addr"))
+    except (ValueError, OverflowError):  # of fewer words than an address has, which no dump writes
+        return False
 
 
 def _address(family: int, words: list[int]) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
