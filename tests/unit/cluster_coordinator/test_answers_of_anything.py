@@ -19,7 +19,10 @@ from tests.unit.cluster_coordinator.test_believed_answers import IDENTITY, LIES,
 from tests.unit.store.test_any_bytes_in_the_store import VALUES, places, replaced
 
 ORDERS = [order for order, *_ in (*TRUTHS, *LIES)]
-OUTCOMES = [msgspec.json.decode(codec.encode(outcome)) for _, outcome, *_ in (*TRUTHS, *LIES)]
+OUTCOMES = [
+    msgspec.json.decode(codec.encode(outcome))
+    for outcome in (*(outcome for _, outcome in TRUTHS), *(outcome for _, outcome, _ in LIES))
+]
 WORDS = (
     VALUES
     | st.sampled_from([UID, RESTORE.uid, "tenant-b", "../x", "9" * 5_000, LARGEST_GENERATION + 1, -1, "0f" * 32, "\0"])

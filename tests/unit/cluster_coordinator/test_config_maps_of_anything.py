@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from cedana_sched.cluster.coordinator import redo_log
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, Entries
 from cedana_sched.model import codec
+from cedana_sched.model.records import Record
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 from tests.unit.cluster_coordinator.test_notes import notes
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, by_uid
@@ -28,7 +29,7 @@ from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjects
 from tests.unit.store.test_any_bytes_in_the_store import VALUES, places, replaced
 
 fuzz = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
-RECORDS = (*map(_different, range(6)), HOLD)
+RECORDS: tuple[Record, ...] = (*map(_different, range(6)), HOLD)
 
 
 def text(data: bytes) -> str:

@@ -23,9 +23,10 @@ from cedana_sched_armada import credentials, ledger
 from cedana_sched_armada.credentials import ClientCredentials
 from cedana_sched_armada.errors import ArmadaError
 from cedana_sched_armada.events import Heard, id_before, position, read_event, submitted_at
+from cedana_sched_armada.jobs import CARDINALITY, GANG
 from cedana_sched_armada.ledger import Ledger
 from cedana_sched_armada.settings import OidcSettings
-from tests.unit.adapters.armada.armada_builders import GANG, JOB_SET, QUEUE, KeptNotes, World, preempted
+from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, KeptNotes, World, preempted
 from tests.unit.adapters.armada.test_armada_credentials import _provider
 from tests.unit.store.test_any_bytes_in_the_store import VALUES
 
@@ -38,7 +39,9 @@ def hostile() -> Iterator[event_pb2.EventMessage]:
     """Each kind of event, with each of its texts and its time as they should not be."""
     for kind in KINDS:
         yield _event(kind)
-        for field in event_pb2.EventMessage.DESCRIPTOR.fields_by_name[kind].message_type.fields:
+        described = event_pb2.EventMessage.DESCRIPTOR.fields_by_name[kind].message_type
+        assert described is not None
+        for field in described.fields:
             if field.cpp_type == field.CPPTYPE_STRING and not field.is_repeated:
                 yield from (_event(kind, **{field.name: text}) for text in TEXTS)
         for moment in MOMENTS:
@@ -47,7 +50,7 @@ def hostile() -> Iterator[event_pb2.EventMessage]:
             getattr(message, kind).created.nanos = -(1 << 31) if moment < 0 else (1 << 31) - 1
             yield message
     for cardinality in TEXTS:
-        annotations = {GANG: "g", "armadaproject.io/gangCardinality": cardinality}
+        annotations = {GANG: "g", CARDINALITY: cardinality}
         job = submit_pb2.Job(id="01g", queue=QUEUE, job_set_id=JOB_SET, annotations=annotations)
         yield event_pb2.EventMessage(submitted=event_pb2.JobSubmittedEvent(job_id="01g", job=job))
 
@@ -67,8 +70,10 @@ async def test_after_any_events_a_preemption_is_heard(world: World) -> None:
     async with world.coordinator() as coordinator:
         for message in hostile():
             world.armada._see((QUEUE, JOB_SET), [message])
-            event = getattr(message, message.WhichOneof("events"))
-            if message.WhichOneof("events") not in {"preempted", "cancelled", "failed", "succeeded", "cancelling"}:
+            kind = message.WhichOneof("events")
+            assert kind is not None
+            event = getattr(message, kind)
+            if kind not in {"preempted", "cancelled", "failed", "succeeded", "cancelling"}:
                 event.job_id = known[0]
                 world.armada._see((QUEUE, JOB_SET), [message])
         other = world.running()
