@@ -21,10 +21,11 @@ from cedana_sched.model.policy import CheckpointPolicy
 class Policies(Protocol):
     """The CheckpointPolicies of the cluster."""
 
-    def named(self, name: str | None) -> CheckpointPolicy:
-        """The policy of that name; without one, or when it does not exist or cannot be read, `default`, else our own.
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+        """The policy of that name, as it counts for pods of a namespace.
 
-        The pod webhook is stricter: it does not protect a new pod whose policy it does not find, or cannot read.
+        Without a name, or when it does not exist, cannot be read or is not for that namespace, `default`, else our own.
+        The pod webhook is stricter: it does not protect a new pod whose policy is none for it.
         """
         ...
 

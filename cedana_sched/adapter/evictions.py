@@ -326,7 +326,7 @@ class MarkedEvictions:
         return Victim(
             workload=workload_of(pod),
             identity=identity,
-            policy=self._cluster.policies.named(metadata.annotations.get(names.POLICY)),
+            policy=self._cluster.policies.named(metadata.annotations.get(names.POLICY), metadata.namespace),
             gang=family.gang,
             started_at=pod.status.started_at,
         )

@@ -76,7 +76,7 @@ class _Shared:
     def __init__(self) -> None:
         self._notes: bytes | None = None
 
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=float(name or 600))
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[()]:

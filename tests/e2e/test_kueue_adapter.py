@@ -47,7 +47,7 @@ _ENDLESS = "import time; time.sleep(10_000)"
 
 
 class _BuiltIn:
-    def named(self, name: str | None) -> CheckpointPolicy:  # there is one
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # there is one
         return CheckpointPolicy()
 
 

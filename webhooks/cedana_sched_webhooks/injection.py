@@ -50,6 +50,12 @@ def identity(pod: Object, replica: Replica, namespace_uid: str) -> None:
         metadata["annotations"][names.NAMESPACE_UID] = namespace_uid
 
 
+def policy(pod: Object, name: str | None) -> None:
+    """Say which policy it has, for good; None where nobody named one."""
+    if name is not None:
+        pod["metadata"]["annotations"][names.POLICY] = name
+
+
 def refusal(pod: Object, why: str) -> None:
     """Say that it is not protected although somebody asked; the coordinator tells its owner of the label."""
     metadata = pod["metadata"]

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
-
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import PartialObject
@@ -20,16 +18,13 @@ from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import read_kept
-from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
+from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, Counting, counting, read_spec
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.objects import Checkpoint, HoldWithin, Policy, PreemptionHold
 from cedana_sched_webhooks.pods_being_saved import PodsBeingSaved
 
 T_co = TypeVar("T_co", covariant=True)
-
-DEFAULT_POLICY = "default"
 
 
 class Shelf(Protocol[T_co]):
@@ -111,27 +106,29 @@ class Knowledge(Preemptions):
         self.nodes = nodes
         self.policies = policies
 
-    def policy(self, name: str | None) -> CheckpointPolicy:
-        """The policy of that name, as far as the installation allows it; without one `default`, else what is built in.
+    def policy(self, name: str | None, namespace: str) -> Counting:
+        """The policy of that name, as far as the installation allows it, for pods of a namespace.
+
+        Without a name `default`, else what is built in.
 
         Raises:
-            UsageError: there is none of that name, or it cannot be read.
+            UsageError: there is none of that name, it cannot be read, or it is not for that namespace.
         """
-        return capped(self._policy(name), self.longest_seconds)
+        if not name and self.policies.get(DEFAULT) is None:
+            return Counting(capped(CheckpointPolicy(), self.longest_seconds))
+        found = counting(name or DEFAULT, self.policy_spec(name or DEFAULT), namespace)
+        return Counting(capped(found.policy, self.longest_seconds), found.withheld)
 
-    def _policy(self, name: str | None) -> CheckpointPolicy:
-        field = f"metadata.annotations[{names.POLICY}]"
-        found = self.policies.get(name or DEFAULT_POLICY)
-        if found is None and not name:
-            return CheckpointPolicy()
-        if found is None:
-            remedy = "name a CheckpointPolicy of this cluster, or leave the annotation out"
-            raise UsageError(field, name, "is no CheckpointPolicy", remedy=remedy)
-        try:
-            return read_kept(CheckpointPolicySpec, found.spec)
-        except ValidationError as error:
-            remedy = f"correct it: kubectl edit checkpointpolicy {found.metadata.name}"
-            raise UsageError(field, found.metadata.name, "is a policy that cannot be read", remedy=remedy) from error
+    def policy_spec(self, name: str) -> CheckpointPolicySpec:
+        """What the policy of that name says.
+
+        Raises:
+            UsageError: there is none, or it cannot be read.
+        """
+        if (found := self.policies.get(name)) is None:
+            field, remedy = f"metadata.annotations[{names.POLICY}]", "name a CheckpointPolicy of this cluster"
+            raise UsageError(field, name, "is no CheckpointPolicy", remedy=f"{remedy}, or leave the annotation out")
+        return read_spec(name, found.spec)
 
 
 class Mirrors:

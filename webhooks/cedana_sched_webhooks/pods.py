@@ -24,6 +24,7 @@ from cedana_sched_webhooks.continuation import Continuation, continuation_among,
 from cedana_sched_webhooks.identity import Replica, replica_of, without_other_variables
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.policies import choose
 from cedana_sched_webhooks.reserved import put_ours, refuse_foreign_use, remove_ours
 from cedana_sched_webhooks.shapes import MIRROR
 from cedana_sched_webhooks.siblings import Apart, Siblings
@@ -145,12 +146,13 @@ def _prepare(
     alone: bool,
 ) -> Answer:
     annotations = before["metadata"].get("annotations") or {}
-    policy = knowledge.policy(annotations.get(names.POLICY))
+    choice = choose(annotations, namespace, knowledge)
     continuation = _continuation(annotations, namespace, replica, knowledge, alone=alone)
     pod = injection.opened(before)
     injection.identity(pod, replica, _namespace_uid(namespace, knowledge, configuration))
+    injection.policy(pod, choice.name)
     if not _forbids_host(namespace, knowledge):
-        injection.hold(pod, policy, configuration.agent_port)
+        injection.hold(pod, choice.policy, configuration.agent_port)
         injection.asking(pod, configuration.asking)
     decision = "identified"
     warnings: tuple[str, ...] = ()
@@ -166,7 +168,7 @@ def _prepare(
     else:
         remove_ours(pod)
     patch = tuple(difference(before, pod))
-    return Answer(decision if patch else "unchanged", patch=patch, warnings=warnings)
+    return Answer(decision if patch else "unchanged", patch=patch, warnings=(*choice.warnings, *warnings))
 
 
 def _continuation(

@@ -8,31 +8,51 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
 from cedana_sched.model.deadline_cap import check_deadlines
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import read_kept
-from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
+from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, withheld
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def check_policy(spec: object, longest_seconds: float) -> None:
-    """Raises UsageError: a field that is missing or out of range, or a deadline above what is allowed here."""
-    check_deadlines(_read(CheckpointPolicySpec, spec), longest_seconds)
+Check = Callable[[Object], tuple[str, ...]]
+"""Of an object. Returns warnings; raises UsageError where it is refused."""
 
 
-def check_storage(spec: object) -> None:
-    """Raises UsageError: as for a policy, or it names no storage, or two, or one that cannot be meant."""
+def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
+    """Warns of what counts for nobody.
+
+    Raises:
+        UsageError: a field is missing or out of range, or a deadline is above what is allowed here.
+    """
+    spec = _read(CheckpointPolicySpec, policy.get("spec") or {})
+    check_deadlines(spec, longest_seconds)
+    name = (policy.get("metadata") or {}).get("name", "")
+    warnings = [f"cedana: {field} counts for nobody: write spec.allowedNamespaces" for field in withheld(name, spec)]
+    if name == DEFAULT and spec.allowed_namespaces is not None:
+        warnings.append(f"cedana: spec.allowedNamespaces says nothing here: the policy {DEFAULT!r} is for all")
+    return tuple(warnings)
+
+
+def check_storage(body: Object) -> tuple[str, ...]:
+    """Warns of nothing.
+
+    Raises:
+        UsageError: as for a policy, or it names no storage, or two, or one that cannot be meant.
+    """
+    spec = body.get("spec") or {}
     storage = _read(CheckpointStorageSpec, spec)
     if (storage.s3 is None) == (storage.posix is None):
         remedy = "give exactly one of spec.s3 and spec.posix"
         raise UsageError("spec", spec, "names no storage" if storage.s3 is None else "names two", remedy=remedy)
     endpoint = storage.s3.endpoint if storage.s3 is not None else None
     if storage.s3 is None or endpoint is None:
-        return
+        return ()
     scheme, separator, host = endpoint.partition("://")
     if not separator or not host or scheme not in {"http", "https"}:
         remedy = "write https://host[:port]"
@@ -40,9 +60,10 @@ def check_storage(spec: object) -> None:
     if scheme == "http" and not storage.s3.allow_http:
         remedy = "use https, or set spec.s3.allowHttp: memory then crosses the network in the clear"
         raise UsageError("spec.s3.endpoint", endpoint, "is not encrypted", remedy=remedy)
+    return ()
 
 
-def checks(longest_seconds: float) -> dict[str, Callable[[object], None]]:
+def checks(longest_seconds: float) -> dict[str, Check]:
     """By the last segment of the path, the kind's plural name; policies may name deadlines up to that."""
     return {
         CHECKPOINT_POLICIES.plural: functools.partial(check_policy, longest_seconds=longest_seconds),
@@ -50,15 +71,15 @@ def checks(longest_seconds: float) -> dict[str, Callable[[object], None]]:
     }
 
 
-def answer(request: Request, check: Callable[[object], None]) -> Answer:
+def answer(request: Request, check: Check) -> Answer:
     """Whether an object may be written. What is deleted is not looked at."""
     if request.object is None:
         return Answer("not-ours")
     try:
-        check(request.object.get("spec") or {})
+        warnings = check(request.object)
     except UsageError as error:
         return Answer("refused", refusal=Refusal(422, "Invalid", str(error)))
-    return Answer("valid")
+    return Answer("valid", warnings=warnings)
 
 
 def _read(model: type[M], spec: object) -> M:

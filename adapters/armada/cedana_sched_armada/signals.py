@@ -40,7 +40,7 @@ def _victims(case: Case, policies: Policies) -> Iterable[Victim]:
             yield Victim(
                 workload=_workload_of(member),
                 identity=Identity(member.namespace, member.id, member.index),
-                policy=policies.named(member.policy),
+                policy=policies.named(member.policy, member.namespace),
                 gang=case.gang.id if case.gang is not None else None,
                 started_at=member.started_at,
             )

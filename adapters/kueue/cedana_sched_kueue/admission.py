@@ -63,9 +63,10 @@ def pending_checks(workload: Workload, ours: Iterable[str]) -> tuple[str, ...]:
 
 
 def answer_of(workload: Workload, policy: str | None) -> Answer:
-    """Identities for all pods that have none, and the policy where the template names none.
+    """Identities for all pods that have none, the queue's policy, and that one where the template names none.
 
-    A key that a template has already is left alone: Kueue ends a Workload for good when an update changes one.
+    A key that a template has already is left alone: Kueue ends a Workload for good when an update changes one. It does
+    so where a template names another policy for its queue's, by which its pods would choose in place of an admin.
     """
     owner = workload.metadata.owner
     if owner is None or (owner.api_version, owner.kind) != (JOBS.group_version, JOBS.kind):
@@ -82,8 +83,10 @@ def answer_of(workload: Workload, policy: str | None) -> Answer:
             annotations[names.ID] = derived
             if names.DERIVED not in annotations_of(template):
                 annotations[names.DERIVED] = "true"
-        if policy is not None and names.POLICY not in annotations_of(template):
-            annotations[names.POLICY] = policy
+        if policy is not None:
+            annotations[names.QUEUE_POLICY] = policy
+            if names.POLICY not in annotations_of(template):
+                annotations[names.POLICY] = policy
         if annotations:
             updates.append({"name": pod_set.name, "annotations": annotations})
         ids += [one for one in (annotations.get(names.ID, named_id(template)),) if one]

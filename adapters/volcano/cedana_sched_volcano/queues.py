@@ -1,6 +1,7 @@
 """Pods of queues that protect all of theirs: before the pod webhook sees them they get the id of who controls them.
 
-An admin annotates a Queue with `names.PROTECT`; who writes pods into it writes nothing.
+An admin annotates a Queue with `names.PROTECT`; who writes pods into it writes nothing. The policy that he gives the
+queue is said of all its pods that are protected, also of those that name an id.
 """
 
 from __future__ import annotations
@@ -36,25 +37,34 @@ class QueueOptIn:
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded or not is_unnamed(pod):
+        if pod is None or request.namespace in self._excluded:
             return NOT_OURS
         queue = self._queue(_queue_of(pod))
         if pod["spec"].get("schedulerName") != SCHEDULER_NAME or queue is None or not protects(queue):
             return NOT_OURS
+        policy = queue.metadata.annotations.get(names.POLICY)
+        chosen = {names.QUEUE_POLICY: policy} if policy else {}
+        if not is_unnamed(pod):
+            written = _written(pod, {**_texts(pod, "annotations"), **chosen})
+            return Answer("named", patch=written) if chosen else NOT_OURS
         if (owner := _controller(pod)) is None:  # nothing can ever continue in its place
             return Answer("alone")
         task = _texts(pod, "labels").get(TASK, "")
         identifier = derived_id(owner["name"], owner["uid"], room=len(f"-{task}") if task else 0)
         annotations = {names.ID: identifier, names.DERIVED: "true"}
-        if policy := queue.metadata.annotations.get(names.POLICY):
+        if policy:
             annotations[names.POLICY] = policy
-        metadata = {**pod["metadata"], "annotations": {**annotations, **_texts(pod, "annotations")}}
-        return Answer("protected", patch=tuple(difference(pod, {**pod, "metadata": metadata})))
+        return Answer("protected", patch=_written(pod, {**annotations, **_texts(pod, "annotations"), **chosen}))
 
 
 def protects(queue: PartialObject) -> bool:
     """Whether it protects all of its pods."""
     return queue.metadata.annotations.get(names.PROTECT) == "true"
+
+
+def _written(pod: Object, annotations: dict[str, str]) -> tuple[Object, ...]:
+    """The patch by which the pod has these annotations."""
+    return tuple(difference(pod, {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}))
 
 
 def _queue_of(pod: Object) -> str:

@@ -159,7 +159,7 @@ class ClusterStage(Stage):
 
     # -- what the coordinator shares: `Policies`, `Snapshots`, `Notes`
 
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # noqa: ARG002 - all are for all
         return self._policies.get(name or "", CheckpointPolicy())
 
     def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:  # noqa: ARG002 - nothing is saved

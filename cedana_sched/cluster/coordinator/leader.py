@@ -124,7 +124,14 @@ class Leader:
         self._pod_reports = PodReports(access(PodReports.name), self._alive, beginnings)
         adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
         listener = Listeners(TellEvents(self._events, self.pods), *listeners)
-        self._unprepared = Unprepared(api, by_id, self._events, listener.announced, configuration.excluded_namespaces)
+        self._unprepared = Unprepared(
+            api,
+            by_id,
+            self._events,
+            listener.announced,
+            configuration.excluded_namespaces,
+            self._policies.chosen,
+        )
         self._passed_over = PassedOver(self.pods, by_id, listener.announced)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())

@@ -118,7 +118,7 @@ class PodReports:
         return Starting(
             workload_of(pod),
             identity_of(pod),
-            self._cluster.policies.named(annotations.get(names.POLICY)),
+            self._cluster.policies.named(annotations.get(names.POLICY), pod.metadata.namespace),
             _wanted(pod),
             continues=annotations.get(names.CONTINUES) == "true",
             beginning=self._beginnings.of(pod.metadata.uid),

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 import msgspec
 import structlog
-from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.deadline_cap import capped
-from cedana_sched.model.objects.base import read_kept
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, chosen, counting, read_spec
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
 log = structlog.get_logger(__name__)
-
-DEFAULT = "default"
 
 
 class _PolicyObject(msgspec.Struct, frozen=True):
@@ -44,17 +45,30 @@ class ClusterPolicies:
         """See `Mirror.awaited`."""
         return self._mirror.awaited
 
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
-        return capped(self._found(name), self._longest_seconds)
+        return capped(self._found(name, namespace), self._longest_seconds)
 
-    def _found(self, name: str | None) -> CheckpointPolicy:
+    def chosen(self, annotations: Mapping[str, str]) -> str | None:
+        """The name of the policy of a pod with these annotations that no webhook has seen; None: none is named."""
+        return chosen(annotations, self._spec)
+
+    def _spec(self, name: str) -> CheckpointPolicySpec:
+        """What it says; as if nothing stood there where it does not exist or cannot be read."""
+        found = self._mirror.get(name)
+        with suppress(UsageError):
+            return CheckpointPolicySpec() if found is None else read_spec(name, found.spec)
+        return CheckpointPolicySpec()
+
+    def _found(self, name: str | None, namespace: str) -> CheckpointPolicy:
         for candidate in (name, DEFAULT):
             found = self._mirror.get(candidate) if candidate else None
-            if found is None:
+            if candidate is None or found is None:
                 continue
             try:
-                return read_kept(CheckpointPolicy, found.spec)
-            except ValidationError as error:  # our webhook refuses such a one; it may have been away
-                log.warning("policy cannot be read", policy=candidate, problem=str(error))
+                return counting(candidate, read_spec(candidate, found.spec), namespace).policy
+            except (
+                UsageError
+            ) as error:  # our webhook refuses such a one; it may have been away, or it was changed since
+                log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()

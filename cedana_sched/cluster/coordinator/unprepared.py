@@ -14,7 +14,7 @@ It is not deleted to be created anew: a Job counts a deleted pod as a failure, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -51,6 +51,7 @@ class Unprepared:
         events: publishes the pods that the webhooks have refused.
         tell: publishes the pods that no webhook has seen.
         excluded: namespaces whose pods are left alone.
+        policy_of: the name of the policy that a pod with these annotations has; None: nobody names one.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Unprepared:
         events: EventRecorder,
         tell: Callable[[Tell], None],
         excluded: frozenset[str],
+        policy_of: Callable[[Mapping[str, str]], str | None],
     ) -> None:
         self._api = api
         self._snapshots = snapshots
         self._events = events
         self._tell = tell
         self._excluded = excluded
+        self._policy_of = policy_of
         self._siblings = Siblings(api)
         self.unlabelled = {
             label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED_PODS), events.unreadable)
@@ -130,6 +133,8 @@ class Unprepared:
         annotations = {names.REFUSED: problem}
         if replica is not None:
             annotations = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
+            if (policy := self._policy_of(metadata.annotations)) is not None:
+                annotations[names.POLICY] = policy
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
         is_there = await patch_same(self._api, PODS, metadata, patch)

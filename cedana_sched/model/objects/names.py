@@ -29,7 +29,10 @@ PROTECT: Final = f"{GROUP}/protect"
 """Annotation of a scheduler's queue, where that is the place for it: `true` protects all pods of the queue; `POLICY`
 beside it names their CheckpointPolicy."""
 POLICY: Final = f"{GROUP}/policy"
-"""Annotation of a pod or pod template: name of the CheckpointPolicy."""
+"""Annotation of a pod or pod template: name of the CheckpointPolicy. Of a pod that is there: the one that counts."""
+QUEUE_POLICY: Final = f"{GROUP}/queue-policy"
+"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy that an admin has given the
+queue of the pod. Unless that one says `podsMayChoose`, it counts whatever `POLICY` says."""
 
 # What the pod webhook writes.
 NAMESPACE_UID: Final = f"{GROUP}/namespace-uid"

@@ -75,6 +75,18 @@ async def test_a_storage_that_cannot_be_meant_is_refused(api: Api, spec: Object,
     assert said in await refusal(api.create(of("CheckpointStorage", "wrong", **spec)))
 
 
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ({"names": ["lab"]}, "spec.allowedNamespaces.from"),
+        ({"from": "Selector"}, "spec.allowedNamespaces.from"),
+        ({"from": "Names", "names": ["*"]}, "spec.allowedNamespaces.names[0]"),
+    ],
+)
+async def test_a_policy_that_does_not_say_clearly_for_whom_is_refused(api: Api, allowed: Object, said: str) -> None:
+    assert said in await refusal(api.create(of("CheckpointPolicy", "wrong", allowedNamespaces=allowed)))
+
+
 async def test_records_are_found_by_node_and_shown_as_people_expect(namespace: Namespace) -> None:
     await namespace.apply(of("Checkpoint"), of("Checkpoint", "other", pod={**POD, "nodeName": "gpu-4"}))
     status = {"phase": "Ready", "step": "Ready", "deadline": NOW, "size": "3.1 GiB"}

@@ -76,7 +76,7 @@ class Cluster:
     def _family_of(self, pod: Pod) -> Family:
         return self.family(pod)
 
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
     async def patch(self, resource: object, name: str, namespace: str, patch: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ class StartingToyAdapter(ToyAdapter):
     def told_of(self, pod: Pod, *, is_gone: bool) -> Report:
         if is_gone or pod.finished:
             return Ended(pod.metadata.uid, "it is gone")
-        policy = self._cluster.policies.named(pod.metadata.annotations.get(names.POLICY))
+        policy = self._cluster.policies.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
         return Starting(workload_of(pod), identity_of(pod), policy)
 
 

@@ -44,7 +44,7 @@ POD = Pod(
 
 
 class _Policies:
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         del name
         return CheckpointPolicy()
 

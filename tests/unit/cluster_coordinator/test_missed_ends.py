@@ -52,7 +52,7 @@ def _of(name: str) -> Restore:
 
 
 class _Policies:
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 

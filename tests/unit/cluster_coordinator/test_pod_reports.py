@@ -25,7 +25,7 @@ from tests.unit.cluster_coordinator.filled_mirrors import filled, shown_restore
 
 
 class _Policies:
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=7 if name == "hasty" else 600)
 
 

@@ -87,7 +87,12 @@ class World:
         self.left: list[Unreadable] = []
         by_id = ById(filled(*snapshots))
         self.unprepared = Unprepared(
-            cast("Api", self), by_id, cast("EventRecorder", self), self.told.append, frozenset({"excluded"})
+            cast("Api", self),
+            by_id,
+            cast("EventRecorder", self),
+            self.told.append,
+            frozenset({"excluded"}),
+            lambda annotations: annotations.get(names.QUEUE_POLICY),
         )
 
     async def get(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
@@ -183,6 +188,15 @@ async def test_pod_of_a_protected_queue_has_its_id_in_an_annotation() -> None:
     written = await World(pod(said=None, annotations={names.ID: "md-1a2b", names.DERIVED: "true"})).sees()
     assert written is not None
     assert written["annotations"][names.ID] == "md-1a2b"
+
+
+async def test_pod_has_its_queues_policy_as_if_a_webhook_had_seen_it() -> None:
+    body = pod(
+        labels={JOB_NAME: "md", COMPLETION: "3"}, annotations={names.POLICY: "own", names.QUEUE_POLICY: "theirs"}
+    )
+    written = await World(body).sees()
+    assert written is not None
+    assert written["annotations"][names.POLICY] == "theirs"
 
 
 async def test_whoever_cannot_be_protected_is_refused_in_words() -> None:

@@ -1,4 +1,4 @@
-"""What adapters are told of a policy is within what the installation allows, whatever stands in the policy."""
+"""What adapters are told of a policy is within what the installation and the policy allow, whatever a pod names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,48 @@ import pytest
 
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects import names
+from cedana_sched.model.policy import OnCheckpointFailure
+
+KEEP = {"onCheckpointFailure": "KeepRunning"}
+
+
+def policies(**specs: dict[str, Any]) -> ClusterPolicies:
+    made = ClusterPolicies(cast("Any", None), 3_600)
+    for name, spec in specs.items():
+        made._mirror._put(_PolicyObject(Metadata(name), spec))
+    return made
 
 
 @pytest.mark.parametrize(
     ("name", "deadlines"), [("long", (3_600, 3_600)), ("short", (30, 600)), ("gone", (600, 600)), (None, (600, 600))]
 )
 def test_a_deadline_is_no_longer_than_allowed(name: str | None, deadlines: tuple[float, float]) -> None:
-    policies = ClusterPolicies(cast("Any", None), 3_600)
-    for known, spec in (
-        ("long", {"deadlineSeconds": 86_400, "restoreDeadlineSeconds": 86_400}),
-        ("short", {"deadlineSeconds": 30}),
-    ):
-        policies._mirror._put(_PolicyObject(Metadata(known), spec))
-    found = policies.named(name)
+    known = policies(long={"deadlineSeconds": 86_400, "restoreDeadlineSeconds": 86_400}, short={"deadlineSeconds": 30})
+    found = known.named(name, "lab")
     assert (found.deadline_seconds, found.restore_deadline_seconds) == deadlines
+
+
+@pytest.mark.parametrize(("namespace", "seconds"), [("bio", 30), ("lab", 90)])
+def test_a_policy_that_is_not_for_a_namespace_does_not_count_there(namespace: str, seconds: float) -> None:
+    """It was named while no webhook answered, or the list was changed since."""
+    listed = {"deadlineSeconds": 30, "allowedNamespaces": {"from": "Names", "names": ["bio"]}, **KEEP}
+    found = policies(theirs=listed, default={"deadlineSeconds": 90}).named("theirs", namespace)
+    assert found.deadline_seconds == seconds
+    assert (found.on_checkpoint_failure is OnCheckpointFailure.KEEP_RUNNING) is (namespace == "bio")
+
+
+def test_a_policy_that_names_no_namespaces_keeps_nobody_running() -> None:
+    found = policies(stays=KEEP).named("stays", "lab")
+    assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
+
+
+@pytest.mark.parametrize(
+    ("of_queue", "counts"), [("strict", "strict"), ("open", "own"), ("gone", "gone"), ("broken", "broken")]
+)
+def test_a_pod_that_no_webhook_has_seen_has_its_queues_policy_unless_that_lets_it_choose(
+    of_queue: str, counts: str
+) -> None:
+    known = policies(own={}, strict={}, open={"podsMayChoose": True}, broken={"deadlineSeconds": -1})
+    assert known.chosen({names.POLICY: "own", names.QUEUE_POLICY: of_queue}) == counts
+    assert known.chosen({}) is None

@@ -69,7 +69,7 @@ def test_a_policy_that_asks_for_more_is_refused() -> None:
 
 
 def test_a_policy_that_is_there_already_counts_for_so_much() -> None:
-    assert known().policy("long").deadline_seconds == LONGEST
+    assert known().policy("long", "lab").policy.deadline_seconds == LONGEST
 
 
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])

@@ -21,7 +21,17 @@ from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
 
-KEYS = (names.ID, names.INDEX, names.WANTED, names.POLICY, names.RESTORES, names.EVICTING, names.GRACE, names.CONTINUES)
+KEYS = (
+    names.ID,
+    names.INDEX,
+    names.WANTED,
+    names.POLICY,
+    names.QUEUE_POLICY,
+    names.RESTORES,
+    names.EVICTING,
+    names.GRACE,
+    names.CONTINUES,
+)
 TEXTS = st.text(max_size=8) | st.sampled_from(["", "-1", "9" * 5_000, "md@" + "9" * 5_000, "../x", "[" * 3_000, "٣"])
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXTS,

@@ -43,6 +43,17 @@ def test_what_is_valid(plural: str, spec: Any) -> None:
             {"retention": {"keepLast": 0}},
             ("spec.retention.keepLast: 0 is not allowed", "greater"),
         ),
+        (
+            "checkpointpolicies",
+            {"allowedNamespaces": {"names": ["lab"]}},
+            ("spec.allowedNamespaces.from: None is missing",),
+        ),
+        (
+            "checkpointpolicies",
+            {"allowedNamespaces": {"from": "All", "names": ["lab"]}},
+            ("spec.allowedNamespaces", "write 'from: Names'"),
+        ),
+        ("checkpointpolicies", {"allowedNamespaces": {"from": "Names", "names": ["*"]}}, ("names.0: '*'",)),
         ("checkpointstorages", {}, ("spec: {} names no storage", "exactly one of spec.s3 and spec.posix")),
         ("checkpointstorages", {"s3": {"bucket": "b"}, "posix": {"path": "/p"}}, ("names two", "exactly one")),
         ("checkpointstorages", {"s3": {}}, ("spec.s3.bucket: None is missing",)),
@@ -66,6 +77,24 @@ def test_what_is_refused_names_field_value_and_remedy(plural: str, spec: Any, pa
     assert (answer.refusal.code, answer.refusal.reason) == (422, "Invalid")
     for part in parts:
         assert part in answer.refusal.message
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "warned"),
+    [
+        ("x", {"imageMayChange": True}, ("spec.imageMayChange counts for nobody",)),
+        ("x", {"imageMayChange": True, "allowedNamespaces": {"from": "All"}}, ()),
+        ("default", {"imageMayChange": True}, ()),
+        ("default", {"allowedNamespaces": {"from": "Names"}}, ("says nothing here",)),
+    ],
+)
+def test_what_counts_for_nobody_is_warned_of(name: str, spec: Any, warned: tuple[str, ...]) -> None:
+    check = validation.checks(3_600)["checkpointpolicies"]
+    answer = validation.answer(creation({"metadata": {"name": name}, "spec": spec}), check)
+    assert answer.refusal is None
+    assert len(answer.warnings) == len(warned)
+    for warning, part in zip(answer.warnings, warned, strict=True):
+        assert part in warning
 
 
 def test_a_deletion_is_not_looked_at() -> None:

@@ -64,7 +64,7 @@ class KilledAt:
 
 
 class OnePolicy:
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 

@@ -71,7 +71,7 @@ class HandMirror(Mirror[T], Generic[T]):
 class OnePolicy:
     """Policies that go by their names: the deadline tells which one was asked for."""
 
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=float(name)) if name else CheckpointPolicy()
 
 

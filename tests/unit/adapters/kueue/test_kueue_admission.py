@@ -40,7 +40,8 @@ def _policy(name: str, kind: str = "CheckpointPolicy", group: str = names.GROUP)
 
 def test_pods_without_a_name_get_one_and_the_policy() -> None:
     answer = answer_of(workload(), "hourly")
-    assert answer.pod_set_updates == ({"name": "main", "annotations": {**_OWN, names.POLICY: "hourly"}},)
+    of_queue = {names.QUEUE_POLICY: "hourly", names.POLICY: "hourly"}
+    assert answer.pod_set_updates == ({"name": "main", "annotations": {**_OWN, **of_queue}},)
     assert answer.ids == (_DERIVED,)
 
 
@@ -62,9 +63,12 @@ def test_a_key_that_the_template_has_is_never_written(pods: object, updates: tup
     assert answer.ids == ids
 
 
-def test_the_templates_own_policy_stays() -> None:
-    theirs = PodSet(template=template({names.POLICY: "theirs", names.ID: "mine"}))
-    assert answer_of(workload(pod_sets=(theirs,)), "hourly").pod_set_updates == ()
+@pytest.mark.parametrize("forged", [{}, {names.QUEUE_POLICY: "theirs"}], ids=["own", "forged"])
+def test_the_queues_policy_is_said_beside_the_templates_own(forged: dict[str, str]) -> None:
+    """The pod webhook decides between them; Kueue refuses a template that says another one of its queue."""
+    theirs = PodSet(template=template({names.POLICY: "theirs", names.ID: "mine", **forged}))
+    updates = answer_of(workload(pod_sets=(theirs,)), "hourly").pod_set_updates
+    assert updates == ({"name": "main", "annotations": {names.QUEUE_POLICY: "hourly"}},)
 
 
 @pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])

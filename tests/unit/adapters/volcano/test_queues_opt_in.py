@@ -55,7 +55,24 @@ async def test_a_pod_of_a_protected_queue_gets_its_owners_id_and_the_queues_poli
         names.ID: "md-1a2b3c4d",
         names.DERIVED: "true",
         names.POLICY: "fast",
+        names.QUEUE_POLICY: "fast",
     }
+
+
+@pytest.mark.parametrize(
+    "named", [{"annotations": {names.ID: "mine"}}, {"env": [{"name": "CEDANA_CHECKPOINT", "value": "mine"}]}]
+)
+async def test_a_pod_with_an_id_of_its_own_is_told_the_queues_policy(named: dict[str, Any]) -> None:
+    own = {
+        "volcano.sh/queue-name": "bio",
+        names.POLICY: "slow",
+        names.QUEUE_POLICY: "slow",
+        **named.pop("annotations", {}),
+    }
+    body = pod(own, **named)
+    answer = await answered(body)
+    assert answer.decision == "named"
+    assert patched(body, answer.patch)["metadata"]["annotations"] == {**own, names.QUEUE_POLICY: "fast"}
 
 
 async def test_a_pod_without_a_queue_is_in_the_default_one_and_keeps_its_own_policy() -> None:

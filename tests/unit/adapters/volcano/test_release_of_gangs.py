@@ -44,7 +44,7 @@ class Cluster:
             self.adapter._evictions._heard(None, pod)
         self.adapter._evictions.synced.set()
 
-    def named(self, name: str | None) -> CheckpointPolicy:
+    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
     async def delete(self, resource: object, name: str, namespace: str, *, uid: str | None = None) -> None:

@@ -1,0 +1,49 @@
+"""Which CheckpointPolicy a new pod has: its queue's, which an admin has chosen, or the one that the pod names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.checkpoint_policy import chosen
+from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched_webhooks.knowledge import Knowledge
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`name` is None where nobody named one."""
+
+    name: str | None
+    policy: CheckpointPolicy
+    warnings: tuple[str, ...] = ()
+
+
+def choose(annotations: Mapping[str, str], namespace: str, knowledge: Knowledge) -> Choice:
+    """The policy of a pod with these annotations.
+
+    Raises:
+        UsageError: there is none of that name, it cannot be read, or it is not for that namespace.
+    """
+    own, name = annotations.get(names.POLICY), chosen(annotations, knowledge.policy_spec)
+    policy, withheld = knowledge.policy(name, namespace)
+    warnings = [_overruled(own, name)] if own and name and own != name else []
+    if name and withheld:
+        warnings.append(_withheld(name, withheld))
+    return Choice(name, policy, tuple(warnings))
+
+
+def _overruled(own: str, of_queue: str) -> str:
+    problem = f"does not count: the queue's policy is {of_queue!r}, which does not say podsMayChoose"
+    return _said(own, problem, "leave it out")
+
+
+def _withheld(name: str, fields: tuple[str, ...]) -> str:
+    problem = f"says {', '.join(fields)}, which counts for nobody"
+    return _said(name, problem, "have an admin write its spec.allowedNamespaces")
+
+
+def _said(name: str, problem: str, remedy: str) -> str:
+    return f"cedana: {UsageError(f'metadata.annotations[{names.POLICY}]', name, problem, remedy=remedy)}"
