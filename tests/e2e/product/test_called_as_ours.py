@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import CONTINUES, EVICTING, ID, INDEX, WANTED
+from cedana_sched.model.objects.names import CONTINUES, EVICTING, ID, INDEX, POLICY, QUEUE_POLICY, WANTED
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -23,7 +23,7 @@ from tests.e2e.product.reserved_names import IMAGE, RESERVED, foreign, harmless
 
 pytestmark = [pytest.mark.any_shape]
 
-POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 DRY = ("--dry-run=server",)
 CREATE = ("create", "--filename=-")
 
@@ -46,13 +46,13 @@ async def policies(namespace: Namespace, api: Api, helm: Binaries) -> AsyncItera
     told = {"storage": {"posix": {"path": "/x"}}, "fullnameOverride": fullname, "image": image}
     bodies = [
         body
-        for body in of_kind(await render(helm, told), *POLICY)
+        for body in of_kind(await render(helm, told), *KINDS)
         if body["metadata"]["name"].startswith(f"{fullname}-reserved-")
     ]
     assert len(bodies) == 6
     only = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
     for body in bodies:
-        if body["kind"] == POLICY[0]:
+        if body["kind"] == KINDS[0]:
             body["spec"]["matchConstraints"]["namespaceSelector"] = only
     try:
         for body in bodies:
@@ -106,7 +106,7 @@ async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -
         "--as-group=system:masters",
     ]
     await namespace.kubectl("annotate", "pod/plain", f"{EVICTING}=true", *who)
-    of_others = (f"{one}=forged" for one in (ID, INDEX, WANTED, CONTINUES))
+    of_others = (f"{one}=forged" for one in (ID, INDEX, POLICY, QUEUE_POLICY, WANTED, CONTINUES))
     for change in (f"{EVICTING}-", f"{EVICTING}=forged", *of_others):
         said = await refusal(namespace, "annotate", "pod/plain", change, "--overwrite")
         assert "for cedana-sched alone to write" in said
@@ -117,7 +117,7 @@ async def test_no_other_write_brings_our_marks_to_a_pod(namespace: Namespace) ->
     """Whoever has every right in a namespace may write statuses there, and bind pods."""
     tenant = ("--as=tenant",)
     await namespace.kubectl("create", "rolebinding", "tenant", "--clusterrole=cluster-admin", "--user=tenant")
-    for key in (ID, EVICTING):
+    for key in (ID, POLICY, EVICTING):
         patch = json.dumps({"metadata": {"annotations": {key: "forged"}}})
         status = ("patch", "pod/plain", "--subresource=status", f"--patch={patch}", *DRY, *tenant)
         assert "for cedana-sched alone to write" in await refusal(namespace, *status)

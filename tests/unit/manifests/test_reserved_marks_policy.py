@@ -20,6 +20,8 @@ TEMPLATE = Path(__file__).parents[3] / "manifests/chart/templates/webhooks/reser
 MARKS = {
     names.ID,
     names.INDEX,
+    names.POLICY,
+    names.QUEUE_POLICY,
     names.WANTED,
     names.CONTINUES,
     names.RESTORES,
