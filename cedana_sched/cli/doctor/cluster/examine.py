@@ -9,6 +9,7 @@ from typing import Final
 from cedana_sched.cli.doctor.cluster import (
     adapters,
     agents,
+    checkpoint_policies,
     installation,
     network_policies,
     pod_security,
@@ -41,6 +42,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
 """Checks of what was installed, each with the name of its findings where it cannot look."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
     (storage.CHECK, storage.examine),
+    (checkpoint_policies.CHECK, checkpoint_policies.examine),
     (runtimes.CHECK, runtimes.examine),
     (pod_security.CHECK, pod_security.of_tenants),
 )

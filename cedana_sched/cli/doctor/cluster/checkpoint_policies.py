@@ -1,0 +1,45 @@
+"""Whether every CheckpointPolicy counts as it is written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cedana_sched.cli.doctor.cluster.reads import Reads
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.checkpoint_policy import read_spec, withheld
+
+CHECK: Final = "checkpoint policies"
+
+
+class _Policy(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: Object = {}
+
+
+async def examine(reads: Reads) -> list[Finding]:
+    """One finding for each that cannot be read, or says what counts for nobody."""
+    try:
+        there = await reads.listed(CHECKPOINT_POLICIES, into=_Policy)
+    except AbsentError:  # we are not installed, as others say
+        there = ()
+    found = [finding for one in there if (finding := _of(one.metadata.name, one.spec)) is not None]
+    return found or [Finding(CHECK, Level.OK, f"{len(there)} count as they are written")]
+
+
+def _of(name: str, body: Object) -> Finding | None:
+    try:
+        without = withheld(name, read_spec(name, body))
+    except UsageError:
+        says = f"CheckpointPolicy {name} cannot be read: no new pod that names it is protected"
+        return Finding(CHECK, Level.FAIL, says, f"correct it: kubectl edit checkpointpolicy {name}")
+    if not without:
+        return None
+    says = f"CheckpointPolicy {name} says {', '.join(without)}, which counts for nobody"
+    return Finding(CHECK, Level.WARN, says, "write in its spec.allowedNamespaces for whom, or take it out")

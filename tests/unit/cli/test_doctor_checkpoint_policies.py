@@ -1,0 +1,43 @@
+"""Whether the doctor names policies that do not count as their admin has written them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cedana_sched.cli.doctor.cluster.checkpoint_policies import examine
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES
+
+from .cluster_to_look_at import Cluster, said
+
+
+def policy(name: str, **spec: Any) -> Object:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def found(*bodies: Object) -> list[str]:
+    return said(await examine(Cluster().put(CHECKPOINT_POLICIES, *bodies).reads))
+
+
+async def test_policies_that_count_as_they_are() -> None:
+    listed = policy("listed", imageMayChange=True, allowedNamespaces={"from": "Names", "names": ["bio"]})
+    default = policy("default", imageMayChange=True)
+    assert await found(listed, default, policy("plain")) == ["ok 3 count as they are written"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "finding"),
+    [
+        ({"onCheckpointFailure": "KeepRunning", "imageMayChange": True},
+         "warn CheckpointPolicy p says spec.onCheckpointFailure, spec.imageMayChange, which counts for nobody"),
+        ({"deadlineSeconds": -1}, "fail CheckpointPolicy p cannot be read: no new pod that names it is protected"),
+    ],
+)  # fmt: skip
+async def test_a_policy_that_does_not_is_named(spec: dict[str, Any], finding: str) -> None:
+    assert await found(policy("plain"), policy("p", **spec)) == [finding]
+
+
+async def test_a_cluster_without_us_has_none() -> None:
+    assert said(await examine(Cluster().reads)) == ["ok 0 count as they are written"]
