@@ -121,13 +121,18 @@ class Catalogue:
             return self.summary_to_continue(ref, entry)
         except UnsealedError as error:
             _log.warning("snapshot_unsealed", snapshot=str(ref), why=str(error))
-            return None
+        except (IntegrityError, IncompatibleError):
+            pass  # it is in the log
+        return None
 
     def summary_to_continue(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
-        """The same for who would begin anew without it: what a person only has to allow is no reason for that.
+        """The header for who would begin anew without it; None where it was removed meanwhile.
 
         Raises:
-            UnsealedError: not sealed, and it must be.
+            IntegrityError: damaged; in the log as well.
+            IncompatibleError: written by a newer version; in the log as well.
+            SealedError: sealed, and its key is not here.
+            UnsealedError: not sealed, and it must be: a person only has to allow it.
         """
         try:
             return self.summary(ref, entry)
@@ -135,7 +140,7 @@ class Catalogue:
             return None
         except (IntegrityError, IncompatibleError) as error:
             _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
-            return None
+            raise
 
     def manifest(self, ref: SnapshotRef) -> Manifest:
         """The whole manifest, verified; raises as `manifest_and_digest` does."""

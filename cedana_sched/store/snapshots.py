@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection
 from pathlib import Path
 
-from cedana_sched.model.errors import CommitConflictError, IntegrityError
+from cedana_sched.model.errors import CommitConflictError, IncompatibleError, IntegrityError
 from cedana_sched.model.identity import Identity, SnapshotRef, name_of_namespace
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import SnapshotSummary
@@ -185,7 +185,7 @@ class SnapshotStore:
         excluding: Collection[str] = (),
         avoiding: Collection[int] = (),
     ) -> SnapshotSummary | None:
-        """The newest committed snapshot of an identity, if there is any that can be read.
+        """The newest committed snapshot of an identity that can be read; None where there is none at all.
 
         Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
         checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over.
@@ -194,14 +194,23 @@ class SnapshotStore:
             StoreUnavailableError: the store is away.
             SealedError: the newest is sealed, and its key is not here.
             UnsealedError: the newest is not sealed, and it must be.
+            IntegrityError: none can be read, and the newest is damaged.
+            IncompatibleError: none can be read, and the newest was written by a newer version.
         """
         generations = self._catalogue.of(identity)
+        unreadable: list[IntegrityError | IncompatibleError] = []
         for ref in sorted(generations.committed, reverse=True):
             if ref.generation in avoiding:
                 continue
-            summary = self._catalogue.summary_to_continue(ref, generations.committed[ref])
+            try:
+                summary = self._catalogue.summary_to_continue(ref, generations.committed[ref])
+            except (IntegrityError, IncompatibleError) as error:
+                unreadable.append(error)
+                continue
             if summary is not None and summary.checkpoint_uid not in excluding:
                 return summary
+        if unreadable:
+            raise unreadable[0]
         return None
 
     def require_there(self) -> None:

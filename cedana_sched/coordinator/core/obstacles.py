@@ -89,17 +89,22 @@ def ready(book: Book, restore: Restore) -> list[SnapshotRef]:
     return [ref for ref in found if ref is not None and ref not in restore.set_aside]
 
 
-def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | None:
-    """Why nothing was found, if something should have been there; None for a plain first start.
-
-    `is_promised`: whoever started it knows of a snapshot, which another cluster may have taken.
-    """
+def lost(book: Book, restore: Restore) -> str | None:
+    """What the store has not, although it was committed there; None where nothing is known to have been."""
     if known := ready(book, restore):
         return f"{max(known)} is not in the store any more"
     returns = book.restores_of(restore.identity, restore.workload)
     mine = (one for one in returns if one.workload.uid == restore.workload.uid)
     if continued := [one.snapshot for one in mine if one.snapshot is not None]:
         return f"{max(continued)}, from which it was continued before, is not in the store any more"
+    return None
+
+
+def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | None:
+    """Why no snapshot was ever committed, if one should have been; None for a plain first start.
+
+    `is_promised`: whoever started it knows of a snapshot, which another cluster may have taken.
+    """
     for checkpoint in reversed(book.of_identity(restore.identity, restore.workload)):
         if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
             return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"

@@ -298,6 +298,8 @@ class Restores:
             self._refuse(restore, found.problem)
         elif restore.set_aside and (snapshot is None or snapshot in restore.set_aside):
             self._refuse(restore, f"{words.set_aside(restore)}, and there is no older one")
+        elif snapshot is None and (lost := obstacles.lost(self._book, restore)) is not None:
+            self._refuse(restore, lost)
         elif snapshot is None:
             why = obstacles.why_nothing(self._book, restore, is_promised=restore.uid in self._promised)
             self._move(restore, Cause.START_COLD, cold=True, failure=why)

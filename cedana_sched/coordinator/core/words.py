@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cedana_sched.coordinator.core import obstacles
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -104,6 +105,8 @@ def of_restore(desk: Desk, restore: Restore) -> None:
         text = f"Will resume {name} from {snapshot} on node {restore.workload.node}"
         if restore.set_aside:
             text += f", because {set_aside(restore)}"
+        if (newer := _newer_than(desk, restore)) is not None:
+            text, warning = f"{text}: {short(newer)} is not in the store any more, or cannot be read there", True
     elif restore.step is RestoreStep.RUNNING and not restore.cold:
         kind, text = "Restored", f"Resumed {name} from {snapshot} in {taken:.1f} s"
     elif restore.step is RestoreStep.STARTING_COLD and restore.failure is not None:
@@ -114,6 +117,14 @@ def of_restore(desk: Desk, restore: Restore) -> None:
         kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start of {name}", True
     if kind:
         desk.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
+
+
+def _newer_than(desk: Desk, restore: Restore) -> SnapshotRef | None:
+    """The newest that was committed, where its node has found an older one."""
+    if restore.wanted is not None or restore.snapshot is None:
+        return None
+    newest = max(obstacles.ready(desk.book, restore), default=restore.snapshot)
+    return newest if newest > restore.snapshot else None
 
 
 def set_aside(restore: Restore) -> str:

@@ -22,6 +22,7 @@ from cedana_sched.model.errors import CedanaSchedError, RestoreError, SealedErro
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotMetadata
 from cedana_sched.snapshot.restore import RestoreInterruptedError
+from cedana_sched.store import layout
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.retrying import PATIENCE_SECONDS
 from cedana_sched.store.snapshots import SnapshotStore
@@ -31,6 +32,8 @@ from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
 MD = Identity("default", "md")
 FACTS = {"mounts": ["/proc"]}
+HEAD = 120
+"""Where a byte of a manifest's header is."""
 CONTINUE = orders.Continue("r1", WORKLOAD, SnapshotRef(MD, 1))
 STAGE = orders.Stage("r1", WORKLOAD, SnapshotRef(MD, 1))
 
@@ -148,6 +151,23 @@ async def test_a_snapshot_that_stays_damaged_is_given_up(bench: Bench) -> None:
         *[True] * (DAMAGED_TIMES - 1),
         False,
     ]
+
+
+async def test_a_manifest_that_stays_damaged_is_read_as_often_and_named(bench: Bench) -> None:
+    bench.commit()
+    manifest = bench.store_folder / layout.manifest_key(SnapshotRef(MD, 1))
+    written = manifest.read_bytes()
+    find = orders.Find("r1", MD)
+    manifest.write_bytes(bytes(byte ^ 0xFF if at == HEAD else byte for at, byte in enumerate(written)))
+    for _ in range(DAMAGED_TIMES - 1):
+        answer = await bench.returns.find(find)
+        assert isinstance(answer, orders.StageFailed)
+        assert answer.retryable
+    given_up = await bench.returns.find(find)
+    assert isinstance(given_up, orders.Found)
+    assert "default/md/0/main@1: the manifest's header is damaged" in str(given_up.problem)
+    manifest.write_bytes(written)
+    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 1))
 
 
 async def test_bytes_that_come_are_told_while_a_snapshot_is_staged(

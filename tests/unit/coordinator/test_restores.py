@@ -6,6 +6,8 @@ import pytest
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost, OrderLost
+from cedana_sched.coordinator.core.instructions import Severity, Tell
+from cedana_sched.coordinator.core.restores import STALE_ANSWERS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     CheckpointFailed,
@@ -215,6 +217,24 @@ def test_a_failure_gives_up_where_the_policy_forbids_a_cold_start() -> None:
     told = start(saved(), policy=FAIL).tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
     assert told.orders() == ["Stage restore.w2", "GiveUp restore.w2"]
     assert told.tell(GaveUp("restore.w2")).step("restore.w2") == "Failed"
+
+
+def test_a_snapshot_that_is_gone_fails_where_the_policy_forbids_a_cold_start() -> None:
+    told = start(saved(), policy=FAIL).tell(Found("restore.w2"))
+    assert told.orders() == ["GiveUp restore.w2"]
+    assert told.tells() == ["RestoreFailed"]
+
+
+def test_an_older_snapshot_than_was_committed_is_continued_and_the_newer_one_named() -> None:
+    told = restored().preempt(victim("w2"), uid="s2")
+    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
+    start(told, "w3")
+    for _ in range(STALE_ANSWERS):
+        told.tell(Found("restore.w3", ref(1)))
+    assert told.order(Stage).snapshot == ref(1)
+    (said,) = [one for one in told.said if isinstance(one, Tell)]
+    assert said.severity is Severity.WARNING
+    assert said.text.endswith("md/0@2 is not in the store any more, or cannot be read there")
 
 
 def test_work_that_was_let_go_is_not_lost_silently() -> None:
