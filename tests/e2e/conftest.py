@@ -50,7 +50,7 @@ __all__ = [
 _HERE = Path(__file__).parent
 _INSTALLATIONS = (
     "installed", "product", "installed_with_kueue", "fair_sharing", "installed_with_volcano", "configured",
-    "installed_with_extender", "installed_with_armada",
+    "installed_with_extender", "installed_with_armada", "installed_with_scoped_credentials",
 )  # fmt: skip
 """Fixtures that install the product, or what is beside it, each in its own way."""
 

@@ -24,10 +24,12 @@ from tests.servers.versitygw import free_port
 
 ACCESS_KEY, SECRET_KEY = "owner-of-all", "a-secret-for-tests"
 ROLE = "arn:aws:iam::role/Snapshots"
+QUIET = ("-master.telemetry=false", "-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0")
+"""Only S3, and no word to anybody."""
 _PARTS = ("master.port", "volume.port", "filer.port", "s3.port")
 
 
-def _iam() -> dict[str, Any]:
+def iam() -> dict[str, Any]:
     """One identity that may do everything, and a role of the same rights, which it may assume."""
     allow = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}
     trust = {"Effect": "Allow", "Principal": "*", "Action": ["sts:AssumeRole"]}
@@ -72,7 +74,7 @@ class Server:
         return f"http://127.0.0.1:{self._ports['s3.port']}"
 
     def start(self) -> None:
-        (self._folder / "iam.json").write_text(json.dumps(_iam()))
+        (self._folder / "iam.json").write_text(json.dumps(iam()))
         (self._folder / "security.toml").write_text("")
         (self._folder / "data").mkdir(exist_ok=True)
         ports = [f"-{part}={port}" for part, port in self._ports.items()]
@@ -87,18 +89,14 @@ class Server:
         self._wait_until_it_answers()
 
     def _options(self) -> list[str]:
-        """Only S3, nothing outside of the folder, and no word to anybody."""
+        """Nothing outside of the folder."""
         return [
             f"-dir={self._folder}/data",
             f"-s3.config={self._folder}/iam.json",
             f"-s3.iam.config={self._folder}/iam.json",
             f"-s3.localSocket={self._folder}/s3.sock",
             f"-filer.localSocket={self._folder}/filer.sock",
-            "-master.telemetry=false",
-            "-webdav=false",
-            "-admin.ui=false",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
+            *QUIET,
         ]
 
     def kill(self) -> None:

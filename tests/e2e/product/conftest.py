@@ -16,9 +16,10 @@ from tests.cluster.images.buildah import ensure_image
 from tests.cluster.images.catalog import find_images
 from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
-from tests.e2e.product import installation, s3_server
+from tests.e2e.product import installation, s3_server, sts_server
 from tests.e2e.product.armada_jobs import product_beside
 from tests.e2e.product.installation import Product
+from tests.e2e.product.rendering import NAMESPACE
 from tests.e2e.product.s3_server import S3Server
 from tests.e2e.product.volcano_extender import with_extender
 from tests.e2e.product.volcano_queues import RECLAIMS
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def s3(cluster: Cluster, api: Api, steps: Steps) -> AsyncIterator[S3Server]:
     """An S3 server with an empty bucket, reachable from pods and from their nodes."""
     async with s3_server.running(cluster, api, steps) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sts(cluster: Cluster, api: Api, steps: Steps) -> AsyncIterator[S3Server]:
+    """An S3 server with STS, and an empty bucket."""
+    async with sts_server.running(cluster, api, steps) as server:
         yield server
 
 
@@ -56,6 +64,14 @@ async def installed(release: Product) -> Product:
 async def installed_with_kueue(kueue: None, release: Product) -> Product:
     """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""
     await release.ensure(kueue={"enabled": True})
+    return release
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed_with_scoped_credentials(kueue: None, release: Product, api: Api, sts: S3Server) -> Product:
+    """The product beside Kueue; no agent has a key of the bucket."""
+    await api.apply(sts.secret(sts_server.KEYS, NAMESPACE))
+    await release.ensure(kueue={"enabled": True}, storage={"s3": sts_server.scoped(sts)})
     return release
 
 

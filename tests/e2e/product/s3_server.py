@@ -19,7 +19,6 @@ PORT = 7070
 BUCKET = "snapshots"
 ACCESS_KEY, SECRET_KEY = "tester", "a-secret-for-tests"
 _IMAGE = "localhost/test/versitygw:dev"
-_LABELS = {"app": NAME}
 
 
 @dataclass(frozen=True)
@@ -70,22 +69,27 @@ def objects() -> list[Object]:
         "readinessProbe": {"tcpSocket": {"port": "s3"}, "periodSeconds": 1},
         "volumeMounts": [{"name": "objects", "mountPath": f"/objects/{BUCKET}"}],
     }
-    pod = {"containers": [container], "volumes": [{"name": "objects", "emptyDir": {}}]}
+    return served(NAME, PORT, container, [{"name": "objects", "emptyDir": {}}])
+
+
+def served(name: str, port: int, container: Object, volumes: list[Object]) -> list[Object]:
+    """A Deployment of one pod, and the Service before its port called `s3`."""
+    labels = {"app": name}
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": NAME},
+        "metadata": {"name": name},
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": _LABELS},
-            "template": {"metadata": {"labels": _LABELS}, "spec": pod},
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}},
         },
     }
     service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": NAME},
-        "spec": {"selector": _LABELS, "ports": [{"port": PORT, "targetPort": "s3"}]},
+        "metadata": {"name": name},
+        "spec": {"selector": labels, "ports": [{"port": port, "targetPort": "s3"}]},
     }
     return [deployment, service]

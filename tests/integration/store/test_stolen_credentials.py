@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import uuid
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any
 
-import minio
-import minio.commonconfig
 import minio.deleteobjects
 import minio.error
 import pytest
@@ -29,6 +25,7 @@ from cedana_sched.store.snapshots import SnapshotStore
 from cedana_sched.store.sts import Sessions, SessionSource
 from tests.servers.seaweedfs import ROLE, Server, sts_server
 from tests.servers.snapshots import take
+from tests.servers.thief import client_with, is_refused, not_refused
 
 __all__ = ["sts_server"]
 pytestmark = [pytest.mark.s3, pytest.mark.exhaustive]  # the server takes minutes to build
@@ -54,17 +51,6 @@ class Theft:
 
     def key(self, namespace: str, name: str = "packs/a-1") -> str:
         return f"{PREFIX}/v1/{namespace}/{name}"
-
-    def thief(self, given: SessionCredentials) -> minio.Minio:
-        host = self.server.endpoint.removeprefix("http://")
-        return minio.Minio(
-            host,
-            access_key=given.access_key,
-            secret_key=given.secret_key,
-            session_token=given.session_token,
-            secure=False,
-            region="us-east-1",
-        )
 
     def scoped(self, *granted: str) -> ScopedBackend:
         """The store as an agent has it, whom the coordinator grants these namespaces."""
@@ -150,42 +136,10 @@ def test_an_agent_reaches_no_namespace_that_it_was_not_granted(theft: Theft) -> 
             call()
 
 
-Attack = Callable[[minio.Minio, str, str], Any]
-ATTACKS: dict[str, Attack] = {
-    "get": lambda thief, bucket, key: thief.get_object(bucket, key).read(),
-    "get a part": lambda thief, bucket, key: thief.get_object(bucket, key, offset=1, length=2).read(),
-    "look": lambda thief, bucket, key: thief.stat_object(bucket, key),
-    "put": lambda thief, bucket, key: thief.put_object(bucket, key, BytesIO(b"forged"), 6),
-    "put anew": lambda thief, bucket, key: thief.put_object(bucket, f"{key}-new", BytesIO(b"forged"), 6),
-    "put in parts": lambda thief, bucket, key: thief._create_multipart_upload(bucket, key, {}),
-    "delete": lambda thief, bucket, key: thief.remove_object(bucket, key),
-    "copy out": lambda thief, bucket, key: thief.copy_object(
-        bucket, f"{PREFIX}/v1/{MINE}/packs/stolen", minio.commonconfig.CopySource(bucket, key)
-    ),
-    "copy in": lambda thief, bucket, key: thief.copy_object(
-        bucket, key, minio.commonconfig.CopySource(bucket, f"{PREFIX}/v1/{MINE}/packs/a-1")
-    ),
-    "list its folder": lambda thief, bucket, key: list(
-        thief.list_objects(bucket, prefix=key.rpartition("/")[0] + "/", recursive=True)
-    ),
-    "read its tags": lambda thief, bucket, key: thief.get_object_tags(bucket, key),
-}
-"""Each raises, or returns what it got."""
-
-
-def refused(attack: Callable[[], Any]) -> bool:
-    try:
-        attack()
-    except minio.error.S3Error as error:
-        return error.code == "AccessDenied"
-    return False
-
-
 def reachable(theft: Theft, key: str, given: SessionCredentials) -> set[str]:
     """The attacks on a key that are not refused."""
-    thief = theft.thief(given)
-    calls = {name: functools.partial(attack, thief, theft.bucket, key) for name, attack in ATTACKS.items()}
-    return {name for name, call in calls.items() if not refused(call)}
+    thief = client_with(given, theft.server.endpoint)
+    return not_refused(thief, theft.bucket, key, theft.key(MINE))
 
 
 @pytest.mark.parametrize("namespace", FOREIGN)
@@ -217,13 +171,13 @@ def test_the_same_attacks_succeed_on_what_the_credentials_are_of(theft: Theft) -
 @pytest.mark.parametrize("prefix", ["", "v1/", *(f"{PREFIX}/{word}" for word in ("", "v1/", "v1/f", f"v1/{MINE}"))])
 @pytest.mark.parametrize("recursive", [False, True])
 def test_a_thief_learns_no_name_of_others(theft: Theft, prefix: str, *, recursive: bool) -> None:
-    thief = theft.thief(theft.sessions.begin(MINE, "node-1"))
-    assert refused(lambda: list(thief.list_objects(theft.bucket, prefix=prefix, recursive=recursive)))
+    thief = client_with(theft.sessions.begin(MINE, "node-1"), theft.server.endpoint)
+    assert is_refused(lambda: list(thief.list_objects(theft.bucket, prefix=prefix, recursive=recursive)))
 
 
 def test_a_thief_deletes_nothing_of_others_among_his_own(theft: Theft) -> None:
     """One request that names both."""
-    thief = theft.thief(theft.sessions.begin(MINE, "node-1"))
+    thief = client_with(theft.sessions.begin(MINE, "node-1"), theft.server.endpoint)
     targets = [minio.deleteobjects.DeleteObject(theft.key(namespace)) for namespace in (MINE, THEIRS)]
     with contextlib.suppress(minio.error.S3Error):  # some servers refuse it as a whole
         assert [one.code for one in thief.remove_objects(theft.bucket, targets)] == ["AccessDenied"]
