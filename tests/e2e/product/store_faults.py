@@ -41,6 +41,27 @@ async def damage_packs(cluster: Cluster, api: Api) -> int:
     return said.count("damaged")
 
 
+async def change_bytes(cluster: Cluster, api: Api, pattern: str, at: str) -> list[str]:
+    """Change one byte of each object whose key matches a pattern of the shell; which those are.
+
+    Args:
+        cluster: that has the server.
+        api: of the cluster.
+        pattern: such as `v1/*/packs/*`, in which a `*` is also a `/`.
+        at: where, in the shell's arithmetic, with `size` for the object's size.
+    """
+    script = f"""
+        find . -type f -path './{pattern}' | while read file; do
+            size=$(stat -c %s "$file")
+            at=$(({at}))
+            byte=$(od -An -tu1 -j "$at" -N 1 "$file")
+            printf "\\\\$(printf %o $((byte ^ 255)))" | dd of="$file" bs=1 seek="$at" conv=notrunc status=none
+            echo "$file"
+        done
+    """
+    return [line.removeprefix("./") for line in (await run_in_bucket(cluster, api, script)).split()]
+
+
 async def _lead_to(api: Api, app: str) -> None:
     await wait_for(api, "v1", "Service", NAME, bool, namespace=NAMESPACE)
     await api.patch("v1", "Service", NAME, {"spec": {"selector": {"app": app}}}, NAMESPACE)

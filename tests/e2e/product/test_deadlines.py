@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 import pytest
 
-from cedana_sched.model.objects.names import API_VERSION, POLICY, RESTORE_CONTAINER, RESTORE_GATE
+from cedana_sched.model.objects.names import POLICY, RESTORE_CONTAINER, RESTORE_GATE
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
 from tests.cluster.api.client import Api, Object
@@ -22,6 +20,7 @@ from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import COMPLETION_INDEX, Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at, reached
+from tests.e2e.product.policies import own_policy
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 from tests.e2e.product.store_faults import damage_packs, unreachable
@@ -29,17 +28,6 @@ from tests.e2e.product.store_faults import damage_packs, unreachable
 pytestmark = pytest.mark.any_shape
 
 _PODS = 4
-
-
-@asynccontextmanager
-async def _policy(namespace: Namespace, **spec: object) -> AsyncIterator[str]:
-    """A CheckpointPolicy of this test; its name."""
-    body = {"apiVersion": API_VERSION, "kind": "CheckpointPolicy", "metadata": {"name": namespace.name}, "spec": spec}
-    await namespace.api.apply(body)
-    try:
-        yield namespace.name
-    finally:
-        await namespace.api.delete(API_VERSION, "CheckpointPolicy", namespace.name)
 
 
 def _job(image: str, policy: str, *, mebibytes: int = 20) -> Object:
@@ -58,7 +46,7 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, api: Api
 ) -> None:
     async with (
-        groups(namespace), Following.of(namespace, "md") as bio, _policy(namespace, deadlineSeconds=15) as policy,
+        groups(namespace), Following.of(namespace, "md") as bio, own_policy(namespace, deadlineSeconds=15) as policy,
     ):  # fmt: skip
         await _run(namespace, _job(toolbox, policy), bio)
         async with unreachable(api):
@@ -151,7 +139,7 @@ async def test_damaged_snapshot_fails_the_pod_where_the_policy_says_so(
     async with (
         groups(namespace),
         Following.of(namespace, "md") as bio,
-        _policy(namespace, onRestoreFailure=OnRestoreFailure.FAIL) as policy,
+        own_policy(namespace, onRestoreFailure=OnRestoreFailure.FAIL) as policy,
     ):
         await _run(namespace, _job(toolbox, policy), bio)
         lines = {index: len(bio.lines(index)) for index in range(_PODS)}

@@ -1,0 +1,20 @@
+"""CheckpointPolicies of single tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cedana_sched.model.objects.names import API_VERSION
+from tests.cluster.fixtures.namespace import Namespace
+
+
+@asynccontextmanager
+async def own_policy(namespace: Namespace, **spec: object) -> AsyncIterator[str]:
+    """A CheckpointPolicy of this test, for its pods to name; its name."""
+    body = {"apiVersion": API_VERSION, "kind": "CheckpointPolicy", "metadata": {"name": namespace.name}, "spec": spec}
+    await namespace.api.apply(body)
+    try:
+        yield namespace.name
+    finally:
+        await namespace.api.delete(API_VERSION, "CheckpointPolicy", namespace.name)
