@@ -21,7 +21,10 @@ from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.reclaiming import completed, reclaim
 
-pytestmark = pytest.mark.any_shape
+pytestmark = [
+    pytest.mark.any_shape,
+    pytest.mark.exhaustive,  # units show it each time; two namespaces come and go
+]
 
 
 async def _preempted_and_completed(namespace: Namespace, image: str) -> Following:
