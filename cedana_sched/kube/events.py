@@ -32,6 +32,10 @@ REMEMBERED = 4_096
 LONGEST_MESSAGE, LONGEST_NAME = 1024, 253
 """Characters: as many as the API server takes of an Event's message, and of an object's name."""
 
+NAMESPACE_OF_OTHERS = "default"
+"""Of Events on objects without a namespace: the API server takes them in no other one (`legacyValidateEvent` in
+Kubernetes' pkg/apis/core/validation/events.go)."""
+
 _NEVER_TAKEN = (400, 422)
 _NO_NAME = re.compile(r"[^a-z0-9.-]+")
 
@@ -65,13 +69,11 @@ class EventRecorder:
     Args:
         api: with the right to create and patch Events.
         component: who says it, as `kubectl describe` shows under FROM.
-        namespace: where Events on objects without a namespace go.
     """
 
-    def __init__(self, api: Api, component: str, namespace: str = "default") -> None:
+    def __init__(self, api: Api, component: str) -> None:
         self._api = api
         self._component = component
-        self._namespace = namespace
         self._normal: OrderedDict[_Key, _Waiting] = OrderedDict()
         self._warnings: OrderedDict[_Key, _Waiting] = OrderedDict()
         self._writing_normal: WorkQueue[_Key] = WorkQueue("Event", self._write_normal)
@@ -152,7 +154,7 @@ class EventRecorder:
 
     async def _write(self, waiting: _Waiting) -> None:
         happening = _with_others(waiting)
-        namespace = happening.involved.get("namespace") or self._namespace
+        namespace = happening.involved.get("namespace") or NAMESPACE_OF_OTHERS
         now = SERVER_TIME.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.pop(_key(happening), None)
         if known is not None and time.monotonic() - known[2] < SAME_SECONDS:

@@ -7,6 +7,7 @@ any that somebody means (see `bounds`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -29,6 +30,10 @@ class Unreadable(msgspec.Struct, frozen=True):
 
     metadata: Metadata
     problem: str
+
+
+UnreadableSink = Callable[[Resource, Unreadable], None]
+"""Hears of each object that cannot be read; `EventRecorder.unreadable` names it on the object."""
 
 
 class Line(msgspec.Struct):

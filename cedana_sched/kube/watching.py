@@ -18,7 +18,7 @@ import structlog
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError, RefusedByServerError
 from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.reading import Unreadable, explained, read, read_error, read_line, read_metadata
+from cedana_sched.kube.reading import Unreadable, UnreadableSink, explained, read, read_error, read_line, read_metadata
 from cedana_sched.kube.resources import ESSENTIAL, Resource
 
 log = structlog.get_logger(__name__)
@@ -230,7 +230,7 @@ class Mirror(Generic[T]):
             then: nobody may take it for gone.
     """
 
-    def __init__(self, watch: Watch[T], unreadable: Callable[[Resource, Unreadable], None] | None = None) -> None:
+    def __init__(self, watch: Watch[T], unreadable: UnreadableSink | None = None) -> None:
         self._watch = watch
         self._unreadable = unreadable
         self._objects: dict[Key, T] = {}

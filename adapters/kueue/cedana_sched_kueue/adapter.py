@@ -54,7 +54,7 @@ class KueueAdapter:
         self._readers: list[asyncio.Queue[KueueReport]] = []
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
         self._answering = WorkQueue("answer to a pod that is being deleted", self._answer)
-        self._admission = AdmissionChecks(cluster.api, self._workloads, cluster.snapshots)
+        self._admission = AdmissionChecks(cluster.api, self._workloads, cluster.snapshots, cluster.unreadable)
         self._preemptions = Preemptions(
             jobs=Index(own_uid, self._jobs),
             workloads=Index(own_uid, self._workloads),

@@ -15,6 +15,7 @@ from cedana_sched.adapter.cluster import Snapshots
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ConflictError, RefusedByServerError
 from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
@@ -38,14 +39,21 @@ class AdmissionChecks:
         api: with the rights of `rbac.yaml`.
         workloads: all of the cluster; somebody else runs it.
         snapshots: what they may continue from.
+        unreadable: hears of objects that cannot be read.
     """
 
-    def __init__(self, api: Api, workloads: Mirror[Workload], snapshots: Snapshots) -> None:
+    def __init__(
+        self,
+        api: Api,
+        workloads: Mirror[Workload],
+        snapshots: Snapshots,
+        unreadable: UnreadableSink | None = None,
+    ) -> None:
         self._api = api
         self._snapshots = snapshots
         self._workloads = workloads
-        self._checks = Mirror(Watch(api, ADMISSION_CHECKS, AdmissionCheck))
-        self._policies = Mirror(Watch(api, CHECKPOINT_POLICIES, PartialObject))
+        self._checks = Mirror(Watch(api, ADMISSION_CHECKS, AdmissionCheck), unreadable)
+        self._policies = Mirror(Watch(api, CHECKPOINT_POLICIES, PartialObject), unreadable)
         self._passing = WorkQueue("admission of a Workload", self._pass)
         self._declaring = WorkQueue("state of an AdmissionCheck", self._declare)
 

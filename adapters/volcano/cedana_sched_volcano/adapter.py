@@ -39,7 +39,7 @@ class VolcanoAdapter:
         self._api = cluster.api
         self._pods = cluster.pods
         self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup), cluster.unreadable)
-        self._nominations = Nominations(cluster.api, cluster.pods)
+        self._nominations = Nominations(cluster.api, cluster.pods, cluster.unreadable)
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
 

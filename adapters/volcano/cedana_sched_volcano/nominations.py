@@ -18,6 +18,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Key, Mirror, Watch, name_of
 from cedana_sched.kube.work_queue import WorkQueue
@@ -54,12 +55,13 @@ class Nominations:
 
     Args:
         pods: protected ones.
+        unreadable: hears of those that cannot be read.
     """
 
-    def __init__(self, api: Api, pods: Mirror[Pod]) -> None:
+    def __init__(self, api: Api, pods: Mirror[Pod], unreadable: UnreadableSink | None = None) -> None:
         self._api = api
         self._protected = Index(_node_of, pods)
-        self._waiting = Mirror(Watch(api, PODS, NominatedPod, fields=_WAITING))
+        self._waiting = Mirror(Watch(api, PODS, NominatedPod, fields=_WAITING), unreadable)
         self._doubts = WorkQueue("removal of a nomination", self._review)
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._due: dict[str, set[Key]] = {}

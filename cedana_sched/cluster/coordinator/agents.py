@@ -20,6 +20,7 @@ from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, Node, read_time
+from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
@@ -136,6 +137,7 @@ class ObjectAgents:
         alive: Alive | None = None,
         disbelieved: Callable[[Resource, Metadata, str], None] = lambda kind, one, why: None,  # noqa: ARG005
         manifest_of: Callable[[SnapshotRef], str] = lambda snapshot: "",  # noqa: ARG005
+        unreadable: UnreadableSink | None = None,
     ) -> None:
         """Reaches agents by what `projection` writes.
 
@@ -147,6 +149,7 @@ class ObjectAgents:
             alive: on which nodes there is something to lose.
             disbelieved: called with the object, and why, when its answer is not believed.
             manifest_of: the digest of a snapshot's manifest that a forgotten record had; empty: nobody knows.
+            unreadable: hears of objects that cannot be read.
         """
         self._manifest_of = manifest_of
         self._disbelieved = disbelieved
@@ -154,8 +157,9 @@ class ObjectAgents:
         self._projection = projection
         self._removed = removed
         pending = f"!{names.SETTLED}"
-        self.restores = Mirror(Watch(api, RESTORES, AnsweredObject, labels=pending))
-        self._mirrors = [Mirror(Watch(api, CHECKPOINTS, AnsweredObject, labels=pending)), self.restores]
+        self.restores = Mirror(Watch(api, RESTORES, AnsweredObject, labels=pending), unreadable)
+        checkpoints = Mirror(Watch(api, CHECKPOINTS, AnsweredObject, labels=pending), unreadable)
+        self._mirrors = [checkpoints, self.restores]
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}
         self._shown: dict[str, int] = {}

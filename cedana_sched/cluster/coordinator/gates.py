@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -22,8 +22,8 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError, UnreadableError
 from cedana_sched.kube.objects import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
-from cedana_sched.kube.reading import Unreadable
-from cedana_sched.kube.resources import PODS, Resource
+from cedana_sched.kube.reading import Unreadable, UnreadableSink
+from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import unchanged
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import UsageError
@@ -60,7 +60,7 @@ class Gates:
         pods: Mirror[Pod],
         nodes: Mirror[Node],
         checkpoints: ById,
-        unreadable: Callable[[Resource, Unreadable], None] = lambda resource, one: None,  # noqa: ARG005
+        unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
     ) -> None:
         self._api = api
         self._unreadable = unreadable

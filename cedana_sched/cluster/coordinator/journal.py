@@ -23,7 +23,7 @@ from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.reading import Unreadable
+from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
@@ -48,7 +48,7 @@ class ObjectJournal:
         writer: str,
         projection: Projection,
         recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not use it
-        unreadable: Callable[[Resource, Unreadable], None] = lambda resource, one: None,  # noqa: ARG005
+        unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
     ) -> None:
         self._api = api
         self._log = RedoLog(api, namespace, writer)

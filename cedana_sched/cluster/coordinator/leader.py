@@ -74,12 +74,12 @@ class Leader:
         refused: Callable[[str, int], None] = lambda kind, status: None,  # noqa: ARG005 - most tests do not count
     ) -> None:
         namespace = configuration.namespace
-        self._events = EventRecorder(api, COMPONENT, namespace)
+        self._events = EventRecorder(api, COMPONENT)
         unreadable = self._events.unreadable
         self._nodes = Mirror(Watch(api, NODES, Node), unreadable)
         self.pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"), unreadable)
         """Every protected pod."""
-        self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds)
+        self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds, unreadable)
         self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
@@ -95,6 +95,7 @@ class Leader:
             self._alive,
             self._disbelieved,
             by_snapshot.manifest_of,
+            unreadable,
         )
         self._in_use = InUse()
         self._purge = Purge(
@@ -110,7 +111,7 @@ class Leader:
         self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._collections = self._collecting(api, configuration)
-        self._storages = StorageProbe(api, scoping=_scoping(configuration.credentials))
+        self._storages = StorageProbe(api, scoping=_scoping(configuration.credentials), unreadable=unreadable)
         beginnings = BeginningNumbers(self._agents.restores)
         self._restarts = ContainerRestarts(self._events, by_id, beginnings)
         self.pods.subscribe(self._restarts.heard)

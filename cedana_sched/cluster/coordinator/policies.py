@@ -7,13 +7,16 @@ from contextlib import suppress
 
 import msgspec
 import structlog
+from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, chosen, counting, read_spec
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
@@ -30,11 +33,19 @@ class ClusterPolicies:
 
     Args:
         longest_deadline_seconds: what no deadline may exceed, whatever a policy says.
+        unreadable: hears of each policy that cannot be read.
     """
 
-    def __init__(self, api: Api, longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS) -> None:
+    def __init__(
+        self,
+        api: Api,
+        longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS,
+        unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
+    ) -> None:
         self._longest_seconds = longest_deadline_seconds
-        self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject))
+        self._unreadable = unreadable
+        self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject), unreadable)
+        self._mirror.subscribe(self._look)
         self.synced = self._mirror.synced
 
     async def run(self) -> None:
@@ -67,8 +78,18 @@ class ClusterPolicies:
                 continue
             try:
                 return counting(candidate, read_spec(candidate, found.spec), namespace).policy
-            except (
-                UsageError
-            ) as error:  # our webhook refuses such a one; it may have been away, or it was changed since
+            except UsageError as error:  # our webhook refuses such a one; it may have been away, or it was changed since
                 log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()
+
+    def _look(self, _: _PolicyObject | None, now: _PolicyObject | None) -> None:
+        """Our webhook refuses one that cannot be read; it may have been away."""
+        if now is None:
+            return
+        try:
+            read_kept(CheckpointPolicySpec, now.spec)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            problem = f"{'.'.join(('spec', *map(str, first['loc'])))}: {first['msg']}"
+            log.warning("policy cannot be read", policy=now.metadata.name, problem=problem)
+            self._unreadable(CHECKPOINT_POLICIES, Unreadable(now.metadata, problem))

@@ -14,6 +14,7 @@ from cedana_sched.cluster.coordinator.scoping import SCOPED, Scoping
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
@@ -52,12 +53,19 @@ def look(config: StorageConfig) -> None:
 class StorageProbe:
     """Run `run` as a task. `first` and `later` block; they are called in threads."""
 
-    def __init__(self, api: Api, first: Probe = measure, later: Probe = look, scoping: Scoping | None = None) -> None:
+    def __init__(
+        self,
+        api: Api,
+        first: Probe = measure,
+        later: Probe = look,
+        scoping: Scoping | None = None,
+        unreadable: UnreadableSink | None = None,
+    ) -> None:
         self._api = api
         self._scoping = scoping or Scoping()
         self._first = first
         self._later = later
-        self._mirror = Mirror(Watch(api, CHECKPOINT_STORAGES, StorageObject))
+        self._mirror = Mirror(Watch(api, CHECKPOINT_STORAGES, StorageObject), unreadable)
         self._threads = StoreThreads()
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._since: dict[tuple[str, str], tuple[ConditionStatus, float]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from random import Random
 from typing import Any, TypeVar, cast
 
@@ -50,7 +50,14 @@ class WatchedObjectsServer(ListsInMemory):
         self.gone: dict[str, tuple[int, bytes]] = {}
         """By namespace: how each create in it is answered."""
         self._dice, self.fault_rate = dice or Random(0), fault_rate
+        self._written = asyncio.Event()
         self._watches: list[tuple[str, str | None, Mapping[str, str], asyncio.Queue[Object]]] = []
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something is so; looked at after every write."""
+        while not holds():
+            self._written.clear()
+            await self._written.wait()
 
     @property
     def api(self) -> Api:
@@ -198,6 +205,7 @@ class WatchedObjectsServer(ListsInMemory):
 
     def _store(self, key: Key, stored: Object) -> None:
         self.version += 1
+        self._written.set()
         before = self.objects.get(key)
         uid = before["metadata"]["uid"] if before else stored["metadata"].get("uid") or f"uid-{self.version}"
         stored["metadata"] |= {"uid": uid, "resourceVersion": str(self.version)}

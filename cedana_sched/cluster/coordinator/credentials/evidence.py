@@ -80,7 +80,7 @@ class Evidence:
         found = await self._api.find(NAMESPACES, name, into=PartialObject)
         grants.require_current(request.namespace, found.metadata.uid if found is not None else None, self._shared)
         pods, orders = await self._pods(node, name), await self._orders(node, name)
-        grants.require_business(node, namespace, pods, orders)
+        grants.require_business(node, request.namespace, pods, orders)
         return node
 
     async def _standing(self) -> tuple[CollectionTurn, ...]:
