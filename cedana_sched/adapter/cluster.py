@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
 from cedana_sched.adapter.contract import Adapter
-from cedana_sched.kube.client import Api
+from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.reading import Unreadable
@@ -109,6 +109,28 @@ class Watching(Protocol):
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """All that `run` keeps."""
+        ...
+
+
+@runtime_checkable
+class OptingIn(Protocol):
+    """An adapter whose scheduler has queues that protect all of their pods.
+
+    What its part of the webhooks writes on such a pod at CREATE, a pod lacks that was created while no webhook
+    answered.
+    """
+
+    def opted_in(self, pod: Object) -> Mapping[str, str]:
+        """The annotations that its queue gives a pod: an id where the pod names none; empty where it gives none.
+
+        Args:
+            pod: of its labels and annotations there are those that somebody has named (`kube.kept`), of its variables
+                the one that names an id.
+        """
+        ...
+
+    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+        """`sink` is called when `opted_in` may give something to pods that it gave nothing before. Must not block."""
         ...
 
 

@@ -52,7 +52,9 @@ _AUDIT_ID: Final = "Audit-Id"
 """Of answers of the API server itself, and not of a load balancer before it: `WithAuditInit` in k8s.io/apiserver's
 pkg/endpoints/filters sets it."""
 _APPLY = "application/apply-patch+yaml"
+_WHOLE = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json-patch+json"
 
@@ -197,6 +199,8 @@ class Api:
         namespace: str | None,
         query: Mapping[str, str] | None,
         see: Callable[[msgspec.Raw], None],
+        *,
+        only_metadata: bool = False,
     ) -> str:
         """Show `see` each of them as it is read, and keep none; returns the version at which a watch may begin.
 
@@ -206,7 +210,7 @@ class Api:
         path, limit, asked = resource.path(namespace), PAGE_SIZE, dict(query or {})
         while True:
             most_bytes = PAGE_BYTES if limit > 1 else math.inf
-            body = await self._page(path, {**asked, "limit": str(limit)}, most_bytes)
+            body = await self._page(path, {**asked, "limit": str(limit)}, most_bytes, only_metadata=only_metadata)
             if body is None:
                 limit = max(1, limit // _STEP)
                 asked.pop("resourceVersion", None)  # out of the API server's memory comes every list as a whole
@@ -220,7 +224,13 @@ class Api:
                 limit = min(limit * _STEP, PAGE_SIZE)
 
     async def stream(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        *,
+        silent_seconds: float,
+        only_metadata: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         """Lines of a watch, until the API server ends it.
 
@@ -229,7 +239,8 @@ class Api:
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=silent_seconds)
         path = resource.path(namespace)
-        answer = await self._request("GET", path, query={**query, "watch": "true"}, timeout=timeout)
+        accept = _METADATA if only_metadata else _WHOLE
+        answer = await self._request("GET", path, query={**query, "watch": "true"}, timeout=timeout, accept=accept)
         rest = b""
         try:
             async for chunk, _ in answer.content.iter_chunks():  # a line may be longer than the reader's limit
@@ -252,7 +263,7 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-        accept: str = "application/json",
+        accept: str = _WHOLE,
     ) -> bytes:
         if method != "GET":
             query = {"fieldManager": FIELD_MANAGER, **(query or {})}
@@ -270,10 +281,13 @@ class Api:
         except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(f"{method} {path}: its answer broke off: {error!r}") from error
 
-    async def _page(self, path: str, query: Mapping[str, str], most_bytes: float) -> bytes | None:
+    async def _page(
+        self, path: str, query: Mapping[str, str], most_bytes: float, *, only_metadata: bool
+    ) -> bytes | None:
         """A page of a list; None where it is larger, and then no more of it is read."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-        answer, body = await self._request("GET", path, query=query, timeout=timeout), bytearray()
+        accept = _METADATA_LIST if only_metadata else _WHOLE
+        answer, body = await self._request("GET", path, query=query, timeout=timeout, accept=accept), bytearray()
         try:
             async for chunk in answer.content.iter_any():
                 body += chunk
@@ -293,7 +307,7 @@ class Api:
         timeout: aiohttp.ClientTimeout,
         body: object = None,
         content_type: str = "application/json",
-        accept: str = "application/json",
+        accept: str = _WHOLE,
     ) -> aiohttp.ClientResponse:
         call, data = f"{method} {path}", None if body is None else msgspec.json.encode(body)
         url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")

@@ -94,6 +94,9 @@ class Watch(Generic[T]):
 
     This is the border at which objects are read: one that is not of the type `into` is told as `Unreadable`, and costs
     none of the others.
+
+    Args:
+        only_metadata: nothing else is asked for; selectors look at whole objects all the same.
     """
 
     def __init__(
@@ -105,12 +108,14 @@ class Watch(Generic[T]):
         namespace: str | None = None,
         labels: str = "",
         fields: str = "",
+        only_metadata: bool = False,
     ) -> None:
         self._api = api
         self.resource = resource
         self._namespace = namespace
         self._query = {name: value for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
         self._into = into
+        self._only_metadata = only_metadata
         self.problem: ApiError | None = None
         """Why nothing is heard; None while something is."""
 
@@ -158,7 +163,9 @@ class Watch(Generic[T]):
             else:
                 objects.append(found)
 
-        version = await self._api.list_each(self.resource, self._namespace, self._query, see)
+        version = await self._api.list_each(
+            self.resource, self._namespace, self._query, see, only_metadata=self._only_metadata
+        )
         return Listed(tuple(objects), tuple(unreadable)), version
 
     async def _follow(self, version: str) -> AsyncGenerator[Changed[T] | Deleted | Unreadable | None, None]:
@@ -172,7 +179,11 @@ class Watch(Generic[T]):
             began, heard = time.monotonic(), False
             try:
                 async for line in self._api.stream(
-                    self.resource, self._namespace, self._watch_query(version), silent_seconds=SILENT_SECONDS
+                    self.resource,
+                    self._namespace,
+                    self._watch_query(version),
+                    silent_seconds=SILENT_SECONDS,
+                    only_metadata=self._only_metadata,
                 ):
                     version, change = self._told(line)
                     heard, pauses, refused, self.problem = True, _pauses(), 0, None

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Any, Final, TypedDict
 
+from cedana_sched.kube.kept import kept
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.admission import Shape
 
-MIRROR: Final = "kubernetes.io/config.mirror"
+MIRROR: Final = kept("kubernetes.io/config.mirror")
 """Annotation of a pod that a kubelet has made, and that the API server only shows."""
 
 

@@ -8,14 +8,15 @@ released in Armada: the release submits the job again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
 from cedana_sched.adapter.pods import let_go
+from cedana_sched.kube.client import Object
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
@@ -31,6 +32,7 @@ from cedana_sched_armada.job_pods import JobPods
 from cedana_sched_armada.job_sets import JobSets
 from cedana_sched_armada.ledger import Case, Ledger, Member
 from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
+from cedana_sched_armada.queues import QueueOptIn
 from cedana_sched_armada.resubmission import Outcome, Resubmissions, by_hand
 from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
@@ -70,6 +72,7 @@ class ArmadaAdapter:
         self._settings = settings
         self._clock = clock
         self._sleep = sleep
+        self._opt_in = QueueOptIn(settings.queues, excluded=frozenset())
         self._ledger = Ledger(cluster.notes)
         self._chores = Chores()
         self._preemptions = Preemptions(
@@ -138,6 +141,13 @@ class ArmadaAdapter:
                 self._doubts.stop()
                 for sink in sinks:
                     self._cluster.pods.unsubscribe(sink)
+
+    def opted_in(self, pod: Object) -> Mapping[str, str]:
+        """See `adapter.cluster.OptingIn`."""
+        return self._opt_in.given(pod)
+
+    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+        """See `adapter.cluster.OptingIn`: its queues are settings."""
 
     async def reports(self) -> AsyncIterator[ArmadaReport]:
         """What is pending, then what happens, until the reader goes away."""
@@ -238,8 +248,8 @@ class ArmadaAdapter:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: ArmadaAdapter) -> ClusterAdapter:
-        return adapter
+    def _fulfils(adapter: ArmadaAdapter) -> tuple[ClusterAdapter, OptingIn]:
+        return adapter, adapter
 
     def _holds(adapter: ArmadaAdapter) -> HoldsEvictions:
         return adapter

@@ -33,14 +33,18 @@ class QueueOptIn:
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded or not is_unnamed(pod):
+        if pod is None or request.namespace in self._excluded or not (given := self.given(pod)):
             return NOT_OURS
-        labels, annotations = _texts(pod, "labels"), _texts(pod, "annotations")
-        job = labels.get(JOB_LABEL)
-        if not job or labels.get(QUEUE_LABEL) not in self._queues:
-            return NOT_OURS
-        metadata = {**pod["metadata"], "annotations": {**annotations, names.ID: job}}
+        metadata = {**pod["metadata"], "annotations": {**_texts(pod, "annotations"), **given}}
         return Answer("protected", patch=tuple(difference(pod, {**pod, "metadata": metadata})))
+
+    def given(self, pod: Object) -> dict[str, str]:
+        """The annotations that its queue gives a pod; empty where it gives none."""
+        labels = _texts(pod, "labels")
+        job = labels.get(JOB_LABEL)
+        if not job or labels.get(QUEUE_LABEL) not in self._queues or not is_unnamed(pod):
+            return {}
+        return {names.ID: job}
 
 
 def _texts(pod: Object, kind: str) -> dict[str, str]:

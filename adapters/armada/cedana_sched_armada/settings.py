@@ -107,6 +107,8 @@ class ArmadaSettings(Written):
     auth: AuthSettings = AuthSettings()
     only_queues: tuple[str, ...] | None = None
     """Jobs of other queues are left alone, also where they are protected. None: of no queue."""
+    queues: frozenset[str] = frozenset()
+    """See `QueueSettings`."""
     hold_seconds: Annotated[float, Field(gt=0, lt=PENDING_CHECK_SECONDS)] = 240.0
     """From a preemption until its victims are let go at the latest."""
     settle_seconds: Annotated[float, Field(ge=0, le=600)] = 10.0

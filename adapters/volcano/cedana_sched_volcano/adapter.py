@@ -7,17 +7,17 @@ Volcano's configuration is needed for that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
 from cedana_sched.adapter.evictions import MarkedEvictions, Report
-from cedana_sched.kube.client import Api
+from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.findings import Finding
@@ -25,7 +25,8 @@ from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.gangs import Gangs
 from cedana_sched_volcano.nominations import Nominations
-from cedana_sched_volcano.objects import POD_GROUPS, SCHEDULER_NAME, PodGroup
+from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, SCHEDULER_NAME, PodGroup
+from cedana_sched_volcano.queues import QueueOptIn, protects
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,8 @@ class VolcanoAdapter:
         self._api = cluster.api
         self._pods = cluster.pods
         self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup), cluster.unreadable)
+        self._queues = Mirror(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
+        self._opt_in = QueueOptIn(self._queues.get, excluded=frozenset())
         self._nominations = Nominations(cluster.api, cluster.pods, cluster.unreadable)
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
@@ -56,15 +59,29 @@ class VolcanoAdapter:
     @property
     def mirrors(self) -> tuple[Mirror[Any], ...]:
         """See `adapter.cluster.Watching`."""
-        return (self._groups, *self._nominations.mirrors)
+        return (self._groups, self._queues, *self._nominations.mirrors)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._groups.run(), name="PodGroups")
+            group.create_task(self._queues.run(), name="Queues")
             await self._groups.synced.wait()
             group.create_task(self._evictions.run(), name="eviction marks")
             group.create_task(self._nominations.run(), name="nominations")
+
+    def opted_in(self, pod: Object) -> Mapping[str, str]:
+        """See `adapter.cluster.OptingIn`."""
+        return self._opt_in.given(pod)
+
+    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+        """See `adapter.cluster.OptingIn`."""
+
+        def heard(before: PartialObject | None, now: PartialObject | None) -> None:
+            if now is not None and protects(now) and (before is None or not protects(before)):
+                sink()
+
+        self._queues.subscribe(heard)
 
     def reports(self) -> AsyncIterator[Report]:
         """See `MarkedEvictions`."""
@@ -94,5 +111,5 @@ def _is_volcanos(pod: Pod) -> bool:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing]:
-        return adapter, adapter
+    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing, OptingIn]:
+        return adapter, adapter, adapter

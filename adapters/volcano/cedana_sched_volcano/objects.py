@@ -14,9 +14,9 @@ POD_GROUPS: Final = Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgr
 GROUP_NAME: Final = kept("scheduling.k8s.io/group-name")
 """Annotation of a pod: the PodGroup that it belongs to."""
 QUEUES: Final = Resource("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
-QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"
+QUEUE_NAME: Final = kept("scheduling.volcano.sh/queue-name")
 """Annotation of a pod: its Queue, without which it is in `DEFAULT_QUEUE`."""
-QUEUE_OF_JOB: Final = "volcano.sh/queue-name"
+QUEUE_OF_JOB: Final = kept("volcano.sh/queue-name")
 """The same on pods of a vcjob, where Volcano writes it."""
 DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"

@@ -37,29 +37,51 @@ class QueueOptIn:
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded:
+        if pod is None or request.namespace in self._excluded or (queue := self._protecting(pod)) is None:
             return NOT_OURS
-        queue = self._queue(_queue_of(pod))
-        if pod["spec"].get("schedulerName") != SCHEDULER_NAME or queue is None or not protects(queue):
-            return NOT_OURS
-        policy = queue.metadata.annotations.get(names.POLICY)
-        chosen = {names.QUEUE_POLICY: policy} if policy else {}
+        chosen = _chosen(queue)
         if not is_unnamed(pod):
-            written = _written(pod, {**_texts(pod, "annotations"), **chosen})
-            return Answer("named", patch=written) if chosen else NOT_OURS
-        if (owner := _controller(pod)) is None:  # nothing can ever continue in its place
+            return Answer("named", patch=_written(pod, _texts(pod, "annotations") | chosen)) if chosen else NOT_OURS
+        if not (given := _given(pod, queue)):
             return Answer("alone")
-        task = _texts(pod, "labels").get(TASK, "")
-        identifier = derived_id(owner["name"], owner["uid"], room=len(f"-{task}") if task else 0)
-        annotations = {names.ID: identifier, names.DERIVED: "true"}
-        if policy:
-            annotations[names.POLICY] = policy
-        return Answer("protected", patch=_written(pod, {**annotations, **_texts(pod, "annotations"), **chosen}))
+        return Answer("protected", patch=_written(pod, given | _texts(pod, "annotations") | chosen))
+
+    def given(self, pod: Object) -> dict[str, str]:
+        """The annotations that its queue gives a pod: where it names an id, the queue's policy at most."""
+        queue = self._protecting(pod)
+        if queue is None:
+            return {}
+        return _given(pod, queue) if is_unnamed(pod) else _chosen(queue)
+
+    def _protecting(self, pod: Object) -> PartialObject | None:
+        """Its queue, if that one protects all of its pods."""
+        if pod["spec"].get("schedulerName") != SCHEDULER_NAME:
+            return None
+        queue = self._queue(_queue_of(pod))
+        return queue if queue is not None and protects(queue) else None
 
 
 def protects(queue: PartialObject) -> bool:
     """Whether it protects all of its pods."""
     return queue.metadata.annotations.get(names.PROTECT) == "true"
+
+
+def _chosen(queue: PartialObject) -> dict[str, str]:
+    """By which annotation its pods say the policy that an admin has given it."""
+    policy = queue.metadata.annotations.get(names.POLICY)
+    return {names.QUEUE_POLICY: policy} if policy else {}
+
+
+def _given(pod: Object, queue: PartialObject) -> dict[str, str]:
+    """For a pod that names no id; empty where nothing can ever continue in its place."""
+    if (owner := _controller(pod)) is None:
+        return {}
+    task = _texts(pod, "labels").get(TASK, "")
+    identifier = derived_id(owner["name"], owner["uid"], room=len(f"-{task}") if task else 0)
+    annotations = {names.ID: identifier, names.DERIVED: "true"}
+    if policy := queue.metadata.annotations.get(names.POLICY):
+        annotations[names.POLICY] = policy
+    return annotations | _chosen(queue)
 
 
 def _written(pod: Object, annotations: dict[str, str]) -> tuple[Object, ...]:

@@ -33,6 +33,8 @@ class ListsInMemory:
         namespace: str | None,
         query: Mapping[str, str] | None,
         see: Callable[[msgspec.Raw], None],
+        *,
+        only_metadata: bool = False,  # noqa: ARG002 - what is more than that is skipped
     ) -> str:
         found, version = await self.list_all(resource, namespace, query, into=dict)
         for body in found:
@@ -172,6 +174,7 @@ class FakeApi(ListsInMemory, Api):
         query: Mapping[str, str],
         *,
         silent_seconds: float,  # noqa: ARG002 - it is never cut
+        only_metadata: bool = False,  # noqa: ARG002 - what is more than that is skipped
     ) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Object] = asyncio.Queue()
         watchers = self._watchers.setdefault(resource.plural, [])

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, OptingIn, Withdrawing
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import NODE_VARIABLE, CoordinatorConfiguration, CredentialsConfiguration
@@ -132,6 +132,7 @@ class Leader:
             listener.announced,
             configuration.excluded_namespaces,
             self._policies.chosen,
+            tuple(one for one in self._adapters.values() if isinstance(one, OptingIn)),
         )
         self._passed_over = PassedOver(self.pods, by_id, listener.announced)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)

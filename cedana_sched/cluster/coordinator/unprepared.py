@@ -1,8 +1,10 @@
 """Pods whose protection was asked for, and that no webhook has prepared: said, and protected as far as they can be.
 
-The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). That protection was asked for
-shows on such a pod: its controller's template has the id. Pods of controllers that `numbering` has no label for are not
-watched: a cluster may have any number of them.
+The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). Every pod that a webhook has
+prepared or refused has our label, so those without it are looked at, whoever controls them. A cluster may have any
+number of them, mostly strangers: of each the metadata alone is watched, and the pod itself is read once, or once for
+all pods of one template. Whether protection was asked for shows there: an id in a variable or an annotation, or a queue
+that protects all of its pods.
 
 The pod is given its identity here, and is then frozen and saved like any other one when it is preempted. What only a
 webhook can give, because a pod's spec does not change any more: the preStop by which its end is waited for, the longer
@@ -14,32 +16,56 @@ It is not deleted to be created anew: a Job counts a deleted pod as a failure, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import structlog
 
-from cedana_sched.adapter.cluster import Snapshots
+from cedana_sched.adapter.cluster import OptingIn, Snapshots
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.errors import AbsentError, UnreadableError
 from cedana_sched.kube.events import EventRecorder
-from cedana_sched.kube.objects import PartialObject, Pod
+from cedana_sched.kube.kept import kept
+from cedana_sched.kube.objects import Metadata, OwnerReference, PartialObject, Pod
+from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, UNFINISHED_PODS
 from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity
-from cedana_sched.model.numbering import SCHEMES
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched_webhooks.identity import Replica, replica_of
+from cedana_sched_webhooks.injection import LONGEST_REASON
+from cedana_sched_webhooks.shapes import MIRROR
 from cedana_sched_webhooks.siblings import Siblings
 
 log = structlog.get_logger(__name__)
+
+MOST_TEMPLATES: Final = 10_000
+REVISION: Final = kept("controller-revision-hash")
+"""Label that tells pods of a template from those that came before its change; a Deployment makes a ReplicaSet anew."""
+_OF_ONE_TEMPLATE: Final = frozenset(
+    {
+        ("apps/v1", "ReplicaSet"),
+        ("v1", "ReplicationController"),
+        ("apps/v1", "DaemonSet"),
+        ("apps/v1", "StatefulSet"),
+        ("batch/v1", "Job"),
+    }
+)
+"""Controllers whose pods are alike but for their names and numbers."""
+_JOB: Final = ("batch/v1", "Job")
+_LEFT_ALONE: Final = frozenset({MIRROR, names.HOLD_TOKEN, names.PREPARED_LATE})
+"""Annotations of a kubelet's own pods, and of pods that were prepared: somebody has removed our label since."""
+
+_Template = tuple[str, str, str]
+"""Namespace, uid of the controller, revision. Whoever writes a pod names any uid: it holds of his namespace alone."""
 
 
 class Unprepared:
@@ -52,6 +78,7 @@ class Unprepared:
         tell: publishes the pods that no webhook has seen.
         excluded: namespaces whose pods are left alone.
         policy_of: the name of the policy that a pod with these annotations has; None: nobody names one.
+        queues: schedulers that have queues which protect all of their pods.
     """
 
     def __init__(
@@ -62,6 +89,7 @@ class Unprepared:
         tell: Callable[[Tell], None],
         excluded: frozenset[str],
         policy_of: Callable[[Mapping[str, str]], str | None],
+        queues: Sequence[OptingIn] = (),
     ) -> None:
         self._api = api
         self._snapshots = snapshots
@@ -69,101 +97,151 @@ class Unprepared:
         self._tell = tell
         self._excluded = excluded
         self._policy_of = policy_of
+        self._queues = queues
         self._siblings = Siblings(api)
-        self.unlabelled = {
-            label: Mirror(Watch(api, PODS, Pod, labels=selector, fields=UNFINISHED_PODS), events.unreadable)
-            for label, selector in _selectors().items()
-        }
-        """By the label that a controller's pods have."""
-        refused = f"{names.PROTECTED}=false"
-        watched = Watch(api, PODS, PartialObject, labels=refused, fields=UNFINISHED_PODS)
-        self.refused = Mirror(watched, events.unreadable)
-        self._preparing = WorkQueue("protection of a pod that no webhook has seen", self._prepare)
-        for mirror in self.unlabelled.values():
-            mirror.subscribe(self._heard)
+        self._strangers: dict[_Template, None] = {}
+        """Templates whose pods ask for nothing."""
+        self._is_due = False
+        self.unlabelled = Mirror(self._watch(f"!{names.PROTECTED}"), events.unreadable)
+        self.refused = Mirror(self._watch(f"{names.PROTECTED}=false"), events.unreadable)
+        self._looking = WorkQueue("protection of a pod that no webhook has seen", self._look)
+        self.unlabelled.subscribe(self._heard)
         self.refused.subscribe(self._was_refused)
+        for scheduler in queues:
+            scheduler.on_more_opted_in(self._look_again_soon)
+
+    def _watch(self, labels: str) -> Watch[PartialObject]:
+        return Watch(self._api, PODS, PartialObject, labels=labels, fields=UNFINISHED_PODS, only_metadata=True)
 
     async def run(self) -> None:
         """Look for them, for ever."""
         async with asyncio.TaskGroup() as group:
-            for label, mirror in self.unlabelled.items():
-                group.create_task(mirror.run(), name=f"pods with {label} that no webhook has seen")
+            group.create_task(self.unlabelled.run(), name="pods without our label")
             group.create_task(self.refused.run(), name="pods that are not protected")
-            group.create_task(self._preparing.run(), name="pods that no webhook has seen")
+            group.create_task(self._looking.run(), name="pods that no webhook has seen")
 
-    def _heard(self, before: Pod | None, now: Pod | None) -> None:
-        if now is None or before is not None or now.metadata.namespace in self._excluded:
+    def _heard(self, before: PartialObject | None, now: PartialObject | None) -> None:
+        if now is None or before is not None or not self._concerns_us(now.metadata):
             return
-        if now.metadata.deletion_timestamp is None and _asks_for_protection(now):
-            self._preparing.add(f"{now.metadata.namespace}/{now.metadata.name}")
+        if _template_of(now.metadata) not in self._strangers:
+            self._looking.add(f"{now.metadata.namespace}/{now.metadata.name}")
+
+    def _concerns_us(self, metadata: Metadata) -> bool:
+        is_left = metadata.namespace in self._excluded or not _LEFT_ALONE.isdisjoint(metadata.annotations)
+        return not is_left and names.PROTECTED not in metadata.labels and metadata.deletion_timestamp is None
+
+    def _look_again_soon(self) -> None:
+        """Queues are listed together, and are looked at together."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_due = False
+        self._strangers.clear()
+        for pod in self.unlabelled:
+            self._heard(None, pod)
 
     def _was_refused(self, before: PartialObject | None, now: PartialObject | None) -> None:
         if now is not None and before is None and (why := now.metadata.annotations.get(names.REFUSED)) is not None:
             warn_not_protected(self._events, now.metadata, why)
 
-    async def _prepare(self, key: str) -> None:
+    async def _look(self, key: str) -> None:
         namespace, _, name = key.partition("/")
-        seen = (mirror.get(name, namespace) for mirror in self.unlabelled.values())
-        pod = next((one for one in seen if one is not None), None)
-        if pod is None or pod.metadata.deletion_timestamp is not None:
+        seen = self.unlabelled.get(name, namespace)
+        if seen is None or not self._concerns_us(seen.metadata):
+            return
+        template = _template_of(seen.metadata)
+        if template in self._strangers:  # another one of it was looked at meanwhile
             return
         try:
-            now = await self._api.get(PODS, name, namespace, into=Pod)
-            if now.metadata.uid != pod.metadata.uid or names.PROTECTED in now.metadata.labels:
+            pod = await self._api.get(PODS, name, namespace, into=Pod)
+            if pod.metadata.uid != seen.metadata.uid or not self._concerns_us(pod.metadata):
                 return
-            replica, problem, among = await self._who(now, namespace)
-            await self._write(pod, replica, problem, among=among)
+            if (given := self._given(pod)) is None:
+                self._note_stranger(template)
+            else:
+                await self._prepare(pod, given)
         except AbsentError:
             return
+        except UnreadableError as error:
+            self._events.unreadable(PODS, Unreadable(seen.metadata, error.message))
 
-    async def _who(self, pod: Pod, namespace: str) -> tuple[Replica | None, str, bool]:
-        """Who it is, or why nobody; and whether it is one of several that nothing tells apart."""
+    def _note_stranger(self, template: _Template | None) -> None:
+        if template is not None:
+            self._strangers[template] = None
+            if len(self._strangers) > MOST_TEMPLATES:
+                del self._strangers[next(iter(self._strangers))]
+
+    def _given(self, pod: Pod) -> dict[str, str] | None:
+        """The annotations that its queue gives it; None where nobody asks."""
         body: Object = msgspec.to_builtins(pod)
+        given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
+        return given if names.ID in given or _asks_for_protection(pod) else None
+
+    async def _prepare(self, pod: Pod, given: dict[str, str]) -> None:
+        body: Object = msgspec.to_builtins(pod)
+        of_queue = {key: given[key] for key in given if key == names.QUEUE_POLICY}  # which nobody else may say
+        body["metadata"]["annotations"] = given | body["metadata"]["annotations"] | of_queue
+        replica, problem, among = await self._who(body, pod.metadata.namespace)
+        if replica is None and not problem:
+            return
+        annotations = {names.REFUSED: problem[:LONGEST_REASON]}
+        if replica is not None:
+            told = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
+            if (policy := self._policy_of(body["metadata"]["annotations"])) is not None:
+                told[names.POLICY] = policy
+            annotations = {key: body["metadata"]["annotations"][key] for key in given} | told
+        labels = {names.PROTECTED: "true" if replica else "false"}
+        patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
+        is_there = await patch_same(self._api, PODS, pod.metadata, patch)
+        if is_there and replica is not None:  # the other is published once its label shows
+            self._say(pod, replica, is_one_of_several=among, is_of_queue=names.ID in given)
+
+    async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
+        """Who it is, or why nobody; and whether it is one of several that nothing tells apart."""
         try:
             apart = await self._siblings.told_apart(body, namespace)
             return replica_of(body, apart.by_chance, apart.job), "", apart.by_chance is not None
         except UsageError as error:
             return None, str(error), False
 
-    async def _write(self, pod: Pod, replica: Replica | None, problem: str, *, among: bool) -> None:
-        """`among`: it is one of several that nothing tells apart."""
-        if replica is None and not problem:
-            return
-        metadata = pod.metadata
-        annotations = {names.REFUSED: problem}
-        if replica is not None:
-            annotations = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
-            if (policy := self._policy_of(metadata.annotations)) is not None:
-                annotations[names.POLICY] = policy
-        labels = {names.PROTECTED: "true" if replica else "false"}
-        patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
-        is_there = await patch_same(self._api, PODS, metadata, patch)
-        if is_there and replica is not None:  # the other is published once its label shows
-            self._say(pod, replica, is_one_of_several=among)
-
-    def _say(self, pod: Pod, replica: Replica, *, is_one_of_several: bool) -> None:
+    def _say(self, pod: Pod, replica: Replica, *, is_one_of_several: bool, is_of_queue: bool) -> None:
         metadata = pod.metadata
         saved = self._snapshots.snapshots_of(metadata.namespace, replica.id)
         missed = [ref for ref in saved if is_one_of_several or ref.identity.index == replica.index]
-        kind, start = "NotPrepared", f"{metadata.name} was created while no webhook answered"
-        if missed:
-            newest = max(missed, key=lambda ref: ref.generation)
-            snapshot = f"{newest.identity.id}/{newest.identity.index}@{newest.generation}"
-            kind, start = "ColdStart", f"Started {metadata.name} without checkpoint {snapshot}: no webhook answered"
-        text = f"{start}; it is saved when it is preempted, but its deletion is not waited for"
+        text = _in_words(metadata, max(missed, key=lambda ref: ref.generation, default=None), is_of_queue=is_of_queue)
+        kind = "ColdStart" if missed else "NotPrepared"
         log.warning("pod was not prepared by a webhook", namespace=metadata.namespace, pod=metadata.name, kind=kind)
         workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
         identity = Identity(metadata.namespace, replica.id, replica.index)
         self._tell(Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod)))
 
 
-def _selectors() -> dict[str, str]:
-    """By the label that a controller's pods have. A pod with the labels of several is kept in memory once."""
-    labels = [scheme.pods for scheme in SCHEMES if scheme.pods]
-    return {
-        label: ",".join((label, *(f"!{other}" for other in (*labels[:place], names.PROTECTED))))
-        for place, label in enumerate(labels)
-    }
+def _in_words(metadata: Metadata, missed: SnapshotRef | None, *, is_of_queue: bool) -> str:
+    """What has become of it, and what to do about it; `missed` is what it could have continued from."""
+    why = "no webhook answered" + (", or its queue did not protect its pods yet" if is_of_queue else "")
+    start, aim = f"{metadata.name} was created while {why}", "have it prepared"
+    if missed is not None:
+        snapshot = f"{missed.identity.id}/{missed.identity.index}@{missed.generation}"
+        start, aim = f"Started {metadata.name} without checkpoint {snapshot}: {why}", "go back to the checkpoint"
+    saved = "it is saved where its scheduler asks before it preempts, but its deletion is not waited for"
+    return f"{start}; {saved}. To {aim}, delete it{_what_follows(metadata.owner)}"
+
+
+def _what_follows(owner: OwnerReference | None) -> str:
+    if owner is None:
+        return " and create it again"
+    counts = ", and counts a failure" if (owner.api_version, owner.kind) == _JOB else ""
+    return f": its {owner.kind} creates another one{counts}"
+
+
+def _template_of(metadata: Metadata) -> _Template | None:
+    """None where pods of its controller may differ, or somebody has written an id on this one."""
+    owner = metadata.owner
+    if owner is None or (owner.api_version, owner.kind) not in _OF_ONE_TEMPLATE or names.ID in metadata.annotations:
+        return None
+    return metadata.namespace, owner.uid, metadata.labels.get(REVISION, "")
 
 
 def _owner(pod: Pod) -> HeldObject | None:
@@ -175,7 +253,6 @@ def _owner(pod: Pod) -> HeldObject | None:
 
 def _asks_for_protection(pod: Pod) -> bool:
     """As the webhook's `matchConditions` say it; an empty variable declines it."""
-    values = [
-        one.value for container in pod.spec.containers for one in container.env if one.name == CHECKPOINT_VARIABLE
-    ]
-    return any(values) or (not values and names.ID in pod.metadata.annotations)
+    variables = [one for container in pod.spec.containers for one in container.env if one.name == CHECKPOINT_VARIABLE]
+    asks = any(one.value or one.value_from for one in variables)
+    return asks or (not variables and names.ID in pod.metadata.annotations)

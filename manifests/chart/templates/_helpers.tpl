@@ -258,7 +258,7 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- define "cedana.armadaSettings" -}}
 {{- $values := .Values.armada -}}
 {{- $folder := include "cedana.armadaFolder" . -}}
-{{- $settings := pick $values "url" "holdSeconds" "settleSeconds" "limits" -}}
+{{- $settings := pick $values "url" "queues" "holdSeconds" "settleSeconds" "limits" -}}
 {{- with $values.onlyQueues }}{{ $_ := set $settings "onlyQueues" . }}{{ end -}}
 {{- if $values.tls.enabled -}}
 {{- $tls := dict -}}

@@ -34,7 +34,9 @@ class SlowToTellOfCheckpoints(FakeApiServer):
     ) -> tuple[tuple[T, ...], str]:
         return (), "1"
 
-    async def list_each(self, resource: Resource, _: str | None, query: Mapping[str, str] | None, *__: Any) -> str:
+    async def list_each(
+        self, resource: Resource, _: str | None, query: Mapping[str, str] | None, *__: Any, **___: Any
+    ) -> str:
         if resource == CHECKPOINTS and not query:
             self.asked.set()
             await self.told.wait()

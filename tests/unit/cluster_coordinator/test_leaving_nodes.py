@@ -89,7 +89,13 @@ class Cluster(ListsInMemory, Api):
         return tuple(msgspec.convert(body, into) for body in bodies), "0"
 
     async def stream(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        *,
+        silent_seconds: float,
+        only_metadata: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Object] = asyncio.Queue()
         if resource == NODES:

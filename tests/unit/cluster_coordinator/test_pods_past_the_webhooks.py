@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from cedana_sched.adapter.cluster import OptingIn
+from cedana_sched.cluster.coordinator import unprepared
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, _IdentitySpec, _PodSpec, _SnapshotName, _Spec
 from cedana_sched.cluster.coordinator.known import _Status as Status
-from cedana_sched.cluster.coordinator.unprepared import Unprepared
+from cedana_sched.cluster.coordinator.unprepared import REVISION, Unprepared
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.kube import work_queue
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, ConflictError
+from cedana_sched.kube.errors import AbsentError, ConflictError, decoded
 from cedana_sched.kube.events import EventRecorder, Happening
-from cedana_sched.kube.objects import Metadata, PartialObject, Pod
+from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched_webhooks.injection import LONGEST_REASON
+from cedana_sched_webhooks.shapes import MIRROR
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
@@ -42,6 +48,9 @@ FOREIGN = [
     }),
 ]  # fmt: skip
 """Pods as other controllers label them."""
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid", "controller": True}
+DEPLOYED = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "md-5f", "uid": "set-uid", "controller": True}
+DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "md", "uid": "daemon-uid", "controller": True}
 
 
 def pod(
@@ -50,8 +59,8 @@ def pod(
     said: str | None = "md",
     namespace: str = "bio",
     annotations: dict[str, str] | None = None,
+    owner: Object | None = JOB,
 ) -> Object:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid", "controller": True}
     env = [] if said is None else [{"name": "CEDANA_CHECKPOINT", "value": said}]
     return {
         "metadata": {
@@ -61,7 +70,7 @@ def pod(
             "resourceVersion": "1",
             "labels": {JOB_NAME: "md"} if labels is None else labels,
             "annotations": annotations or {},
-            "ownerReferences": [owner],
+            "ownerReferences": [] if owner is None else [dict(owner)],
         },
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "env": env}]},
         "status": {"phase": "Running"},
@@ -77,8 +86,11 @@ def snapshot(index: int, generation: int) -> KnownCheckpoint:
 class World:
     """The API server, and who hears of what."""
 
-    def __init__(self, body: Object, *snapshots: KnownCheckpoint, job: Object | None = None) -> None:
+    def __init__(
+        self, body: Object, *snapshots: KnownCheckpoint, job: Object | None = None, queues: tuple[OptingIn, ...] = ()
+    ) -> None:
         self.body = body
+        self.read = 0
         self.job = {"metadata": {"name": "md"}, "spec": {}} if job is None else job
         self.patches: list[Object] = []
         self.conflicts = 0
@@ -93,6 +105,7 @@ class World:
             self.told.append,
             frozenset({"excluded"}),
             lambda annotations: annotations.get(names.QUEUE_POLICY),
+            queues,
         )
 
     async def get(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
@@ -101,7 +114,8 @@ class World:
             return msgspec.convert(self.job, into)
         if resource != PODS or not self.body:
             raise AbsentError(name)
-        return msgspec.convert(self.body, into)
+        self.read += 1
+        return decoded("GET", msgspec.json.encode(self.body), into)
 
     async def find(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
         return await self.get(resource, name, namespace, into=into)
@@ -122,15 +136,23 @@ class World:
 
     async def sees(self) -> Object | None:
         """What is written on the pod once it is seen."""
-        task = asyncio.create_task(self.unprepared._preparing.run())
-        for label, mirror in self.unprepared.unlabelled.items():
-            if label in self.body["metadata"]["labels"]:  # as the API server selects them
-                mirror._put(msgspec.convert(self.body, Pod))
-        for _ in range(50):
+        async with self.looking():
+            self.shows(self.body)
+        return self.patches[0]["metadata"] if self.patches else None
+
+    def shows(self, body: Object) -> None:
+        """The API server tells of a pod without our label."""
+        self.unprepared.unlabelled._put(msgspec.convert({"metadata": body["metadata"]}, PartialObject))
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Whatever is shown in the block is looked at."""
+        task = asyncio.create_task(self.unprepared._looking.run())
+        yield
+        for _ in range(200):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return self.patches[0]["metadata"] if self.patches else None
 
 
 async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -> None:
@@ -144,7 +166,10 @@ async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -
     (told,) = world.told
     assert told.kind == "NotPrepared"
     assert told.held == HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
-    assert "created while no webhook answered; it is saved when it is preempted" in told.text
+    assert told.text == (
+        "md-0-x was created while no webhook answered; it is saved where its scheduler asks before it preempts, but its"
+        " deletion is not waited for. To have it prepared, delete it: its Job creates another one, and counts a failure"
+    )
 
 
 @pytest.mark.parametrize(("version", "kind", "labels"), FOREIGN)
@@ -159,6 +184,135 @@ async def test_pod_of_any_controller_is_given_its_identity(version: str, kind: s
     assert told.kind == "NotPrepared"
     assert told.held is not None
     assert told.held.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("owner", "remedy"),
+    [
+        pytest.param(DEPLOYED, "delete it: its ReplicaSet creates another one", id="a Deployment's"),
+        pytest.param(None, "delete it and create it again", id="a bare one"),
+    ],
+)
+async def test_pod_that_no_label_tells_from_strangers_is_found_too(owner: Object | None, remedy: str) -> None:
+    world = World(pod(labels={"app": "md"}, owner=owner))
+    written = await world.sees()
+    assert written is not None, "nobody finds it"
+    assert written["labels"] == {names.PROTECTED: "true"}
+    assert written["annotations"][names.ID] == "md"
+    (told,) = world.told
+    assert told.kind == "NotPrepared"
+    assert (told.held is None) == (owner is None)
+    assert told.text.endswith(f". To have it prepared, {remedy}")
+
+
+async def test_pods_of_one_deployment_are_told_apart() -> None:
+    world = World(pod(labels={"app": "md"}, owner=DEPLOYED), snapshot(5, 2))
+    written = await world.sees()
+    assert written is not None
+    assert int(written["annotations"][names.INDEX]) > 5
+    assert "go back to the checkpoint, delete it" in world.told[0].text
+
+
+async def test_pod_whose_controller_numbers_nobody_is_refused_in_words() -> None:
+    written = await World(pod(labels={"app": "md"}, owner=DAEMON)).sees()
+    assert written is not None
+    assert written["labels"] == {names.PROTECTED: "false"}
+    assert "has labelled no pod with its number" in written["annotations"][names.REFUSED]
+
+
+class Queues:
+    """A scheduler whose queues begin to protect their pods."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self.given = given
+        self.more: Callable[[], None] = lambda: None
+
+    def opted_in(self, pod: Object) -> Mapping[str, str]:
+        assert pod["metadata"]["name"] == "md-0-x"
+        return self.given
+
+    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+        self.more = sink
+
+
+BY_QUEUE = {names.ID: "md-1a2b", names.DERIVED: "true", names.POLICY: "fast"}
+
+
+async def test_pod_gets_what_its_queue_would_have_given_it() -> None:
+    world = World(pod(said=None, labels={JOB_NAME: "md", COMPLETION: "3"}), queues=(Queues({}), Queues(BY_QUEUE)))
+    written = await world.sees()
+    assert written is not None
+    assert written["annotations"] == BY_QUEUE | {names.INDEX: "3", names.PREPARED_LATE: "true"}
+    assert "no webhook answered, or its queue did not protect its pods yet; it is saved" in world.told[0].text
+
+
+async def test_pod_that_names_an_id_keeps_it_in_any_queue() -> None:
+    written = await World(pod(), queues=(Queues(BY_QUEUE),)).sees()
+    assert written is not None
+    assert written["annotations"][names.ID] == "md"
+    assert names.DERIVED not in written["annotations"]
+
+
+async def test_pod_whose_queue_is_heard_of_after_it_is_looked_at_again() -> None:
+    queues = Queues({})
+    world = World(pod(said=None), queues=(queues,))
+    assert await world.sees() is None
+    async with world.looking():
+        queues.given = BY_QUEUE
+        queues.more()
+        queues.more()
+    (patch,) = world.patches
+    assert patch["metadata"]["annotations"][names.ID] == "md-1a2b"
+
+
+@pytest.mark.parametrize(
+    ("owner", "revision", "reads"),
+    [
+        pytest.param(DEPLOYED, "", 1, id="a ReplicaSet's are alike"),
+        pytest.param(DAEMON, "new", 2, id="not where its template was changed"),
+        pytest.param(DEPLOYED | {"kind": "Workflow"}, "", 2, id="nor where nobody knows"),
+        pytest.param(None, "", 2, id="nor without a controller"),
+    ],
+)
+async def test_of_strangers_as_few_as_possible_are_read(owner: Object | None, revision: str, reads: int) -> None:
+    world = World(pod(said=None, owner=owner))
+    assert await world.sees() is None
+    other = pod(said=None, owner=owner, labels={REVISION: revision} if revision else None)
+    other["metadata"] |= {"name": "md-1-y", "uid": "other-uid"}
+    world.body = other
+    async with world.looking():
+        world.shows(other)
+        world.shows(other | {"metadata": other["metadata"] | {"resourceVersion": "2"}})
+    assert world.read == reads
+
+
+@pytest.mark.parametrize("change", [{"namespace": "lab"}, {"annotations": {names.ID: "md"}}])
+async def test_what_one_stranger_says_of_his_template_hides_no_other_pod(change: Object) -> None:
+    """Whoever writes a pod may name any controller."""
+    world = World(pod(said=None, owner=DEPLOYED))
+    assert await world.sees() is None
+    world.body = pod(said=None if "annotations" in change else "md", owner=DEPLOYED)
+    world.body["metadata"] |= {"name": "md-1-y", "uid": "other-uid"} | change
+    async with world.looking():
+        world.shows(world.body)
+    assert len(world.patches) == 1
+
+
+async def test_templates_of_strangers_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unprepared, "MOST_TEMPLATES", 3)
+    world = World(pod(said=None, owner=DEPLOYED))
+    for number in range(5):
+        world.body["metadata"]["name"] = f"md-{number}"
+        world.body["metadata"]["ownerReferences"][0]["uid"] = f"set-{number}"
+        await world.sees()
+    assert [uid for _, uid, _ in world.unprepared._strangers] == ["set-2", "set-3", "set-4"]
+
+
+def test_strangers_are_watched_by_their_metadata_alone() -> None:
+    looks = World(pod()).unprepared
+    for mirror in (looks.unlabelled, looks.refused):
+        assert mirror._watch._only_metadata
+        assert mirror._watch._query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
 
 
 async def test_armada_pod_is_given_its_identity() -> None:
@@ -207,6 +361,12 @@ async def test_whoever_cannot_be_protected_is_refused_in_words() -> None:
     assert "'no name'" in written["annotations"][names.REFUSED]
 
 
+async def test_a_refusal_that_quotes_a_long_text_is_cut() -> None:
+    written = await World(pod(said="no name" * 5_000)).sees()
+    assert written is not None
+    assert len(written["annotations"][names.REFUSED]) == LONGEST_REASON
+
+
 async def test_an_id_that_comes_from_elsewhere_is_refused_in_words() -> None:
     body = pod()
     elsewhere = {"name": "CEDANA_CHECKPOINT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
@@ -220,10 +380,17 @@ async def test_an_id_that_comes_from_elsewhere_is_refused_in_words() -> None:
 async def test_pods_that_cannot_be_read_are_told_of() -> None:
     world = World(pod())
     one = Unreadable(Metadata(name="md-0-x", namespace="bio"), "it is too large")
-    for mirror in world.unprepared.unlabelled.values():
+    for mirror in (world.unprepared.unlabelled, world.unprepared.refused):
         mirror._leave(one)
-    world.unprepared.refused._leave(one)
-    assert world.left == [one] * (len(world.unprepared.unlabelled) + 1)
+    assert world.left == [one, one]
+
+
+async def test_one_whose_metadata_alone_can_be_read_is_told_of_and_not_tried_for_ever() -> None:
+    world = World(pod())
+    world.body["spec"]["containers"] = 7
+    assert await world.sees() is None
+    assert [one.metadata.uid for one in world.left] == ["pod-uid"]
+    assert world.read == 1
 
 
 @pytest.mark.parametrize(
@@ -232,8 +399,12 @@ async def test_pods_that_cannot_be_read_are_told_of() -> None:
         pytest.param(pod(said=None), id="nobody asked"),
         pytest.param(pod(said="", annotations={names.ID: "md"}), id="declined"),
         pytest.param(pod(namespace="excluded"), id="excluded"),
-        pytest.param(pod(labels={"pod-template-hash": "x"}), id="a Deployment's"),
-        pytest.param(pod(labels={"app": "md"}), id="a bare one"),
+        pytest.param(pod(labels={names.PROTECTED: "true"}), id="prepared"),
+        pytest.param(pod(annotations={MIRROR: "x"}), id="a kubelet's own"),
+        pytest.param(pod(annotations={names.HOLD_TOKEN: "x"}), id="prepared, and its label was removed"),
+        pytest.param(pod(annotations={names.PREPARED_LATE: "true"}), id="prepared late, and its label was removed"),
+        pytest.param(pod(said=None, owner=DEPLOYED), id="a Deployment's that asks for nothing"),
+        pytest.param(pod(said=None, owner=None), id="a bare one that asks for nothing"),
     ],
 )
 async def test_others_are_left_alone(body: Object) -> None:
@@ -242,31 +413,11 @@ async def test_others_are_left_alone(body: Object) -> None:
     assert world.told == []
 
 
-def test_pod_with_the_labels_of_many_controllers_is_kept_once() -> None:
-    """Whoever may create pods would else multiply what the coordinator keeps of them."""
-    unlabelled = World(pod()).unprepared.unlabelled
-    selectors = [mirror._watch._query["labelSelector"].split(",") for mirror in unlabelled.values()]
-    for labels in ({label} for label in unlabelled):
-        assert sum(_selects(selector, labels) for selector in selectors) == 1
-    for labels in (set(unlabelled), set(list(unlabelled)[2:])):
-        assert sum(_selects(selector, labels) for selector in selectors) == 1
-        assert not any(_selects(selector, labels | {names.PROTECTED}) for selector in selectors)
-
-
-def _selects(selector: list[str], labels: set[str]) -> bool:
-    return all(term[1:] not in labels if term.startswith("!") else term in labels for term in selector)
-
-
 async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
     world = World(pod())
-    seen = msgspec.convert(world.body, Pod)
-    world.body["metadata"]["uid"] = "another"
-    task = asyncio.create_task(world.unprepared._preparing.run())
-    world.unprepared.unlabelled[JOB_NAME]._put(seen)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with world.looking():
+        world.shows(world.body)
+        world.body["metadata"]["uid"] = "another"
     assert world.patches == []
 
 

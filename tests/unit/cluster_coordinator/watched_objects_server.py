@@ -158,7 +158,13 @@ class WatchedObjectsServer(ListsInMemory):
         return tuple(self._as(body, into) for body in found), str(self.version)
 
     async def stream(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        *,
+        silent_seconds: float,
+        only_metadata: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Object] = asyncio.Queue()
         watch = (resource.kind, namespace, query, queue)

@@ -34,10 +34,12 @@ class _Server:
         self.lists: list[tuple[list[dict[str, Any]], str]] = []
         self.watches: asyncio.Queue[Callable[[web.StreamResponse], Any]] = asyncio.Queue()
         self.asked: list[dict[str, str]] = []
+        self.accepted: list[str] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
         self.asked.append(query)
+        self.accepted.append(request.headers["Accept"])
         if "watch" not in query:
             items, more = self.lists.pop(0)
             return web.json_response({"metadata": {"resourceVersion": "100", "continue": more}, "items": items})
@@ -98,6 +100,17 @@ async def test_list_of_several_pages_comes_first_then_changes(server: _Server) -
     assert server.asked[1]["continue"] == "more"
     assert server.asked[2]["resourceVersion"] == "100"
     assert {query["labelSelector"] for query in server.asked} == {"x=y"}
+
+
+@pytest.mark.parametrize("only_metadata", [False, True])
+async def test_metadata_alone_is_asked_for_where_nothing_else_matters(server: _Server, *, only_metadata: bool) -> None:
+    server.lists = [([_pod("a", 1)], "")]
+    server.watches.put_nowait(_lines(("ADDED", _pod("c", 101))))
+    async with _serving(server) as api:
+        await _take(Watch(api, PODS, Pod, only_metadata=only_metadata), 2)
+    partial = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+    wanted = [partial.format("List"), partial.format("")] if only_metadata else ["application/json"] * 2
+    assert server.accepted == wanted
 
 
 async def test_watch_that_ends_or_breaks_goes_on_where_it_was(server: _Server) -> None:

@@ -30,7 +30,6 @@ from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES, CONFIG_MAPS, PODS
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
@@ -170,7 +169,7 @@ PARTS: tuple[Part, ...] = (
     coordinator, storages, events, webhooks, certificates, volcano_webhooks, extender, agent
 )  # fmt: skip
 WATCHES = {
-    "coordinator": 14 + sum(bool(scheme.pods) for scheme in SCHEMES),
+    "coordinator": 16,
     "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
     "extender": 7, "agent": 4,
 }  # fmt: skip

@@ -253,7 +253,8 @@ async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Mirror[
             *leader._agents._mirrors,
             leader._policies._mirror,
         ]
-        mirrors += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting]
+        mirrors += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting, volcano._queues]
+        mirrors += [leader._unprepared.unlabelled, leader._unprepared.refused]
         for mirror in mirrors:
             await mirror.synced.wait()
         yield mirrors

@@ -27,13 +27,13 @@ from cedana_sched.kube.resources import (
 )
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS
-from cedana_sched_volcano.objects import POD_GROUPS
+from cedana_sched_volcano.objects import POD_GROUPS, QUEUES
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
 
 ROOT = Path(__file__).parents[3]
 KINDS = [
     PODS, NODES, JOBS, CHECKPOINTS, RESTORES, CHECKPOINT_POLICIES, CHECKPOINT_STORAGES, WORKLOADS, ADMISSION_CHECKS,
-    POD_GROUPS,
+    POD_GROUPS, QUEUES,
 ]  # fmt: skip
 
 

@@ -100,7 +100,13 @@ class FakeApiServer(ListsInMemory, Api):
         return tuple(msgspec.convert(body, into) for body in bodies if _matches(body, namespace, query or {})), "0"
 
     async def stream(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silent_seconds: float
+        self,
+        resource: Resource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        *,
+        silent_seconds: float,
+        only_metadata: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Object] = asyncio.Queue()
         watchers = self._watchers.setdefault(resource.plural, [])

@@ -13,6 +13,7 @@ from cedana_sched_armada.webhooks import PODS, ArmadaWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.schedulers import load
+from tests.unit.adapters.armada.armada_builders import World
 from tests.unit.webhooks.admission_builders import patched
 
 JOB = "01k0abcdefghjkmnpqrstvwxyz"
@@ -77,3 +78,11 @@ def test_settings_that_cannot_be_meant_are_refused() -> None:
 
 def test_it_is_found_under_the_adapters_name() -> None:
     assert load("armada") is ArmadaWebhooks
+
+
+def test_the_adapter_gives_the_same_to_pods_that_no_webhook_has_seen() -> None:
+    world = World()
+    world.address, world.settings = "armada:50051", {"queues": ["bio"]}
+    opted_in = world.adapter().opted_in
+    assert opted_in(pod()) == {names.ID: JOB}
+    assert [opted_in(one) for one in (pod("ml"), pod(job=""), pod(CEDANA_CHECKPOINT=""))] == [{}, {}, {}]
