@@ -48,6 +48,8 @@ from cedana_sched_webhooks.siblings import Siblings
 log = structlog.get_logger(__name__)
 
 MOST_TEMPLATES: Final = 10_000
+LONGEST_KIND: Final = 63
+"""Characters of a controller's kind, which is whatever whoever wrote the pod liked."""
 REVISION: Final = kept("controller-revision-hash")
 """Label that tells pods of a template from those that came before its change; a Deployment makes a ReplicaSet anew."""
 _OF_ONE_TEMPLATE: Final = frozenset(
@@ -101,6 +103,8 @@ class Unprepared:
         self._siblings = Siblings(api)
         self._strangers: dict[_Template, None] = {}
         """Templates whose pods ask for nothing."""
+        self._unanswered: dict[str, Tell] = {}
+        """By pod: what is published once its marks show. Their write may be done although its answer was lost."""
         self._is_due = False
         self.unlabelled = Mirror(self._watch(f"!{names.PROTECTED}"), events.unreadable)
         self.refused = Mirror(self._watch(f"{names.PROTECTED}=false"), events.unreadable)
@@ -148,6 +152,7 @@ class Unprepared:
 
     async def _look(self, key: str) -> None:
         namespace, _, name = key.partition("/")
+        await self._publish_if_written(key)
         seen = self.unlabelled.get(name, namespace)
         if seen is None or not self._concerns_us(seen.metadata):
             return
@@ -194,9 +199,28 @@ class Unprepared:
             annotations = {key: body["metadata"]["annotations"][key] for key in given} | told
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
+        if replica is None:  # published once its label shows
+            await patch_same(self._api, PODS, pod.metadata, patch)
+            return
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self._unanswered[key] = self._told_of(pod, replica, is_one_of_several=among, is_of_queue=names.ID in given)
         is_there = await patch_same(self._api, PODS, pod.metadata, patch)
-        if is_there and replica is not None:  # the other is published once its label shows
-            self._say(pod, replica, is_one_of_several=among, is_of_queue=names.ID in given)
+        tell = self._unanswered.pop(key)
+        if is_there:
+            self._publish(tell)
+
+    async def _publish_if_written(self, key: str) -> None:
+        if (tell := self._unanswered.get(key)) is None or tell.workload is None:
+            return
+        workload = tell.workload
+        now = await self._api.find(PODS, workload.name, workload.namespace, into=PartialObject)
+        del self._unanswered[key]
+        if now is not None and now.metadata.uid == workload.uid and names.PREPARED_LATE in now.metadata.annotations:
+            self._publish(tell)
+
+    def _publish(self, tell: Tell) -> None:
+        log.warning("pod was not prepared by a webhook", kind=tell.kind, why=tell.text)
+        self._tell(tell)
 
     async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
         """Who it is, or why nobody; and whether it is one of several that nothing tells apart."""
@@ -206,16 +230,15 @@ class Unprepared:
         except UsageError as error:
             return None, str(error), False
 
-    def _say(self, pod: Pod, replica: Replica, *, is_one_of_several: bool, is_of_queue: bool) -> None:
+    def _told_of(self, pod: Pod, replica: Replica, *, is_one_of_several: bool, is_of_queue: bool) -> Tell:
         metadata = pod.metadata
         saved = self._snapshots.snapshots_of(metadata.namespace, replica.id)
         missed = [ref for ref in saved if is_one_of_several or ref.identity.index == replica.index]
         text = _in_words(metadata, max(missed, key=lambda ref: ref.generation, default=None), is_of_queue=is_of_queue)
         kind = "ColdStart" if missed else "NotPrepared"
-        log.warning("pod was not prepared by a webhook", namespace=metadata.namespace, pod=metadata.name, kind=kind)
         workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
         identity = Identity(metadata.namespace, replica.id, replica.index)
-        self._tell(Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod)))
+        return Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod))
 
 
 def _in_words(metadata: Metadata, missed: SnapshotRef | None, *, is_of_queue: bool) -> str:
@@ -233,7 +256,7 @@ def _what_follows(owner: OwnerReference | None) -> str:
     if owner is None:
         return " and create it again"
     counts = ", and counts a failure" if (owner.api_version, owner.kind) == _JOB else ""
-    return f": its {owner.kind} creates another one{counts}"
+    return f": its {owner.kind[:LONGEST_KIND]} creates another one{counts}"
 
 
 def _template_of(metadata: Metadata) -> _Template | None:

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Api
-from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, begun, counting
 from tests.e2e.product.events import wait_for_messages
@@ -51,6 +52,10 @@ async def test_pod_that_is_created_meanwhile_says_so_and_is_saved_all_the_same(
             await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=_PODS))
             await begun(bio, *range(_PODS))
             await wait_for_messages(namespace, "md", "NotPrepared")
+            alone = [{"name": CHECKPOINT_VARIABLE, "value": "alone"}]
+            await namespace.apply(pod("alone", container(toolbox, "sleep", "3600", env=alone)))
+            (said,) = await wait_for_messages(namespace, "alone", "NotPrepared")
+            assert said.endswith("delete it and create it again")
         await namespace.apply(indexed_job("train", "ml", toolbox, "true", pods=2))
         await completed(namespace, "train")
         await all_at(namespace, "Checkpoint", CheckpointStep.READY, count=_PODS)

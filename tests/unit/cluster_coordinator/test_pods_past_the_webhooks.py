@@ -18,7 +18,7 @@ from cedana_sched.cluster.coordinator.unprepared import REVISION, Unprepared
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.kube import work_queue
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, ConflictError, decoded
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, decoded
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable
@@ -93,7 +93,7 @@ class World:
         self.read = 0
         self.job = {"metadata": {"name": "md"}, "spec": {}} if job is None else job
         self.patches: list[Object] = []
-        self.conflicts = 0
+        self.conflicts = self.lost_answers = 0
         self.told: list[Tell] = []
         self.events: list[Happening] = []
         self.left: list[Unreadable] = []
@@ -126,6 +126,12 @@ class World:
             self.conflicts -= 1
             raise ConflictError(name, status=409)
         self.patches.append(patch)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            self.body["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+            self.body["metadata"]["labels"] |= patch["metadata"]["labels"]
+            self.unprepared.unlabelled._drop(msgspec.convert(self.body, PartialObject))
+            raise ApiUnavailableError(name)
 
     def tell(self, happening: Happening) -> None:
         self.events.append(happening)
@@ -427,6 +433,16 @@ async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatc
     world.conflicts = 2
     assert await world.sees() is not None, "it is not protected, and nobody says so"
     assert len(world.told) == 1
+
+
+async def test_it_is_said_also_where_the_answer_to_the_write_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.0)
+    world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
+    world.lost_answers = 1
+    await world.sees()
+    assert len(world.patches) == 1
+    assert [one.kind for one in world.told] == ["NotPrepared"]
+    assert world.unprepared._unanswered == {}
 
 
 def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> None:
