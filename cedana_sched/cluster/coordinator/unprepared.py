@@ -182,7 +182,9 @@ class Unprepared:
         """The annotations that its queue gives it; None where nobody asks."""
         body: Object = msgspec.to_builtins(pod)
         given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
-        return given if names.ID in given or _asks_for_protection(pod) else None
+        if _asks_for_protection(pod):
+            return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED}}
+        return given if names.ID in given else None
 
     async def _prepare(self, pod: Pod, given: dict[str, str]) -> None:
         body: Object = msgspec.to_builtins(pod)

@@ -119,10 +119,8 @@ class _Agent:
         places = Places(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
         self._places = places
         state, data = configuration.state, configuration.data
-        self._events = EventRecorder(api, COMPONENT)
-        unreadable = self._events.unreadable
-        self._feed = OrderFeed(api, node, self._perform, unreadable=unreadable)
-        self._pods = NodePods(api, node, self._feed, unreadable)
+        self._feed = OrderFeed(api, node, self._perform)
+        self._pods = NodePods(api, node, self._feed)
         self._border = PodBorder(self._do, self._pods.has, self._owners)
         wait_containerd = partial(wait_until_settled, places.here(configuration.containerd_socket))
         self._returns = ReturningPods(
@@ -159,6 +157,7 @@ class _Agent:
         self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, self._runtime)
         self.busy: tuple[Busy, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
+        self._events = EventRecorder(api, COMPONENT)
 
         def taken(text: str) -> None:
             self._events.tell(calls_taken(node, text))

@@ -26,7 +26,6 @@ from cedana_sched.cluster.node.ordered_objects import Given, OrderedObject
 from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model import codec
@@ -55,21 +54,14 @@ class _Key:
 class OrderFeed:
     """Performs the orders of one node. Run `run` as a task; leaving it stops what is under way."""
 
-    def __init__(
-        self,
-        api: Api,
-        node: str,
-        perform: Perform,
-        clock: Callable[[], float] = time.monotonic,
-        unreadable: UnreadableSink | None = None,
-    ) -> None:
+    def __init__(self, api: Api, node: str, perform: Perform, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._node = node
         self._clock = clock
         self._perform = perform
         mine = f"{names.NODE}={node},{names.SETTLED}!=true"
-        self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderedObject, labels=mine), unreadable)
-        self.restores = Mirror(Watch(api, RESTORES, OrderedObject, labels=mine), unreadable)
+        self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
+        self.restores = Mirror(Watch(api, RESTORES, OrderedObject, labels=mine))
         self._mirrors = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
         self._latest: dict[_Key, int] = {}
         self._group: asyncio.TaskGroup | None = None

@@ -15,7 +15,6 @@ from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject, Pod
-from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.model.objects import names
@@ -32,11 +31,10 @@ up by itself: the answer is a pod or none, and a list of a whole namespace may b
 
 
 class NodePods:
-    """Run `run` as a task. `feed` has the orders for them, `unreadable` hears of those that cannot be read."""
+    """Run `run` as a task. `feed` has the orders for them."""
 
-    def __init__(self, api: Api, node: str, feed: OrderFeed, unreadable: UnreadableSink | None = None) -> None:
-        protected, here = f"{names.PROTECTED}=true", f"spec.nodeName={node}"
-        self.mirror = Mirror(Watch(api, PODS, Pod, labels=protected, fields=here), unreadable)
+    def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
+        self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
         self.present = PresentPods(api, node, self.mirror)
         self._api = api
         self._node = node

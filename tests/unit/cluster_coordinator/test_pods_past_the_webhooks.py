@@ -259,6 +259,20 @@ async def test_pod_that_names_an_id_keeps_it_in_any_queue() -> None:
     assert names.DERIVED not in written["annotations"]
 
 
+async def test_pod_that_names_an_id_has_the_policy_of_its_queue() -> None:
+    given = Queues({names.QUEUE_POLICY: "theirs"})
+    body = pod(
+        labels={JOB_NAME: "md", COMPLETION: "3"}, annotations={names.POLICY: "own", names.QUEUE_POLICY: "forged"}
+    )
+    written = await World(body, queues=(given,)).sees()
+    assert written is not None
+    assert written["annotations"][names.POLICY] == written["annotations"][names.QUEUE_POLICY] == "theirs"
+
+
+async def test_pod_that_declines_is_not_protected_by_its_queues_policy() -> None:
+    assert await World(pod(said=None), queues=(Queues({names.QUEUE_POLICY: "theirs"}),)).sees() is None
+
+
 async def test_pod_whose_queue_is_heard_of_after_it_is_looked_at_again() -> None:
     queues = Queues({})
     world = World(pod(said=None), queues=(queues,))

@@ -68,36 +68,12 @@ async def test_a_policy_whose_field_means_nothing() -> None:
     assert event["message"].startswith("cedana-sched leaves it alone: spec.deadlineSeconds: ")
 
 
-async def test_by_an_agent() -> None:
-    left, all_left = set[str](), asyncio.Event()
-    server, nothing = WatchedObjectsServer(), cast("Any", None)
-
-    def hear(resource: Resource, one: Unreadable) -> None:
-        left.add(resource.kind)
-        if one.metadata.uid == "u" and len(left) == 3:
-            all_left.set()
-
-    feed = OrderFeed(server.api, "node-1", nothing, unreadable=hear)
-    pods = NodePods(server.api, "node-1", feed, hear)
-    server.put(PODS, _spoilt(PODS, **{names.PROTECTED: "true"}))
-    for resource in (CHECKPOINTS, RESTORES):
-        server.put(resource, _spoilt(resource, **{names.NODE: "node-1"}))
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in (feed.run(), pods.run())]
-        await all_left.wait()
-        for task in tasks:
-            task.cancel()
-    assert left == {"Pod", "Checkpoint", "Restore"}
-
-
-WRITERS = (
-    "cedana_sched/cluster/coordinator", "cedana_sched/cluster/node", "adapters/kueue", "adapters/volcano",
-    "adapters/armada",
-)  # fmt: skip
-"""Whose roles let them write Events."""
+WRITERS = ("cedana_sched/cluster/coordinator", "adapters/kueue", "adapters/volcano", "adapters/armada")
+"""Whose roles let them write Events about what they read; an agent's are about its own Node."""
 OTHERS = {
     "certificate.py": "nobody but us writes the Secret and the ConfigMap of that name",
     "webhooks.py": "a part of the webhooks, which may write no Events",
+    "address.py": "nobody but us writes the Secret of that name",
     "holding.py": "a part of the extender, which may write no Events",
     "room.py": "a part of the extender, which may write no Events",
 }
