@@ -37,13 +37,21 @@ def test_return_is_continued_with_and_without_inotify(node: StubbedNode, instanc
 def test_container_that_was_lost_waits_for_its_volumes_without_inotify(node: StubbedNode) -> None:
     node.plan()
     write_begun(str(node.pod), "main", Result(restored=True, id="c0"))
-    laid = threading.Timer(0.6, forget_lost, (str(node.pod), "main"))
-    began = time.monotonic()
-    laid.start()
+    lost, waited = node.pod / "results/main.json.lost", []
+
+    def lay() -> None:
+        while not lost.exists():
+            time.sleep(0.02)
+        time.sleep(0.6)
+        waited.append(node.asked())
+        forget_lost(str(node.pod), "main")
+
+    laying = threading.Thread(target=lay, daemon=True)
+    laying.start()
     assert node.create_without_inotify(0) == 0
-    laid.join()
+    laying.join()
+    assert waited == [["delete"]]
     assert node.asked() == ["delete", "restore"]
-    assert time.monotonic() - began > 0.6
 
 
 _NO_MEMORY = 'case "$*" in *handler*) [ $(wc -l <{count}) -ge {times} ] || {{ echo >>{count}; kill -9 $$; }} ;; esac'
