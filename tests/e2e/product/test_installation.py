@@ -14,8 +14,8 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.e2e.chart.listed_rights import COMPONENTS, expected, listed
 from tests.e2e.product.installation import AGENT, COORDINATOR, WEBHOOKS, Product
-from tests.e2e.product.listed_rights import COMPONENTS, expected, listed
 from tests.e2e.product.rendering import RELEASE
 
 _WEBHOOKS = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", RELEASE)

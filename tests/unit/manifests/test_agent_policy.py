@@ -1,6 +1,6 @@
 """What an agent may write, as far as the chart can be read without an API server.
 
-That an API server means the same by it is shown in tests/e2e/product/test_agent_rights.py.
+That an API server means the same by it is shown in tests/e2e/rights/test_agent_rights.py.
 """
 
 from __future__ import annotations

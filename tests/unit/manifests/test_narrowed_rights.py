@@ -1,6 +1,6 @@
 """What policies leave of our parts' rights is what their code writes: neither more, nor less.
 
-That an API server means the same by them is shown in tests/e2e/product/test_narrowed_rights.py, and beside it.
+That an API server means the same by them is shown in tests/e2e/rights/test_narrowed_rights.py, and beside it.
 """
 
 from __future__ import annotations

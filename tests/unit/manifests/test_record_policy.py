@@ -1,6 +1,6 @@
 """Who may write what commands the agents: the rules of the chart, as far as they can be read without an API server.
 
-That an API server means the same by them is shown in tests/e2e/product/test_agent_rights.py.
+That an API server means the same by them is shown in tests/e2e/rights/test_agent_rights.py.
 """
 
 from __future__ import annotations

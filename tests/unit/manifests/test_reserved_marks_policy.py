@@ -1,6 +1,6 @@
 """Who may write our marks on a pod that is there: the rules of the chart, as far as they can be read without a server.
 
-That an API server means the same by them is shown in tests/e2e/product/test_called_as_ours.py.
+That an API server means the same by them is shown in tests/e2e/rights/test_called_as_ours.py.
 """
 
 from __future__ import annotations

@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 import asyncio
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
     CHECKPOINT_STORAGES,
@@ -25,7 +21,6 @@ from cedana_sched.kube.resources import (
     RESTORES,
     Resource,
 )
-from cedana_sched.model.objects import names
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer

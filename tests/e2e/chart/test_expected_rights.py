@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.binaries.build import Binaries
-from tests.e2e.product.listed_rights import (
+from tests.e2e.chart.listed_rights import (
     COMPONENTS,
     EXPECTED,
     accounts_in,
