@@ -13,7 +13,7 @@ KIND_CONFIG ?= kind-configs/two-nodes.yaml
 TESTS ?= tests/e2e
 # tests of real processes mostly wait for them
 WORKERS ?= $(shell processors=$$(nproc); echo $$((processors < 4 ? 2 * processors : 8)))
-SIDE_BY_SIDE = --numprocesses=$(WORKERS) --dist=loadfile
+SIDE_BY_SIDE = --numprocesses=$(WORKERS) --dist=worksteal
 export KIND_CONFIG CLUSTER_NAME ADDONS KEEP SEED MINUTES
 export PATH := $(CURDIR)/$(GO)/go/bin:$(PATH)
 

@@ -150,7 +150,8 @@ def test_an_agent_writes_marks_of_ours_on_its_node_alone() -> None:
     } - {"NODES"}
     assert words == {"NODE_READY", "NODE_CPU", "NODE_FACTS", "LEAVING"}
     assert all(getattr(names, word).startswith(f"{names.GROUP}/") for word in words)
-    assert 'object.spec == oldObject.spec && {{ include "cedana.othersAreUnchanged" . }}' in AGENT
+    assert "request.resource.resource != 'nodes' || object.spec == oldObject.spec" in AGENT
+    assert """"request.resource.resource != 'nodes' || (%s)" (include "cedana.othersAreUnchanged" .)""" in AGENT
 
 
 def test_of_a_deployment_the_uninstallation_writes_how_many() -> None:
