@@ -104,7 +104,7 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     ("changed", "replaced"),
     [
         ({"kueue": {"enabled": True}}, {"coordinator", "webhooks"}),
-        ({"armada": {**ARMADA["armada"], "queues": ["bio", "ml"]}}, {"webhooks"}),
+        ({"armada": {**ARMADA["armada"], "queues": ["bio", "ml"]}}, {"coordinator", "webhooks"}),
         ({"agent": {"stallSeconds": 77}}, {"agent"}),
         ({"agent": {"holdAwaySeconds": 33}}, {"holds"}),
         ({"log": {"level": "debug"}}, {"agent", "coordinator", "webhooks"}),

@@ -41,7 +41,8 @@ async def test_armada_is_what_its_values_say(helm: Binaries) -> None:
     coordinator, webhooks = coordinator_of(objects), webhooks_of(objects)
     assert (coordinator.adapters, webhooks.adapters) == (("armada",), ("armada",))
     told = ArmadaSettings.read(coordinator.adapter_settings["armada"])
-    assert told == ArmadaSettings(url="armada.example:50051"), "the chart's defaults are ours, and no queue is left out"
+    said = ArmadaSettings(url="armada.example:50051", queues=frozenset({"bio", "R&D 1"}))
+    assert told == said, "the chart's defaults are ours, and no queue is left out"
     assert QueueSettings.read(webhooks.adapter_settings["armada"]).queues == {"bio", "R&D 1"}
     assert webhooks.asking.labels == {JOB_LABEL}
     (hook,) = (hook for hook in hooks_of(objects) if hook["name"] == f"armada-pods.{GROUP}")
