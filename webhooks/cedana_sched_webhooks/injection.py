@@ -27,6 +27,10 @@ DEFAULT_GRACE_SECONDS: Final = 30
 
 LONGEST_REASON: Final = 1_024
 """Characters: as many as an Event has; it may quote what stands in the pod."""
+SAID_LATER: Final = (
+    names.REFUSED, names.EVICTING, names.RELEASED, names.ASKS, names.NAMESPACE_UID, names.PREPARED_LATE,
+)  # fmt: skip
+"""Annotations that ours write on a pod, and never on the template of one."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
@@ -44,8 +48,7 @@ def identity(pod: Object, replica: Replica, namespace_uid: str) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
     told = {names.ID: replica.id, names.INDEX: str(replica.index)}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
-    for key in (names.REFUSED, names.EVICTING, names.RELEASED, names.ASKS, names.NAMESPACE_UID):
-        metadata["annotations"].pop(key, None)  # nobody of ours has said it of this pod, which is only now created
+    _take_off(metadata["annotations"])
     if namespace_uid:
         metadata["annotations"][names.NAMESPACE_UID] = namespace_uid
 
@@ -60,7 +63,15 @@ def refusal(pod: Object, why: str) -> None:
     """Say that it is not protected although somebody asked; the coordinator tells its owner of the label."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "false"}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), names.REFUSED: why[:LONGEST_REASON]}
+    metadata["annotations"] = dict(metadata.get("annotations") or {})
+    _take_off(metadata["annotations"])
+    metadata["annotations"][names.REFUSED] = why[:LONGEST_REASON]
+
+
+def _take_off(annotations: dict[str, str]) -> None:
+    """What nobody of ours has said of this pod, which is only now created."""
+    for key in SAID_LATER:
+        annotations.pop(key, None)
 
 
 def unmark(pod: Object) -> None:

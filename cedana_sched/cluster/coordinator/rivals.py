@@ -24,6 +24,7 @@ from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Victim
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched_webhooks.injection import LONGEST_REASON
 
 
 class Rivals:
@@ -73,7 +74,7 @@ class Rivals:
     def _refusal(self, pod: Pod) -> str | None:
         """Why it must not be saved."""
         if (said := pod.metadata.annotations.get(names.REFUSED)) is not None:
-            return said
+            return said[:LONGEST_REASON]
         first = self._first(pod)
         if first is None or self._is_saved(first):
             return None

@@ -12,7 +12,17 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import CONTINUES, EVICTING, ID, INDEX, POLICY, QUEUE_POLICY, WANTED
+from cedana_sched.model.objects.names import (
+    CONTINUES,
+    EVICTING,
+    ID,
+    INDEX,
+    POLICY,
+    PROTECTED,
+    QUEUE_POLICY,
+    REFUSED,
+    WANTED,
+)
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -106,10 +116,17 @@ async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -
         "--as-group=system:masters",
     ]
     await namespace.kubectl("annotate", "pod/plain", f"{EVICTING}=true", *who)
-    of_others = (f"{one}=forged" for one in (ID, INDEX, POLICY, QUEUE_POLICY, WANTED, CONTINUES))
+    of_others = (f"{one}=forged" for one in (ID, INDEX, POLICY, QUEUE_POLICY, REFUSED, WANTED, CONTINUES))
     for change in (f"{EVICTING}-", f"{EVICTING}=forged", *of_others):
         said = await refusal(namespace, "annotate", "pod/plain", change, "--overwrite")
         assert "for cedana-sched alone to write" in said
+    await namespace.kubectl("label", "pod/plain", f"{PROTECTED}=false", "--overwrite")
+    assert "for cedana-sched alone to say" in await refusal(
+        namespace, "label", "pod/plain", f"{PROTECTED}=true", "--overwrite"
+    )
+    await namespace.kubectl("label", "pod/plain", f"{PROTECTED}=true", "--overwrite", *who)
+    await namespace.kubectl("label", "pod/plain", "a=c", "--overwrite")
+    await namespace.kubectl("label", "pod/plain", f"{PROTECTED}-")
 
 
 @pytest.mark.usefixtures("policies")

@@ -19,6 +19,7 @@ from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched_webhooks.injection import LONGEST_REASON
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 
 SAID = "md/0 is already run by a; give each an id of its own"
@@ -131,6 +132,11 @@ def test_who_starts_beside_another_hears_of_whom() -> None:
 @pytest.mark.parametrize("step", [CheckpointStep.DUMPING, CheckpointStep.READY])
 def test_who_is_being_saved_makes_room(step: CheckpointStep) -> None:
     assert World(pod("a"), pod("b"), checkpoints=(saved("a", step),)).victim("b").refused is None
+
+
+def test_nobody_fills_records_by_what_is_said_on_a_pod() -> None:
+    said = World(pod("a", refused="x" * 30_000)).victim("a").refused
+    assert said == "x" * LONGEST_REASON
 
 
 async def test_it_is_said_on_the_pod_and_its_owner_and_stays() -> None:

@@ -31,6 +31,9 @@ MARKS = {
     names.EVICTING,
     names.RELEASED,
     names.NAMESPACE_UID,
+    names.DERIVED,
+    names.REFUSED,
+    names.PREPARED_LATE,
 }
 
 
@@ -91,3 +94,11 @@ def test_rights_in_a_namespace_are_not_enough_to_bind_with_marks() -> None:
     assert ".check('create').allowed()" in binds
     assert ".namespace(" not in binds
     assert [one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["validations"]] == ["false"]
+
+
+def test_nobody_else_has_a_pod_taken_for_a_protected_one() -> None:
+    policy, _ = POLICIES["reserved-marks"]
+    [condition] = [one for one in policy["spec"]["matchConditions"] if one["name"] == "changes-metadata"]
+    assert "object.metadata.labels != oldObject.metadata.labels" in condition["expression"]
+    _, says = [one["expression"] for one in policy["spec"]["validations"]]
+    assert says.count(f"labels['{names.PROTECTED}'] == 'true'") == 2

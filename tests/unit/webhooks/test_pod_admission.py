@@ -12,7 +12,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched_webhooks import admission, pods, restore_container
+from cedana_sched_webhooks import admission, injection, pods, restore_container
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.configuration import RestoreContainer
 from cedana_sched_webhooks.knowledge import Knowledge
@@ -442,6 +442,14 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
     assert len(warning) <= 256
     for part in parts:
         assert part in warning
+
+
+def test_a_refused_pod_keeps_nothing_that_ours_write_on_one() -> None:
+    forged = dict.fromkeys(injection.SAID_LATER, "forged")
+    body = pod("no spaces", annotations={**forged, "a": "b"})
+    annotations = patched(body, ask(body).patch)["metadata"]["annotations"]
+    assert annotations.pop(names.REFUSED) != "forged"
+    assert annotations == {"a": "b"}
 
 
 def test_of_two_variables_of_one_name_the_last_counts() -> None:
