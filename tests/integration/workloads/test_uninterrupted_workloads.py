@@ -55,7 +55,15 @@ def runs() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+LONG = {"mpi", "postgresql", "xgboost"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if name in LONG else ()) for name in WORKLOADS
+    ],  # they change seldom, and run to the same ends in others
+)
 def test_a_run_agrees_with_another_and_tampering_is_noticed(name: str, runs: Path) -> None:
     workload = WORKLOADS[name]
     workload.install()

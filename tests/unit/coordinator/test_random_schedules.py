@@ -13,9 +13,13 @@ from tests.unit.coordinator.simulation import Simulation, play, tell_story
 
 SCHEDULES = 10_000
 PARTS = 10
+ALWAYS = 4
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=() if part < ALWAYS else pytest.mark.exhaustive) for part in range(PARTS)],  # alike
+)
 def test_invariants_hold_in_every_random_schedule(part: int) -> None:
     """A failure names its seed and tells its story; `play(seed)` repeats it."""
     restored = again = outran = 0
