@@ -83,13 +83,14 @@ def _workload() -> Object:
 
 
 def _rights_of_the_uninstallation(name: str) -> list[Object]:
-    """The hook's to ClusterQueues, which the coordinator's account has while it runs."""
+    """The hook's to ClusterQueues, which the coordinator's account has while it runs; kubectl reads what it patches."""
     rule = {"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["get", "patch"]}
+    reads = {**rule, "resources": ["workloads/status", "admissionchecks/status"], "verbs": ["get"]}
     role = {"apiVersion": f"{GROUP}/v1", "kind": "ClusterRole", "metadata": {"name": name}}
     subject = {"kind": "ServiceAccount", "name": f"{RELEASE}-coordinator", "namespace": NAMESPACE}
     reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
     return [
-        {**role, "rules": [rule]},
+        {**role, "rules": [rule, reads]},
         {**role, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
     ]
 
