@@ -41,7 +41,8 @@ async def prepare(addons: Sequence[str], steps: Steps) -> None:
     Raises:
         ClusterError: something cannot be built.
     """
-    await ensure(*TOOLS, steps=steps)  # also what tests start beside a cluster
+    wanted = (name for name, tool in TOOLS.items() if not tool.is_on_demand)
+    await ensure(*wanted, steps=steps)  # also what tests start beside a cluster
     await ensure_parts(steps)
     await catalog.prepare(catalog.chosen(["coredns", *addons]), steps)
     await armada.ensure_parts(steps)

@@ -23,6 +23,7 @@ class Tool:
         programs: the package of each program; a program's name is its own among all tools.
         stamps: variables that the linker sets; `{version}` stands for the module's version, such as `v1.36.2`.
         files: files and folders of the module that are kept beside the programs.
+        is_on_demand: only what is tried now and then wants it, and builds it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Tool:
     programs: Mapping[str, str]
     stamps: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    is_on_demand: bool = False
 
 
 _KUBERNETES = "k8s.io/kubernetes/cmd"
@@ -91,7 +93,12 @@ _ALL = (
         {"versitygw": "github.com/versity/versitygw/cmd/versitygw"},
         {"main.Version": "{version}"},
     ),
-    Tool("seaweedfs", "github.com/seaweedfs/seaweedfs", {"weed": "github.com/seaweedfs/seaweedfs/weed"}),
+    Tool(
+        "seaweedfs",
+        "github.com/seaweedfs/seaweedfs",
+        {"weed": "github.com/seaweedfs/seaweedfs/weed"},
+        is_on_demand=True,
+    ),
     Tool(
         "volcano",
         _VOLCANO,
