@@ -45,6 +45,8 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     started for the same: it waits for that one's end; and begins anew where nothing is found, but not silently."""
     beginning: int = 0
     """How often its start was begun anew before, its processes gone without its own end: a node that rebooted, say."""
+    committed: SnapshotRef | None = None
+    """The newest snapshot of its identity that is known to be committed, and that nobody has deleted."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

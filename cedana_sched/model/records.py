@@ -202,6 +202,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     manifest: str = ""
     """As the Checkpoint says that made the snapshot; empty: no record says."""
     wanted: SnapshotRef | None = None
+    committed: SnapshotRef | None = None
+    """The newest that was known to be committed when it started; the checkpoint's record may be forgotten."""
     beginning: int = 0
     """Which of the workload's beginnings this attempt is for; one that begins anew has another record."""
     cold: bool = False

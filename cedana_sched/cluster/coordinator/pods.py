@@ -17,7 +17,7 @@ from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.ends import PodEnds
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Release, WorkloadRef
 
@@ -122,7 +122,13 @@ class PodReports:
             _wanted(pod),
             continues=annotations.get(names.CONTINUES) == "true",
             beginning=self._beginnings.of(pod.metadata.uid),
+            committed=self._committed(identity_of(pod)),
         )
+
+    def _committed(self, identity: Identity) -> SnapshotRef | None:
+        """As Checkpoints say now, and not the pod's annotation: what was deleted since is not missed."""
+        known = self._cluster.snapshots.snapshots_of(identity.namespace, identity.id)
+        return max((ref for ref in known if ref.identity == identity), default=None)
 
 
 def _ended(pod: Pod) -> Ended:

@@ -82,16 +82,16 @@ def rivalry(identity: Identity, name: str) -> str:
     return f"{identity.id}/{identity.index} is already run by {name}; give each of them an id of its own"
 
 
-def ready(book: Book, restore: Restore) -> list[SnapshotRef]:
-    """The snapshots of its identity that the book knows, but those that are set aside."""
+def committed(book: Book, restore: Restore) -> list[SnapshotRef]:
+    """The snapshots of its identity that the book or its start knows, but those that are set aside."""
     known = book.of_identity(restore.identity, restore.workload)
-    found = (c.snapshot for c in known if c.step is CheckpointStep.READY)
+    found = [restore.committed, *(c.snapshot for c in known if c.step is CheckpointStep.READY)]
     return [ref for ref in found if ref is not None and ref not in restore.set_aside]
 
 
 def lost(book: Book, restore: Restore) -> str | None:
     """What the store has not, although it was committed there; None where nothing is known to have been."""
-    if known := ready(book, restore):
+    if known := committed(book, restore):
         return f"{max(known)} is not in the store any more"
     returns = book.restores_of(restore.identity, restore.workload)
     mine = (one for one in returns if one.workload.uid == restore.workload.uid)

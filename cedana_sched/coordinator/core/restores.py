@@ -64,7 +64,7 @@ class Restores:
         earlier = self._book.restore_of(report.workload.uid)
         if earlier is not None:
             if report.beginning <= earlier.beginning:
-                self._refuse_beside(earlier, report)
+                self._refuse_beside(self._as_committed_now(earlier, report), report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
                 self._book.update(replace(earlier, beginning=report.beginning))
@@ -81,11 +81,20 @@ class Restores:
             created_at=self._desk.now,
             deadline=self._desk.now + report.policy.restore_deadline_seconds,
             wanted=report.wanted,
+            committed=report.committed,
             beginning=report.beginning,
         )
         restore = replace(restore, deaths=deaths.known(self._book, restore))
         self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
         self._refuse_beside(restore, report)
+
+    def _as_committed_now(self, restore: Restore, report: Starting) -> Restore:
+        """Somebody may have deleted on purpose what was committed before."""
+        if restore.step is not RestoreStep.WAITING or restore.committed == report.committed:
+            return restore
+        restore = replace(restore, committed=report.committed)
+        self._book.update(restore)
+        return restore
 
     def _refuse_beside(self, restore: Restore, report: Starting) -> None:
         """Nothing is continued beside one that runs under its identity; one that is being saved will make room."""
@@ -301,8 +310,12 @@ class Restores:
         elif snapshot is None and (lost := obstacles.lost(self._book, restore)) is not None:
             self._refuse(restore, lost)
         elif snapshot is None:
-            why = obstacles.why_nothing(self._book, restore, is_promised=restore.uid in self._promised)
-            self._move(restore, Cause.START_COLD, cold=True, failure=why)
+            is_promised = restore.uid in self._promised
+            why = obstacles.why_nothing(self._book, restore, is_promised=is_promised)
+            if is_promised and why is not None:
+                self._refuse(restore, why)
+            else:
+                self._move(restore, Cause.START_COLD, cold=True, failure=why)
         elif snapshot.identity != (restore.wanted or snapshot).identity or (
             restore.wanted is None and snapshot.identity != restore.identity
         ):
@@ -326,7 +339,7 @@ class Restores:
         """Whether the answer is older than a commit that we know of: then it was on its way for long."""
         if restore.wanted is not None:
             return False
-        newest = max((ref.generation for ref in obstacles.ready(self._book, restore)), default=0)
+        newest = max((ref.generation for ref in obstacles.committed(self._book, restore)), default=0)
         if snapshot.generation >= newest:
             return False
         self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1

@@ -123,7 +123,7 @@ def _newer_than(desk: Desk, restore: Restore) -> SnapshotRef | None:
     """The newest that was committed, where its node has found an older one."""
     if restore.wanted is not None or restore.snapshot is None:
         return None
-    newest = max(obstacles.ready(desk.book, restore), default=restore.snapshot)
+    newest = max(obstacles.committed(desk.book, restore), default=restore.snapshot)
     return newest if newest > restore.snapshot else None
 
 

@@ -49,6 +49,8 @@ class RestoreStatus(Reported):
     """The snapshot that it claims."""
     manifest: ManifestDigest | None = None
     """As the Checkpoint says that made it."""
+    committed: SnapshotName | None = None
+    """The newest snapshot that was known to be committed when the pod started; absent where none was."""
     beginning: int = 0
     """How often the pod's containers had been made anew before: after its node rebooted, say."""
     cold: bool = False

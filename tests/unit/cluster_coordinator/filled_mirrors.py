@@ -8,6 +8,17 @@ from cedana_sched.cluster.coordinator.agents import AnsweredObject, _Pod, _Spec,
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.watching import Mirror
+from cedana_sched.model.identity import SnapshotRef
+
+
+class SavedSnapshots:
+    """These can be continued."""
+
+    def __init__(self, *refs: SnapshotRef) -> None:
+        self._refs = refs
+
+    def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
+        return tuple(r for r in self._refs if (r.identity.namespace, r.identity.id) == (namespace, identifier))
 
 
 class _Silent:

@@ -81,6 +81,7 @@ RESTORE = Restore(
     created_at=1_800_000_700.0,
     deadline=1_800_001_300.0,
     snapshot=SnapshotRef(_ID, 12),
+    committed=SnapshotRef(Identity("bio", "md"), 2),
     wanted=SnapshotRef(Identity("bio", "older", 3), 2),
     cold=True,
     failure="because",

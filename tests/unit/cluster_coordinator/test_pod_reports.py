@@ -21,7 +21,9 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
-from tests.unit.cluster_coordinator.filled_mirrors import filled, shown_restore
+from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, shown_restore
+
+NOTHING_SAVED = SavedSnapshots()
 
 
 class _Policies:
@@ -40,13 +42,15 @@ def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) 
 class _Cluster:
     """A mirror that the test fills, and what was reported of it."""
 
-    def __init__(self, *pods: Pod, restores: tuple[AnsweredObject, ...] = ()) -> None:
+    def __init__(
+        self, *pods: Pod, restores: tuple[AnsweredObject, ...] = (), saved: SavedSnapshots = NOTHING_SAVED
+    ) -> None:
         self.mirror: Mirror[Pod] = filled(*pods)
         self.mirror.synced.set()
         self.restores: Mirror[AnsweredObject] = filled(*restores)
         self.restores.synced.set()
         nothing = cast("Any", None)
-        access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), nothing, "cedana-system", nothing)
+        access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), saved, "cedana-system", nothing)
         self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores)).reports()
 
     async def next(self) -> Report:
@@ -80,6 +84,15 @@ async def test_who_takes_a_preempted_ones_place_is_told_of_as_such() -> None:
     starting = await _Cluster(pod).next()
     assert isinstance(starting, Starting)
     assert starting.continues
+
+
+async def test_newest_snapshot_that_nobody_has_deleted_comes_along() -> None:
+    """The pod's annotation says generation 12."""
+    mine, other = Identity("bio", "md", 3), Identity("bio", "md", 4)
+    saved = SavedSnapshots(SnapshotRef(mine, 10), SnapshotRef(mine, 11), SnapshotRef(other, 12))
+    starting = await _Cluster(_pod("a", "node-1"), saved=saved).next()
+    assert isinstance(starting, Starting)
+    assert starting.committed == SnapshotRef(mine, 11)
 
 
 def _renewed(pod: Pod) -> Metadata:

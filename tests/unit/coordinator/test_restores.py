@@ -445,3 +445,45 @@ def test_a_store_that_is_away_is_asked_again_and_its_snapshot_continued() -> Non
 def test_a_store_that_stays_away_is_named_when_the_policy_takes_over() -> None:
     told = start(saved()).tell(StageFailed("restore.w2", "the store is away", retryable=True)).after(90)
     assert told.order(StartCold).why == "not restored within 90 s: the store is away"
+
+
+# -- what was committed so long ago that its record is forgotten
+
+
+def _forgotten(policy: CheckpointPolicy, *, continues: bool = False, committed: SnapshotRef | None = None) -> Told:
+    told = saved().hold_is_released().ended().after(4000)
+    assert not told.core.book.checkpoints
+    return told.report(Starting(workload("w2"), MD, policy, continues=continues, committed=committed))
+
+
+def test_what_was_committed_long_ago_and_is_gone_goes_by_the_policy() -> None:
+    told = _forgotten(FAIL, committed=ref(1)).restart().tell(Found("restore.w2"))
+    assert told.order(GiveUp).why == "bio/md/0/main@1 is not in the store any more"
+    assert told.tells() == ["RestoreFailed"]
+
+
+def test_what_was_committed_long_ago_and_is_gone_is_a_cold_start_with_a_word() -> None:
+    told = _forgotten(POLICY, committed=ref(1)).tell(Found("restore.w2"))
+    assert told.order(StartCold).why == "bio/md/0/main@1 is not in the store any more"
+    assert told.tells() == ["ColdStart"]
+
+
+def test_who_was_to_go_on_and_finds_nothing_goes_by_the_policy() -> None:
+    told = _forgotten(FAIL, continues=True).tell(Found("restore.w2"))
+    assert "the store has none of this namespace" in told.order(GiveUp).why
+
+
+def test_an_older_snapshot_than_was_committed_long_ago_is_a_warning() -> None:
+    told = _forgotten(POLICY, committed=ref(2))
+    for _ in range(STALE_ANSWERS):
+        assert told.step("restore.w2") == "Waiting"
+        told.tell(Found("restore.w2", ref(1)))
+    (said,) = [one for one in told.said if isinstance(one, Tell)]
+    assert said.severity is Severity.WARNING
+    assert "md/0@2 is not in the store any more" in said.text
+
+
+def test_what_was_deleted_while_it_waited_is_not_missed() -> None:
+    told = _forgotten(FAIL, committed=ref(1))
+    told.report(Starting(workload("w2"), MD, FAIL)).tell(Found("restore.w2"))
+    assert told.order(StartCold).why is None
