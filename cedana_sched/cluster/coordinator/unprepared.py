@@ -41,7 +41,7 @@ from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity, SnapshotR
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched_webhooks.identity import Replica, replica_of
-from cedana_sched_webhooks.injection import LONGEST_REASON
+from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
 from cedana_sched_webhooks.siblings import Siblings
 
@@ -198,7 +198,8 @@ class Unprepared:
             told = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
             if (policy := self._policy_of(body["metadata"]["annotations"])) is not None:
                 told[names.POLICY] = policy
-            annotations = {key: body["metadata"]["annotations"][key] for key in given} | told
+            forged = {key: None for key in SAID_LATER if key in pod.metadata.annotations}
+            annotations = forged | {key: body["metadata"]["annotations"][key] for key in given} | told
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
         if replica is None:  # published once its label shows

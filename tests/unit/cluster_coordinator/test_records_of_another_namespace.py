@@ -106,6 +106,25 @@ async def test_an_object_that_went_with_its_namespace_is_not_made_in_the_next_on
         assert server.shown() == set()
 
 
+@pytest.mark.usefixtures("_always_looking")
+@pytest.mark.parametrize(("uid", "is_shown"), [("", True), ("another", False)])
+async def test_a_pod_that_is_there_is_of_this_namespace_whatever_a_webhook_took_it_for(
+    uid: str, is_shown: bool
+) -> None:
+    """Its webhook's watch was behind. Else nobody could be told to save it, and its eviction would wait for nothing."""
+    saved = of(checkpoint(2, CheckpointStep.FREEZING), BEFORE)
+    hold = replace(of(HOLD, BEFORE), checkpoints=(saved.uid,))
+    server = Server(NOW)
+    pod = {"name": saved.workload.name, "uid": uid or saved.workload.uid, "resourceVersion": "1"}
+    server.objects["Pod", "bio", saved.workload.name] = {"metadata": {**pod, "namespace": "bio"}, "spec": {"uid": "-"}}
+    async with writing(server) as projection:
+        projection.write((saved, hold), ())
+        await projection.flushed()
+    assert server.shown() - {"-"} == ({saved.uid, hold.uid} if is_shown else set())
+    shown = [one for (kind, _, _), one in server.objects.items() if kind in KINDS]
+    assert all("namespaceUid" not in one["spec"] for one in shown)
+
+
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("uid", [BEFORE, ""])
 async def test_an_object_that_somebody_deleted_in_its_own_namespace_is_made_again(record: Record, uid: str) -> None:
