@@ -66,7 +66,8 @@ def answer_of(workload: Workload, policy: str | None) -> Answer:
     """Identities for all pods that have none, the queue's policy, and that one where the template names none.
 
     A key that a template has already is left alone: Kueue ends a Workload for good when an update changes one. It does
-    so where a template names another policy for its queue's, by which its pods would choose in place of an admin.
+    so where a template names another policy for its queue's, by which its pods would choose in place of an admin; but
+    where we have said it, of this very Job, it stands: a Job whose Workload is lost while it runs keeps what is ours.
     """
     owner = workload.metadata.owner
     if owner is None or (owner.api_version, owner.kind) != (JOBS.group_version, JOBS.kind):
@@ -84,7 +85,8 @@ def answer_of(workload: Workload, policy: str | None) -> Answer:
             if names.DERIVED not in annotations_of(template):
                 annotations[names.DERIVED] = "true"
         if policy is not None:
-            annotations[names.QUEUE_POLICY] = policy
+            if names.QUEUE_POLICY not in annotations_of(template) or named_id(template) != derived:
+                annotations[names.QUEUE_POLICY] = policy
             if names.POLICY not in annotations_of(template):
                 annotations[names.POLICY] = policy
         if annotations:

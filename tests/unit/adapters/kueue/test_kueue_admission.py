@@ -71,6 +71,13 @@ def test_the_queues_policy_is_said_beside_the_templates_own(forged: dict[str, st
     assert updates == ({"name": "main", "annotations": {names.QUEUE_POLICY: "hourly"}},)
 
 
+def test_what_we_have_said_of_a_job_stands_when_its_workload_is_made_again_and_the_queue_has_another_policy() -> None:
+    ours = template({names.ID: _DERIVED, names.DERIVED: "true", names.POLICY: "daily", names.QUEUE_POLICY: "daily"})
+    answer = answer_of(workload(pod_sets=(PodSet(template=ours),)), "hourly")
+    assert answer.pod_set_updates == (), "Kueue would end it for good"
+    assert answer.ids == (_DERIVED,)
+
+
 @pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])
 def test_what_is_no_job_passes_without_updates_and_says_so(kind: object) -> None:
     answer = answer_of(workload(owned_by=kind), "hourly")  # type: ignore[arg-type]  # parametrized
