@@ -24,7 +24,7 @@ from cedana_sched_webhooks.continuation import Continuation, continuation_among,
 from cedana_sched_webhooks.identity import Replica, replica_of, without_other_variables
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.policies import choose
+from cedana_sched_webhooks.policies import choose, choose_at_return
 from cedana_sched_webhooks.reserved import put_ours, refuse_foreign_use, remove_ours
 from cedana_sched_webhooks.shapes import MIRROR
 from cedana_sched_webhooks.siblings import Apart, Siblings
@@ -146,8 +146,8 @@ def _prepare(
     alone: bool,
 ) -> Answer:
     annotations = before["metadata"].get("annotations") or {}
-    choice = choose(annotations, namespace, knowledge)
     continuation = _continuation(annotations, namespace, replica, knowledge, alone=alone)
+    choice = (choose if continuation is None else choose_at_return)(annotations, namespace, knowledge)
     pod = injection.opened(before)
     injection.identity(pod, replica, _namespace_uid(namespace, knowledge, configuration))
     injection.policy(pod, choice.name)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.checkpoint_policy import chosen
+from cedana_sched.model.objects.checkpoint_policy import DEFAULT, chosen
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_webhooks.knowledge import Knowledge
 
@@ -33,6 +34,24 @@ def choose(annotations: Mapping[str, str], namespace: str, knowledge: Knowledge)
     if name and withheld:
         warnings.append(_withheld(name, withheld))
     return Choice(name, policy, tuple(warnings))
+
+
+def choose_at_return(annotations: Mapping[str, str], namespace: str, knowledge: Knowledge) -> Choice:
+    """The policy of a pod that has a snapshot to continue from: `default` where its own is none for it.
+
+    Without protection it would begin anew beside its snapshot. Who signals its next preemption does the same.
+    """
+    try:
+        return choose(annotations, namespace, knowledge)
+    except UsageError as error:
+        return Choice(None, _default(namespace, knowledge), (f"cedana: the policy {DEFAULT!r} counts: {error}",))
+
+
+def _default(namespace: str, knowledge: Knowledge) -> CheckpointPolicy:
+    try:
+        return knowledge.policy(None, namespace).policy
+    except UsageError:  # it cannot be read
+        return capped(CheckpointPolicy(), knowledge.longest_seconds)
 
 
 def _overruled(own: str, of_queue: str) -> str:

@@ -11,7 +11,7 @@ from cedana_sched.model.objects import names
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.objects import Policy
-from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, patched, pod, policy
+from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod, policy
 
 ONLY_BIO = {"allowedNamespaces": {"from": "Names", "names": ["bio"]}}
 POLICIES = (
@@ -47,6 +47,21 @@ def test_a_pod_that_names_a_policy_of_others_is_not_protected(name: str, namespa
             f"metadata.annotations[{names.POLICY}]: '{name}' is not for pods of namespace {namespace} "
             "(name another one, or have an admin add the namespace to its spec.allowedNamespaces)"
         )
+
+
+@pytest.mark.parametrize("name", ["stays", "nobody", "gone", "broken"])
+@pytest.mark.parametrize(
+    "default", [policy("default"), policy("default", deadlineSeconds=-1)], ids=["", "broken default"]
+)
+def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: Policy) -> None:
+    known = knowledge(
+        policies=(*POLICIES[:-1], policy("broken", deadlineSeconds=-1), default), checkpoints=[checkpoint(1)]
+    )
+    for body in (named(name), named(of_queue=name)):
+        answer = pods.answer(creation(body), known, configuration())
+        assert answer.decision == "restores"
+        assert written(body, answer)[names.RESTORES].endswith("@1")
+        assert answer.warnings[0].startswith("cedana: the policy 'default' counts: metadata.annotations[")
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("stays", "bio"), ("all", "lab"), ("default", "lab")])
