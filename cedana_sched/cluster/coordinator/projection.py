@@ -390,7 +390,8 @@ class Projection:
             return [record.workload]
         targets = (self._targets.get(uid) for uid in record.checkpoints)
         victims = (target.record for target in targets if target is not None)
-        return [one.workload for one in victims if isinstance(one, Checkpoint)]
+        workloads = (one.workload for one in victims if isinstance(one, Checkpoint))
+        return [workload for workload in workloads if workload.namespace == record.namespace]
 
     async def _create(self, target: _Target) -> bool:
         """Whether that has given its order to the agent."""

@@ -26,7 +26,7 @@ from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched_webhooks.injection import LONGEST_REASON
+from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 
@@ -333,6 +333,14 @@ def test_strangers_are_watched_by_their_metadata_alone() -> None:
     for mirror in (looks.unlabelled, looks.refused):
         assert mirror._watch._only_metadata
         assert mirror._watch._query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_what_only_ours_may_say_of_a_pod_is_taken_off_its_template() -> None:
+    """A uid of another namespace, which no record of the pod could be written with, is one of these."""
+    forged = dict.fromkeys({*SAID_LATER} - {names.PREPARED_LATE}, "forged")
+    written = await World(pod(annotations={names.ID: "md"} | forged)).sees()
+    assert written is not None
+    assert {key: written["annotations"].get(key, "kept") for key in forged} == dict.fromkeys(forged)
 
 
 async def test_armada_pod_is_given_its_identity() -> None:

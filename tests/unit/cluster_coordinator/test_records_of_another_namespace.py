@@ -125,6 +125,21 @@ async def test_a_pod_that_is_there_is_of_this_namespace_whatever_a_webhook_took_
     assert all("namespaceUid" not in one["spec"] for one in shown)
 
 
+@pytest.mark.usefixtures("_always_looking")
+async def test_a_victim_in_another_namespace_says_nothing_of_the_holds_own() -> None:
+    gone, there = of(checkpoint(2, CheckpointStep.FREEZING), BEFORE), checkpoint(3, CheckpointStep.FREEZING)
+    elsewhere = replace(there, workload=replace(there.workload, namespace="chem"))
+    hold = replace(of(HOLD, BEFORE), checkpoints=(gone.uid, elsewhere.uid))
+    server = Server(NOW)
+    name, uid = elsewhere.workload.name, elsewhere.workload.uid
+    pod = {"name": name, "namespace": "chem", "uid": uid, "resourceVersion": "1"}
+    server.objects["Pod", "chem", name] = {"metadata": pod, "spec": {"uid": "-"}}
+    async with writing(server) as projection:
+        projection.write((gone, elsewhere, hold), ())
+        await projection.flushed()
+    assert server.shown() == set()
+
+
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("uid", [BEFORE, ""])
 async def test_an_object_that_somebody_deleted_in_its_own_namespace_is_made_again(record: Record, uid: str) -> None:
