@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 import msgspec
 
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Condition
+from cedana_sched.kube.objects import LONGEST_MESSAGE, Condition
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
 from cedana_sched_kueue.objects import (
@@ -22,11 +23,15 @@ from cedana_sched_kueue.objects import (
     READY,
     AdmissionCheck,
     ParametersReference,
+    PodSet,
+    PodTemplate,
     Workload,
 )
 from cedana_sched_kueue.templates import annotations_of, is_named, named_id
 
 MESSAGE_LIMIT = 32_768
+_SHOWN = 253
+"""Characters of a policy's name: as many as one can have."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -36,6 +41,10 @@ class Answer(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] = ()
     note: str | None = None
     """Said instead of what it continues from."""
+    of_earlier: str | None = None
+    """The queue's policy of an earlier admission, which stays, said beside it."""
+    obstacle: str | None = None
+    """Why it waits."""
 
 
 def is_ours(check: AdmissionCheck | None) -> bool:
@@ -62,12 +71,16 @@ def pending_checks(workload: Workload, ours: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(one.name for one in states if one.name in known and one.state == PENDING))
 
 
-def answer_of(workload: Workload, policy: str | None) -> Answer:
+def answer_of(workload: Workload, policy: str | None, is_saved: Callable[[str], bool]) -> Answer:
     """Identities for all pods that have none, the queue's policy, and that one where the template names none.
 
-    A key that a template has already is left alone: Kueue ends a Workload for good when an update changes one. It does
-    so where a template names another policy for its queue's, by which its pods would choose in place of an admin; but
-    where we have said it, of this very Job, it stands: a Job whose Workload is lost while it runs keeps what is ours.
+    A key that a template has already is left alone: Kueue ends a Workload for good when an update changes one. Where
+    it says another policy of the queue than the check, the Workload waits, unless that one is of an earlier admission.
+
+    Args:
+        workload: waits for the check.
+        policy: the check's; None where it names none.
+        is_saved: whether there are snapshots of an id in its namespace.
     """
     owner = workload.metadata.owner
     if owner is None or (owner.api_version, owner.kind) != (JOBS.group_version, JOBS.kind):
@@ -78,21 +91,55 @@ def answer_of(workload: Workload, policy: str | None) -> Answer:
     derived = derived_id(owner.name, owner.uid)
     updates: list[Object] = []
     ids: list[str] = []
+    of_earlier: str | None = None
     for pod_set in workload.spec.pod_sets:
         template, annotations = pod_set.template, {}
+        other = _other_policy(template, policy)
+        if other is not None and not (_is_named_by_us(template, derived) and is_saved(derived)):
+            return Answer(obstacle=_obstacle(pod_set, other, policy))
         if not is_named(template):
             annotations[names.ID] = derived
             if names.DERIVED not in annotations_of(template):
                 annotations[names.DERIVED] = "true"
-        if policy is not None:
-            if names.QUEUE_POLICY not in annotations_of(template) or named_id(template) != derived:
-                annotations[names.QUEUE_POLICY] = policy
+        if other is not None:
+            of_earlier = other
+        elif policy is not None:
+            annotations[names.QUEUE_POLICY] = policy
             if names.POLICY not in annotations_of(template):
                 annotations[names.POLICY] = policy
         if annotations:
             updates.append({"name": pod_set.name, "annotations": annotations})
         ids += [one for one in (annotations.get(names.ID, named_id(template)),) if one]
-    return Answer(tuple(updates), tuple(ids))
+    return Answer(tuple(updates), tuple(ids), of_earlier=of_earlier)
+
+
+def _other_policy(template: PodTemplate, policy: str | None) -> str | None:
+    """What a template says of its queue's policy where its check says another one."""
+    written = annotations_of(template).get(names.QUEUE_POLICY)
+    return None if policy is None or written == policy else written
+
+
+def _is_named_by_us(template: PodTemplate, derived: str) -> bool:
+    """Whether it says what our updates say; its author can write the same, but no snapshot of that id."""
+    return annotations_of(template).get(names.DERIVED) == "true" and named_id(template) == derived
+
+
+def _obstacle(pod_set: PodSet, written: str, policy: str | None) -> str:
+    return str(
+        UsageError(
+            f"spec.podSets[{pod_set.name}].template.metadata.annotations[{names.QUEUE_POLICY}]",
+            written[:_SHOWN],
+            f"is not the policy of the queue's AdmissionCheck, {policy!r}: with both, Kueue would end the Workload",
+            remedy="take it out of the Job's template and delete this Workload, which Kueue makes anew",
+        )
+    )[:LONGEST_MESSAGE]
+
+
+def waiting(workload: Workload, check: str, message: str, now: datetime) -> Object | None:
+    """The Workload's status with this check still pending, as `ready` has it; None where it says so already."""
+    if any((one.name, one.state, one.message) == (check, PENDING, message) for one in workload.status.admission_checks):
+        return None
+    return _status(workload, check, PENDING, Answer(), message, now)
 
 
 def ready(workload: Workload, check: str, answer: Answer, message: str, now: datetime) -> Object:
@@ -101,16 +148,20 @@ def ready(workload: Workload, check: str, answer: Answer, message: str, now: dat
     Updates of an earlier admission are still there, ours by field ownership: so they are named even when there are
     none. The version makes it fail when the Workload has changed: it may be evicted by now.
     """
+    return _status(workload, check, READY, answer, message, now)
+
+
+def _status(workload: Workload, check: str, state: str, answer: Answer, message: str, now: datetime) -> Object:
     metadata = workload.metadata
-    state = {
+    said = {
         "name": check,
-        "state": READY,
+        "state": state,
         "lastTransitionTime": _seconds(now),
         "message": message[:MESSAGE_LIMIT],
         "podSetUpdates": list(answer.pod_set_updates),
     }
     versioned = {"name": metadata.name, "namespace": metadata.namespace, "resourceVersion": metadata.resource_version}
-    return {"metadata": versioned, "status": {"admissionChecks": [state]}}
+    return {"metadata": versioned, "status": {"admissionChecks": [said]}}
 
 
 def parameters_problem(parameters: ParametersReference | None, policies: Iterable[str]) -> tuple[str, str] | None:

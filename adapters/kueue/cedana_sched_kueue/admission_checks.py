@@ -1,6 +1,6 @@
 """The controller of our AdmissionCheck: every (re)admission of a Workload passes here and learns who its pods are.
 
-Nothing waits because of us: what cannot be determined passes without updates, and says so.
+What cannot be determined passes without updates, and says so. What Kueue would end because of our updates waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched_kueue.admission import Answer, active, answer_of, is_ours, pending_checks, policy_of, ready
+from cedana_sched_kueue.admission import Answer, active, answer_of, is_ours, pending_checks, policy_of, ready, waiting
 from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck, Workload
 
@@ -118,13 +118,19 @@ class AdmissionChecks:
                 answer, message = self._answer(workload, check)
             else:  # two of ours that name different policies would end the Workload for good
                 answer, message = Answer(), f"AdmissionCheck {min(all_ours)!r} says what it continues from"
-            await self._write(workload, check, answer, message)
+            if answer.obstacle is not None:
+                await self._keep_waiting(workload, check, answer.obstacle)
+            else:
+                await self._write(workload, check, answer, message)
 
     def _answer(self, workload: Workload, check: str) -> tuple[Answer, str]:
         try:
             known = self._checks.get(check)
-            answer = answer_of(workload, policy_of(known, self._policy_names()) if known else None)
-            return answer, answer.note or in_words(self._snapshots_of(workload, answer.ids))
+            policy = policy_of(known, self._policy_names()) if known else None
+            answer = answer_of(workload, policy, lambda one: any(self._snapshots_of(workload, (one,))))
+            earlier = answer.of_earlier
+            more = "" if earlier is None else f"; its queue's policy stays {earlier!r}, of an earlier admission"
+            return answer, answer.note or in_words(self._snapshots_of(workload, answer.ids)) + more
         except Exception as error:  # a defect of ours must not keep a Workload from starting
             log.exception("workload passes unprotected", namespace=workload.metadata.namespace, check=check)
             return Answer(), f"starts unprotected: {error!r}"
@@ -132,6 +138,17 @@ class AdmissionChecks:
     def _snapshots_of(self, workload: Workload, ids: Iterable[str]) -> Iterator[SnapshotRef]:
         for one in set(ids):
             yield from self._snapshots.snapshots_of(workload.metadata.namespace, one)
+
+    async def _keep_waiting(self, workload: Workload, check: str, message: str) -> None:
+        body = waiting(workload, check, message, SERVER_TIME.now())
+        if body is None:
+            return
+        try:
+            await self._api.apply(WORKLOADS, body, manager=MANAGER, subresource="status")
+        except (AbsentError, ConflictError):
+            return  # as in `_write`
+        metadata = workload.metadata
+        log.warning("workload waits", namespace=metadata.namespace, workload=metadata.name, check=check, why=message)
 
     async def _write(self, workload: Workload, check: str, answer: Answer, message: str) -> None:
         metadata = workload.metadata

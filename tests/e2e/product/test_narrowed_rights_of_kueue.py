@@ -122,6 +122,7 @@ async def test_it_passes_our_check_of_a_workload_and_writes_no_more(coordinator:
     own = _ready(**{names.ID: "sim", names.DERIVED: "true", names.POLICY: "hourly"})
     await coordinator.patches(WORKLOAD, coordinator.checks(own), STATUS)
     await coordinator.patches(WORKLOAD, coordinator.checks({**own, "podSetUpdates": []}), STATUS)
+    await coordinator.patches(WORKLOAD, coordinator.checks({"message": "waits for an admin"}), STATUS)
     theirs = coordinator.checks(own, _ready())
     await coordinator.may_not(LEAVES, WORKLOAD, theirs, STATUS)
     selected = {**own, "podSetUpdates": [{"name": "main", "nodeSelector": {"a": "b"}}]}

@@ -19,7 +19,7 @@ from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
-from cedana_sched_kueue.admission import active, answer_of, ready
+from cedana_sched_kueue.admission import active, answer_of, ready, waiting
 from cedana_sched_kueue.objects import ACTIVE, PENDING, READY, AdmissionCheck, AdmissionCheckSpec
 from cedana_sched_kueue.withdrawal import ClusterQueue, without
 from tests.unit.adapters.kueue.kueue_builders import workload
@@ -50,7 +50,7 @@ def in_a_list(template: str, before: str) -> set[str]:
 
 
 def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
-    body = ready(workload(), "save", answer_of(workload(), "hourly"), "well", NOW)
+    body = ready(workload(), "save", answer_of(workload(), "hourly", lambda _: False), "well", NOW)
     assert set(body) == {"metadata", "status"}
     assert set(body["status"]) == changed(KUEUE, "variables.after", "!= 'workloads'") == {"admissionChecks"}
     [state] = body["status"]["admissionChecks"]
@@ -59,7 +59,12 @@ def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
     assert set(update) == in_a_list(KUEUE, "update.all(field, field")
     assert set(update["annotations"]) == in_a_list(KUEUE, "key")
     assert state["state"] == READY
-    assert f"was.state == '{PENDING}' && now.state == '{READY}'" in KUEUE
+    waits = waiting(workload(), "save", "not yet", NOW)
+    assert waits is not None
+    [still] = waits["status"]["admissionChecks"]
+    assert set(still) == set(state)
+    assert still["state"] == PENDING
+    assert f"was.state == '{PENDING}' && now.state in ['{PENDING}', '{READY}']" in KUEUE
 
 
 def test_a_check_is_declared_as_the_adapter_declares_it() -> None:

@@ -12,7 +12,16 @@ from cedana_sched.kube.objects import Condition, Metadata
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
-from cedana_sched_kueue.admission import active, answer_of, is_ours, pending_checks, policy_of, ready
+from cedana_sched_kueue.admission import (
+    Answer,
+    active,
+    answer_of,
+    is_ours,
+    pending_checks,
+    policy_of,
+    ready,
+    waiting,
+)
 from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import (
     AdmissionCheck,
@@ -21,6 +30,7 @@ from cedana_sched_kueue.objects import (
     CheckState,
     ParametersReference,
     PodSet,
+    Workload,
 )
 from tests.unit.adapters.kueue.kueue_builders import conditions, owner, template, workload
 
@@ -38,11 +48,21 @@ def _policy(name: str, kind: str = "CheckpointPolicy", group: str = names.GROUP)
     return ParametersReference(group, kind, name)
 
 
+def answer(asked: Workload, policy: str | None, saved: tuple[str, ...] = ()) -> Answer:
+    """What we say of it where these ids have snapshots."""
+    return answer_of(asked, policy, lambda one: one in saved)
+
+
+def updates_of(found: Answer) -> dict[str, str]:
+    """The annotations of all updates."""
+    return {key: value for update in found.pod_set_updates for key, value in update["annotations"].items()}
+
+
 def test_pods_without_a_name_get_one_and_the_policy() -> None:
-    answer = answer_of(workload(), "hourly")
+    found = answer(workload(), "hourly")
     of_queue = {names.QUEUE_POLICY: "hourly", names.POLICY: "hourly"}
-    assert answer.pod_set_updates == ({"name": "main", "annotations": {**_OWN, **of_queue}},)
-    assert answer.ids == (_DERIVED,)
+    assert found.pod_set_updates == ({"name": "main", "annotations": {**_OWN, **of_queue}},)
+    assert found.ids == (_DERIVED,)
 
 
 @pytest.mark.parametrize(
@@ -58,37 +78,84 @@ def test_pods_without_a_name_get_one_and_the_policy() -> None:
 )
 def test_a_key_that_the_template_has_is_never_written(pods: object, updates: tuple[object], ids: tuple[str]) -> None:
     """Kueue would end the Workload for good."""
-    answer = answer_of(workload(pod_sets=(PodSet(template=pods),)), None)  # type: ignore[arg-type]  # parametrized
-    assert tuple(update["annotations"] for update in answer.pod_set_updates) == updates
-    assert answer.ids == ids
+    found = answer(workload(pod_sets=(PodSet(template=pods),)), None)  # type: ignore[arg-type]  # parametrized
+    assert tuple(update["annotations"] for update in found.pod_set_updates) == updates
+    assert found.ids == ids
 
 
-@pytest.mark.parametrize("forged", [{}, {names.QUEUE_POLICY: "theirs"}], ids=["own", "forged"])
-def test_the_queues_policy_is_said_beside_the_templates_own(forged: dict[str, str]) -> None:
-    """The pod webhook decides between them; Kueue refuses a template that says another one of its queue."""
-    theirs = PodSet(template=template({names.POLICY: "theirs", names.ID: "mine", **forged}))
-    updates = answer_of(workload(pod_sets=(theirs,)), "hourly").pod_set_updates
+def test_the_queues_policy_is_said_beside_the_templates_own() -> None:
+    """The pod webhook decides between them."""
+    theirs = PodSet(template=template({names.POLICY: "theirs", names.ID: "mine"}))
+    updates = answer(workload(pod_sets=(theirs,)), "hourly").pod_set_updates
     assert updates == ({"name": "main", "annotations": {names.QUEUE_POLICY: "hourly"}},)
 
 
-def test_what_we_have_said_of_a_job_stands_when_its_workload_is_made_again_and_the_queue_has_another_policy() -> None:
-    ours = template({names.ID: _DERIVED, names.DERIVED: "true", names.POLICY: "daily", names.QUEUE_POLICY: "daily"})
-    answer = answer_of(workload(pod_sets=(PodSet(template=ours),)), "hourly")
-    assert answer.pod_set_updates == (), "Kueue would end it for good"
-    assert answer.ids == (_DERIVED,)
+@pytest.mark.parametrize("policy", ["hourly", "weekly", None])
+def test_kueue_is_never_given_what_it_would_end_a_workload_for(policy: str | None) -> None:
+    """Kueue makes a Workload anew from a Job that has our updates of its last admission in its template."""
+    first = updates_of(answer(workload(), "hourly"))
+    again = answer(workload(pod_sets=(PodSet(template=template(first)),)), policy, saved=(_DERIVED,))
+    assert again.obstacle is None
+    assert again.ids == (_DERIVED,)
+    assert updates_of(again).items() <= first.items()
+    assert again.of_earlier == ("hourly" if policy == "weekly" else None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "env"),
+    [
+        ({}, {}),
+        ({names.ID: "mine"}, {}),
+        ({names.ID: "mine", names.DERIVED: "true"}, {}),
+        ({names.ID: _DERIVED}, {}),
+        (_OWN, {"CEDANA_CHECKPOINT": "mine"}),
+    ],
+)
+def test_a_queues_policy_that_its_author_wrote_does_not_count(annotations: dict[str, str], env: dict[str, str]) -> None:
+    for written in ("lax", ""):
+        pods = template({**annotations, names.QUEUE_POLICY: written}, **env)
+        found = answer(workload(pod_sets=(PodSet(template=pods),)), "hourly", saved=("mine", _DERIVED))
+        assert (found.pod_set_updates, found.ids) == ((), ())
+        assert found.obstacle == (
+            f"spec.podSets[main].template.metadata.annotations[{names.QUEUE_POLICY}]: '{written}' is not the policy of"
+            " the queue's AdmissionCheck, 'hourly': with both, Kueue would end the Workload (take it out of the Job's"
+            " template and delete this Workload, which Kueue makes anew)"
+        )
+
+
+def test_a_job_that_was_never_saved_shows_no_earlier_admission() -> None:
+    """Its author knows its uid, and may write all that we would, before it starts for the first time."""
+    forged = template({**_OWN, names.QUEUE_POLICY: "lax", names.POLICY: "lax"})
+    assert "'lax' is not the policy" in (answer(workload(pod_sets=(PodSet(template=forged),)), "hourly").obstacle or "")
+
+
+def test_why_a_workload_waits_is_said_once() -> None:
+    pending = workload(checks=(CheckState("save", message="Reset to Pending after eviction"),))
+    body = waiting(pending, "save", "not yet", _NOW)
+    assert body is not None
+    (said,) = body["status"]["admissionChecks"]
+    assert (said["state"], said["message"], said["podSetUpdates"]) == ("Pending", "not yet", [])
+    assert waiting(workload(checks=(CheckState("save", message="not yet"),)), "save", "not yet", _NOW) is None
+
+
+def test_a_long_name_of_a_policy_is_not_said_again_and_again() -> None:
+    pods = template({names.QUEUE_POLICY: "\n" * 100_000})
+    why = answer(workload(pod_sets=(PodSet("p" * 300, pods),)), "hourly").obstacle
+    assert why is not None
+    assert waiting(workload(checks=(CheckState("save", message=why),)), "save", why, _NOW) is None
 
 
 @pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])
 def test_what_is_no_job_passes_without_updates_and_says_so(kind: object) -> None:
-    answer = answer_of(workload(owned_by=kind), "hourly")  # type: ignore[arg-type]  # parametrized
-    assert answer.pod_set_updates == ()
-    assert "protects Jobs only" in (answer.note or "")
+    found = answer(workload(owned_by=kind), "hourly")  # type: ignore[arg-type]  # parametrized
+    assert found.pod_set_updates == ()
+    assert "protects Jobs only" in (found.note or "")
 
 
 def test_a_job_that_runs_already_is_left_as_it_is() -> None:
     """The check is new to its queue; the updates would say nothing true about its pods."""
-    answer = answer_of(workload(conditions("QuotaReserved", "Admitted")), "hourly")
-    assert (answer.pod_set_updates, answer.note) == ((), "runs already, and is saved from its next admission on")
+    found = answer(workload(conditions("QuotaReserved", "Admitted")), "hourly")
+    assert (found.pod_set_updates, found.note) == ((), "runs already, and is saved from its next admission on")
 
 
 @given(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,80}[a-z0-9])?", fullmatch=True), st.uuids())
@@ -114,7 +181,7 @@ def test_a_workload_waits_for_us_only_when_it_has_its_quota() -> None:
 
 def test_what_is_left_from_the_last_admission_is_overwritten() -> None:
     """Kueue leaves our updates in place when it resets the check, so none must be said as none."""
-    body = ready(workload(), "save", answer_of(workload(pod_sets=()), None), "as it is", _NOW)
+    body = ready(workload(), "save", answer(workload(pod_sets=()), None), "as it is", _NOW)
     assert body["metadata"] == {"name": "job-md-12345", "namespace": "bio", "resourceVersion": "7"}
     assert body["status"]["admissionChecks"] == [
         {
