@@ -44,7 +44,16 @@ def choose_at_return(annotations: Mapping[str, str], namespace: str, knowledge: 
     try:
         return choose(annotations, namespace, knowledge)
     except UsageError as error:
-        return Choice(None, _default(namespace, knowledge), (f"cedana: the policy {DEFAULT!r} counts: {error}",))
+        warning = f"cedana: the policy {DEFAULT!r} counts: {error}"
+        return Choice(_chosen(annotations, knowledge), _default(namespace, knowledge), (warning,))
+
+
+def _chosen(annotations: Mapping[str, str], knowledge: Knowledge) -> str | None:
+    """The name to write on the pod, so that nobody takes its own for one that may go before its queue's."""
+    try:
+        return chosen(annotations, knowledge.policy_spec)
+    except UsageError:  # its queue's does not say whether pods may choose
+        return annotations[names.QUEUE_POLICY]
 
 
 def _default(namespace: str, knowledge: Knowledge) -> CheckpointPolicy:

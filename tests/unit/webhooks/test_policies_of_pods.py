@@ -64,6 +64,23 @@ def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: Po
         assert answer.warnings[0].startswith("cedana: the policy 'default' counts: metadata.annotations[")
 
 
+@pytest.mark.parametrize(
+    ("of_queue", "counts"), [("gone", "gone"), ("broken", "broken"), ("stays", "stays"), ("open", "nobody")]
+)
+def test_a_pod_that_continues_by_the_default_has_no_policy_that_would_go_before_its_queues(
+    of_queue: str, counts: str
+) -> None:
+    """Whoever looks at the pod later goes by the name that stands on it."""
+    known = knowledge(policies=(*POLICIES, policy("broken", deadlineSeconds=-1)), checkpoints=[checkpoint(1)])
+    body = named("nobody" if of_queue == "open" else "all", of_queue)
+    answer = pods.answer(creation(body), known, configuration())
+    assert answer.decision == "restores"
+    once = patched(body, answer.patch)
+    assert once["metadata"]["annotations"][names.POLICY] == counts
+    again = pods.answer(creation(once), known, configuration())
+    assert patched(once, again.patch)["metadata"]["annotations"][names.POLICY] == counts
+
+
 @pytest.mark.parametrize(("name", "namespace"), [("stays", "bio"), ("all", "lab"), ("default", "lab")])
 def test_a_pod_may_have_what_its_namespace_may_have(name: str, namespace: str) -> None:
     answer = ask(named(name), namespace)
