@@ -310,7 +310,7 @@ async def _outlives(part: Part, before: list[tuple[Resource, Object]], after: li
     assert defects == []
 
 
-EXPECTED = {"order cannot be read"}
+EXPECTED = {"order cannot be read", "no such adapter"}
 """What is told of one object, and left alone."""
 
 
