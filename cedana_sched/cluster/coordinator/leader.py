@@ -79,7 +79,7 @@ class Leader:
         self._nodes = Mirror(Watch(api, NODES, Node), unreadable)
         self.pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"), unreadable)
         """Every protected pod."""
-        self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds, unreadable)
+        self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds, unreadable, self._events.tell)
         self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)

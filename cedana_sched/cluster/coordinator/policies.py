@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -10,6 +10,7 @@ import structlog
 from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
@@ -17,7 +18,14 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import read_kept
-from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, chosen, counting, read_spec
+from cedana_sched.model.objects.checkpoint_policy import (
+    DEFAULT,
+    CheckpointPolicySpec,
+    chosen,
+    counting,
+    read_spec,
+    withheld,
+)
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
 log = structlog.get_logger(__name__)
@@ -34,6 +42,7 @@ class ClusterPolicies:
     Args:
         longest_deadline_seconds: what no deadline may exceed, whatever a policy says.
         unreadable: hears of each policy that cannot be read.
+        tell: publishes which of a policy's fields count for nobody.
     """
 
     def __init__(
@@ -41,9 +50,11 @@ class ClusterPolicies:
         api: Api,
         longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS,
         unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
+        tell: Callable[[Happening], None] = lambda one: None,  # noqa: ARG005
     ) -> None:
         self._longest_seconds = longest_deadline_seconds
         self._unreadable = unreadable
+        self._tell = tell
         self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject), unreadable)
         self._mirror.subscribe(self._look)
         self.synced = self._mirror.synced
@@ -84,14 +95,25 @@ class ClusterPolicies:
                 log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()
 
-    def _look(self, _: _PolicyObject | None, now: _PolicyObject | None) -> None:
+    def _look(self, before: _PolicyObject | None, now: _PolicyObject | None) -> None:
         """Our webhook refuses one that cannot be read; it may have been away."""
         if now is None:
             return
         try:
-            read_kept(CheckpointPolicySpec, now.spec)
+            spec = read_kept(CheckpointPolicySpec, now.spec)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             problem = f"{'.'.join(('spec', *map(str, first['loc'])))}: {first['msg']}"
             log.warning("policy cannot be read", policy=now.metadata.name, problem=problem)
             self._unreadable(CHECKPOINT_POLICIES, Unreadable(now.metadata, problem))
+            return
+        if before is None or before.spec != now.spec:
+            self._publish_withheld(now.metadata, spec)
+
+    def _publish_withheld(self, metadata: Metadata, spec: CheckpointPolicySpec) -> None:
+        """Our webhook warns who writes it, and nobody has written one that is from before it."""
+        if fields := withheld(metadata.name, spec):
+            log.warning("fields of a policy count for nobody", policy=metadata.name, fields=fields)
+            text = f"{', '.join(fields)}: counts for nobody: write for whom in spec.allowedNamespaces"
+            reference = CHECKPOINT_POLICIES.reference(metadata.name, uid=metadata.uid)
+            self._tell(Happening(reference, "CountsForNobody", text, warning=True))

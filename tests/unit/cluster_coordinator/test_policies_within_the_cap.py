@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
+from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnCheckpointFailure
@@ -53,3 +54,28 @@ def test_a_pod_that_no_webhook_has_seen_has_its_queues_policy_unless_that_lets_i
     known = policies(own={}, strict={}, open={"podsMayChoose": True}, broken={"deadlineSeconds": -1})
     assert known.chosen({names.POLICY: "own", names.QUEUE_POLICY: of_queue}) == counts
     assert known.chosen({}) is None
+
+
+def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> None:
+    told: list[Happening] = []
+    known = ClusterPolicies(cast("Any", None), 3_600, tell=told.append)
+
+    def put(name: str, **spec: Any) -> None:
+        known._mirror._put(_PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
+
+    for _ in range(2):
+        put("stays", **KEEP, imageMayChange=True)
+    (one,) = told
+    assert one.involved["kind"] == "CheckpointPolicy"
+    assert (one.involved["name"], one.involved["uid"]) == ("stays", "uid-of-stays")
+    assert (one.reason, one.warning) == ("CountsForNobody", True)
+    assert one.message == (
+        "spec.onCheckpointFailure, spec.imageMayChange: counts for nobody: write for whom in spec.allowedNamespaces"
+    )
+    put("default", **KEEP)
+    put("theirs", **KEEP, allowedNamespaces={"from": "All"})
+    put("broken", **KEEP, deadlineSeconds=-1)
+    put("stays", **KEEP, allowedNamespaces={"from": "All"})
+    assert told == [one]
+    put("stays", **KEEP)
+    assert [one.message.partition(":")[0] for one in told[1:]] == ["spec.onCheckpointFailure"]
