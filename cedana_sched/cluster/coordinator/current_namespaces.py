@@ -7,24 +7,32 @@ many victims at once, so an answer counts for a moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import structlog
+
+from cedana_sched.cluster.coordinator.objects import namespace_uid_of, without_namespace_uid
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError
 from cedana_sched.kube.objects import PartialObject
-from cedana_sched.kube.resources import NAMESPACES
+from cedana_sched.kube.resources import NAMESPACES, PODS
+from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.records import Record
+
+log = structlog.get_logger(__name__)
 
 CURRENT_SECONDS: Final = 1.0
 """Shorter than the deletion of a namespace with pods in it."""
 _MOST_KNOWN: Final = 4096
+_PODS_LOOKED_AT: Final = 3
 
 
 class CurrentNamespaces:
     """Of one cluster.
 
     Args:
-        api: may get namespaces.
+        api: may get namespaces, and pods.
         clock: seconds of a clock that never goes back.
     """
 
@@ -53,3 +61,34 @@ class CurrentNamespaces:
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[name, uid] = asked
+
+    async def fitting(self, record: Record, namespace: str, workloads: Sequence[WorkloadRef]) -> Record:
+        """The record, without a uid of its namespace that its own pods show to be wrong.
+
+        A webhook whose watch is behind knows the namespace that had the name before.
+
+        Args:
+            record: to be shown by an object.
+            namespace: of the object.
+            workloads: the pods that it is about, in that namespace.
+
+        Raises:
+            NamespaceGoneError: it was made for another namespace of the name.
+            ApiError: nobody can say now.
+        """
+        try:
+            await self.require(namespace, namespace_uid_of(record))
+        except NamespaceGoneError as error:
+            if not await self._has_one(workloads[:_PODS_LOOKED_AT]):
+                raise
+            log.warning("namespace's uid left out", record=record.uid, namespace=namespace, problem=error.message)
+            return without_namespace_uid(record)
+        return record
+
+    async def _has_one(self, workloads: Sequence[WorkloadRef]) -> bool:
+        """Whether one of these pods is there now: then so is its namespace."""
+        for workload in workloads:
+            pod = await self._api.find(PODS, workload.name, workload.namespace, into=PartialObject)
+            if pod is not None and pod.metadata.uid == workload.uid:
+                return True
+        return False

@@ -22,16 +22,13 @@ from cedana_sched.cluster.coordinator.lanes import Lanes
 from cedana_sched.cluster.coordinator.objects import (
     key_of,
     labels_of,
-    namespace_uid_of,
     resource_of,
     status_of,
     to_object,
-    without_namespace_uid,
 )
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, NamespaceGoneError
-from cedana_sched.kube.objects import PartialObject
-from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS, RESTORES, Resource
+from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.checkpoint import CheckpointStatus
@@ -51,7 +48,6 @@ from cedana_sched.model.records import (
 log = structlog.get_logger(__name__)
 
 WRITERS = 48
-_PODS_LOOKED_AT = 3
 _OVER = TERMINAL_CHECKPOINT_STEPS | TERMINAL_RESTORE_STEPS
 _AGENTS_PART = {"order", "answer"}
 _STATUS_FIELDS = {
@@ -359,33 +355,8 @@ class Projection:
         await self._api.patch(target.resource, target.name, target.namespace, {"metadata": {"labels": labels}})
         target.is_labelled = True
 
-    async def _as_of_its_namespace(self, target: _Target) -> Record:
-        """The record, without a uid of the namespace that its own pod shows to be wrong.
-
-        A webhook whose watch is behind knows the namespace that had the name before.
-
-        Raises:
-            NamespaceGoneError: it was made for another namespace of the name.
-        """
-        record = target.record
-        try:
-            await self._namespaces.require(target.namespace, namespace_uid_of(record))
-        except NamespaceGoneError as error:
-            if not await self._has_a_pod(record):
-                raise
-            log.warning("namespace's uid left out", kind=target.resource.kind, name=target.name, problem=error.message)
-            return without_namespace_uid(record)
-        return record
-
-    async def _has_a_pod(self, record: Record) -> bool:
-        """Whether a pod that it is about is there now: then so is its namespace."""
-        for workload in self._workloads_of(record)[:_PODS_LOOKED_AT]:
-            pod = await self._api.find(PODS, workload.name, workload.namespace, into=PartialObject)
-            if pod is not None and pod.metadata.uid == workload.uid:
-                return True
-        return False
-
     def _workloads_of(self, record: Record) -> list[WorkloadRef]:
+        """The pods that it is about, in its own namespace."""
         if not isinstance(record, PreemptionHold):
             return [record.workload]
         targets = (self._targets.get(uid) for uid in record.checkpoints)
@@ -395,7 +366,8 @@ class Projection:
 
     async def _create(self, target: _Target) -> bool:
         """Whether that has given its order to the agent."""
-        body = to_object(await self._as_of_its_namespace(target), self._system_namespace)
+        record = await self._namespaces.fitting(target.record, target.namespace, self._workloads_of(target.record))
+        body = to_object(record, self._system_namespace)
         gives_order = False
         if isinstance(target.record, Checkpoint):
             if owners := self._owners(target.record.workload):
