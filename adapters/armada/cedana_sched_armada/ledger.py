@@ -262,11 +262,8 @@ def _read(written: bytes) -> _State:
         if version == VERSION:
             return msgspec.json.decode(text, type=_State)
         problem = f"another release has written them: they are of version {version}, not {VERSION}"
-    except (
-        zlib.error,
-        ValueError,
-        RecursionError,
-    ) as error:  # a coordinator that ends by it would end for every scheduler
+    except (zlib.error, ValueError, RecursionError) as error:
+        # a coordinator that ends by it would end for every scheduler
         problem = str(error)
     log.warning(
         "armada's notes cannot be read, and are begun anew: jobs that were to come back stay away",

@@ -114,15 +114,15 @@ class PodReports:
             return []
 
     def _starting(self, pod: Pod) -> Starting:
-        annotations = pod.metadata.annotations
+        annotations, identity = pod.metadata.annotations, identity_of(pod)
         return Starting(
             workload_of(pod),
-            identity_of(pod),
+            identity,
             self._cluster.policies.named(annotations.get(names.POLICY), pod.metadata.namespace),
             _wanted(pod),
             continues=annotations.get(names.CONTINUES) == "true",
             beginning=self._beginnings.of(pod.metadata.uid),
-            committed=self._committed(identity_of(pod)),
+            committed=self._committed(identity),
         )
 
     def _committed(self, identity: Identity) -> SnapshotRef | None:

@@ -89,9 +89,8 @@ class ClusterPolicies:
                 continue
             try:
                 return counting(candidate, read_spec(candidate, found.spec), namespace).policy
-            except (
-                UsageError
-            ) as error:  # our webhook refuses such a one; it may have been away, or it was changed since
+            except UsageError as error:
+                # our webhook refuses such a one; it may have been away, or it was changed since
                 log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()
 

@@ -163,10 +163,11 @@ class Unprepared:
             pod = await self._api.get(PODS, name, namespace, into=Pod)
             if pod.metadata.uid != seen.metadata.uid or not self._concerns_us(pod.metadata):
                 return
-            if (given := self._given(pod)) is None:
+            body: Object = msgspec.to_builtins(pod)
+            if (given := self._given(pod, body)) is None:
                 self._note_stranger(template)
             else:
-                await self._prepare(pod, given)
+                await self._prepare(pod, body, given)
         except AbsentError:
             return
         except UnreadableError as error:
@@ -178,28 +179,28 @@ class Unprepared:
             if len(self._strangers) > MOST_TEMPLATES:
                 del self._strangers[next(iter(self._strangers))]
 
-    def _given(self, pod: Pod) -> dict[str, str] | None:
-        """The annotations that its queue gives it; None where nobody asks."""
-        body: Object = msgspec.to_builtins(pod)
+    def _given(self, pod: Pod, body: Object) -> dict[str, str] | None:
+        """The annotations that its queue gives it; None where nobody asks. `body`: the same pod."""
         given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
         if _asks_for_protection(pod):
             return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED}}
         return given if names.ID in given else None
 
-    async def _prepare(self, pod: Pod, given: dict[str, str]) -> None:
-        body: Object = msgspec.to_builtins(pod)
-        of_queue = {key: given[key] for key in given if key == names.QUEUE_POLICY}  # which nobody else may say
-        body["metadata"]["annotations"] = given | body["metadata"]["annotations"] | of_queue
+    async def _prepare(self, pod: Pod, body: Object, given: dict[str, str]) -> None:
+        annotated = given | pod.metadata.annotations
+        if names.QUEUE_POLICY in given:  # which nobody else may say
+            annotated[names.QUEUE_POLICY] = given[names.QUEUE_POLICY]
+        body["metadata"]["annotations"] = annotated
         replica, problem, among = await self._who(body, pod.metadata.namespace)
         if replica is None and not problem:
             return
-        annotations = {names.REFUSED: problem[:LONGEST_REASON]}
+        annotations: dict[str, str | None] = {names.REFUSED: problem[:LONGEST_REASON]}
         if replica is not None:
             told = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
-            if (policy := self._policy_of(body["metadata"]["annotations"])) is not None:
+            if (policy := self._policy_of(annotated)) is not None:
                 told[names.POLICY] = policy
             forged = {key: None for key in SAID_LATER if key in pod.metadata.annotations}
-            annotations = forged | {key: body["metadata"]["annotations"][key] for key in given} | told
+            annotations = {**forged, **{key: annotated[key] for key in given}, **told}
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
         if replica is None:  # published once its label shows

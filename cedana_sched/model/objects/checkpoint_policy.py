@@ -118,12 +118,16 @@ def counting(name: str, spec: CheckpointPolicySpec, namespace: str) -> Counting:
         raise UsageError(_WHERE, name, f"is not for pods of namespace {namespace}", remedy=remedy)
     without = _without(name, spec)
     plain = {field: getattr(spec, field) for field in CheckpointPolicy.model_fields if field not in without}
-    return Counting(CheckpointPolicy(**plain), withheld(name, spec))
+    return Counting(CheckpointPolicy(**plain), _as_written(without))
 
 
 def withheld(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
     """Fields that count for nobody, because the policy does not say for whom; as people write them."""
-    return tuple(f"spec.{CheckpointPolicy.model_fields[field].alias}" for field in _without(name, spec))
+    return _as_written(_without(name, spec))
+
+
+def _as_written(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"spec.{CheckpointPolicy.model_fields[field].alias}" for field in fields)
 
 
 def _without(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
