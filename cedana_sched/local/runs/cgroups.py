@@ -22,6 +22,7 @@ _V2_CONTROLLERS = ("cpu", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _TRIES = 20
 _LEAVING_SECONDS = 1.0
+_REMOVED = (errno.ENOENT, errno.ENODEV)  # before a file of the group is open, and after
 _NO_SWAP = "it may swap"  # a machine without swap accounting has no such file, and mostly no swap
 
 
@@ -76,6 +77,24 @@ class RunCgroup:
         """Move a process into the groups."""
         for path in self.paths:
             _write(path / "cgroup.procs", str(pid))
+
+    def create_with(self, pid: int) -> None:
+        """Make the groups and move a process into them. Another engine may remove them while they are empty.
+
+        Raises:
+            CgroupError: the kernel refused; says which directory and why.
+            OSError: the process cannot be moved.
+        """
+        for _ in range(_TRIES):
+            self.create()
+            try:
+                self.join(pid)
+            except OSError as error:
+                if error.errno in _REMOVED:
+                    continue
+                raise
+            return
+        raise CgroupError(f"{self.freezer} vanishes again and again", remedy="run one engine only")
 
     def limit(self, limits: Limits) -> list[str]:
         """Apply the limits; returns in words what this machine cannot do. Memory is meant without swap."""

@@ -94,8 +94,7 @@ class Supervisors:
 
     def _move(self, pid: int) -> None:
         try:
-            self._group.create()
-            self._group.join(pid)
+            self._group.create_with(pid)
         except (CgroupError, OSError) as error:
             self._drop()
             raise SupervisorError(

@@ -37,7 +37,7 @@ NOTES, REDO_LOG = "cedana_sched/cluster/coordinator/notes.py", "cedana_sched/clu
 KUEUE, LEASE = "adapters/kueue/cedana_sched_kueue", "cedana_sched/kube/lease.py"
 WEBHOOKS = "webhooks/cedana_sched_webhooks"
 MADE_BY = {
-    f"{KUEUE}/admission_checks.py _apply": f"{KUEUE}/admission.py ready",
+    **{f"{KUEUE}/admission_checks.py {name}": f"{KUEUE}/admission.py _status" for name in ("_apply", "_keep_waiting")},
     f"{KUEUE}/admission_checks.py _declare": f"{KUEUE}/admission.py active",
     f"{KUEUE}/withdrawal.py withdraw_checks": f"{KUEUE}/withdrawal.py without",
     **{f"{NOTES} {name}": f"{NOTES} _body" for name in ("read", "write")},

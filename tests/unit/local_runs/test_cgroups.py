@@ -220,6 +220,37 @@ def test_shared_groups_go_with_the_last_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("tidied", [1, 3])
+def test_a_process_joins_a_group_that_another_engine_tidies_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tidied: int
+) -> None:
+    site = CgroupSite({"freezer": tmp_path / "freezer", "cpu": tmp_path / "cpu"})
+    for root in site.roots.values():
+        root.mkdir()
+    joins: list[int] = []
+    join = RunCgroup.join
+
+    def join_late(group: RunCgroup, pid: int) -> None:
+        joins.append(pid)
+        if len(joins) <= tidied:
+            site.tidy()
+        join(group, pid)
+
+    monkeypatch.setattr(RunCgroup, "join", join_late)
+    site.supervisors().create_with(42)
+    assert [(path / "cgroup.procs").read_text() for path in site.supervisors().paths] == ["42", "42"]
+    assert joins == [42] * (tidied + 1)
+
+
+def test_a_group_that_always_vanishes_is_not_joined_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vanish(*_: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(RunCgroup, "join", vanish)
+    with pytest.raises(CgroupError, match="again and again"):
+        CgroupSite({"unified": tmp_path}).supervisors().create_with(42)
+
+
 def test_group_that_its_last_process_is_still_leaving_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
