@@ -1,6 +1,6 @@
 """Measure the engine against plain CRIU, tar and zstd, side by side in one run: `make bench`.
 
-    python -m tests.bench [--mebibytes 2048] [--folder /var/tmp] [--write docs/bench.md]
+    python -m tests.bench [--mebibytes 2048] [--rounds 3] [--folder /var/tmp] [--write docs/bench.md]
 
 Absolute times belong to the machine; the ratios are what to keep. Everything runs alone, one after the other.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,23 +24,27 @@ from tests.bench.hog import plain_hog
 from tests.bench.ours import ours
 from tests.bench.page import replace_measured
 from tests.bench.plain import by_hand, discarded_dump, write_seconds
-from tests.bench.report import Measurement, machine, table
+from tests.bench.report import Measurement, Round, machine, table
+from tests.servers.sealing import new_keys
 from tests.servers.versitygw import running
 
 
-def measure(place: str, toolchain: Toolchain, folder: Path, mebibytes: int, storage: StorageConfig) -> Measurement:
-    """One store, from the limits of the machine to the engine."""
-    _say(f"{place}: what the machine can do")
+def measure(toolchain: Toolchain, folder: Path, mebibytes: int, storage: StorageConfig) -> Round:
+    """One round on one store, from the limits of the machine to the engine."""
+    _say("  what the machine can do")
     discard = discarded_dump(toolchain, folder / "discard", mebibytes)
-    _say(f"{place}: by hand")
+    _say("  by hand")
     hand = by_hand(toolchain, folder / "hand", mebibytes, storage)
-    _say(f"{place}: the engine")
-    home = folder / "engine"
-    home.mkdir()
-    uri, options, keys = _as_arguments(storage)
-    os.environ |= keys  # the engine inherits them
-    result = asyncio.run(ours(home, mebibytes, uri, options))
-    return Measurement(place, result, hand, discard, write_seconds(result.first.stored_bytes, folder, storage))
+    found = {}
+    for name, more in (("plain", ()), ("sealed", ("--key-file", str(new_keys(folder))))):
+        _say(f"  the engine: {name}")
+        home = folder / name
+        home.mkdir()
+        uri, options, keys = _as_arguments(storage, f"{folder.name}-{name}")
+        os.environ |= keys  # the engine inherits them
+        found[name] = asyncio.run(ours(home, mebibytes, uri, (*options, *more)))
+    writes = write_seconds(found["plain"].first.stored_bytes, folder, storage)
+    return Round(found["plain"], found["sealed"], hand, discard, writes)
 
 
 def warm_up(folder: Path, mebibytes: int) -> None:
@@ -61,33 +66,42 @@ def places(folder: Path) -> Iterator[list[tuple[str, StorageConfig]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mebibytes", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--write", type=Path, help="a page whose marked part is to be replaced")
     arguments = parser.parse_args()
     toolchain = ensure_toolchain(progress=_say)
-    measurements = []
+    rounds: dict[str, list[Round]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as name:
         folder = Path(name)
         _say("warming up the memory")
         warm_up(folder / "warm", arguments.mebibytes)
         with places(folder) as found:
-            for place, storage in found:
-                home = folder / place[:2]
-                home.mkdir()
-                measurements.append(measure(place, toolchain, home, arguments.mebibytes, storage))
-    text = f"{machine()}\n\n{table(measurements, arguments.mebibytes)}\n"
+            for number in range(arguments.rounds):
+                for place, storage in found:
+                    _say(f"round {number + 1} of {arguments.rounds}, {place}")
+                    home = folder / f"{place[:2]}{number}"
+                    home.mkdir()
+                    rounds.setdefault(place, []).append(measure(toolchain, home, arguments.mebibytes, storage))
+                    shutil.rmtree(home)
+    measurements = [Measurement(place, done) for place, done in rounds.items()]
+    title = f"{machine()}; median of {arguments.rounds} rounds (lowest to highest)"
+    text = f"{title}\n\n{table(measurements, arguments.mebibytes)}\n"
     print(text)
     if arguments.write:
         replace_measured(arguments.write, text)
 
 
-def _as_arguments(storage: StorageConfig) -> tuple[str, tuple[str, ...], dict[str, str]]:
-    """The store as the engine's command line and environment take it."""
+def _as_arguments(storage: StorageConfig, part: str) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    """A part of the store as an engine's command line and environment take it: of others' it would store nothing."""
     if storage.s3 is None or storage.s3.secret_key is None:
-        return str(storage.path), (), {}
+        assert storage.path is not None
+        path = storage.path / part
+        path.mkdir(parents=True)
+        return str(path), (), {}
     s3 = storage.s3
     keys = {"AWS_ACCESS_KEY_ID": s3.access_key or "", "AWS_SECRET_ACCESS_KEY": storage.s3.secret_key.get_secret_value()}
-    return f"s3://{s3.bucket}/{s3.prefix}", ("--s3-endpoint", s3.endpoint or "", "--s3-allow-http"), keys
+    return f"s3://{s3.bucket}/{s3.prefix}{part}", ("--s3-endpoint", s3.endpoint or "", "--s3-allow-http"), keys
 
 
 def _say(text: str) -> None:
