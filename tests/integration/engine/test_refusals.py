@@ -87,13 +87,13 @@ async def test_a_job_with_an_io_uring_is_not_dumped_and_runs_on(engine: Engine) 
 
 async def test_a_program_that_was_replaced_since_is_named(engine: Engine) -> None:
     program = engine.home / "program"
-    shutil.copy("/bin/sleep", program)
-    job = await engine.submit(str(program), "1000", id="replaced")
-    await engine.until_phase(job.uid, "Running")
+    shutil.copy("/bin/bash", program)
+    job = await engine.submit(str(program), "-c", "while :; do echo on; sleep 0.02; done", id="replaced")
+    await prints_on(engine, job.uid)
     async with engine.client() as client:
         await client.checkpoint(job.uid, leave_running=False)
         program.unlink()
-        shutil.copy("/bin/sleep", program)
+        shutil.copy("/bin/bash", program)
         with program.open("ab") as file:
             file.write(b"another build")
         program.chmod(0o755)
