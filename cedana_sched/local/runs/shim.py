@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from cedana_sched.snapshot.launch import start
 from cedana_sched.snapshot.restore import restore
 
 _SIGNAL_BASE = 128
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 def main(path: Path) -> None:
@@ -72,7 +74,7 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
         _end(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
         return
     running = RunState(RUNNING, me, ProcessId.of(init), time.time(), tuple(notes))
-    directory.write_state(running)
+    _until_written(lambda: directory.write_state(running))
     record = _exit_record(_wait_for(init), group)
     _end(directory, group, record, replace(running, phase=EXITED))
 
@@ -119,16 +121,44 @@ def _exit_record(status: int, group: RunCgroup) -> ExitRecord:
 
 def _end(directory: RunDirectory, group: RunCgroup, record: ExitRecord, state: RunState) -> None:
     """Record the end first: if this process is killed now, the engine clears the rest away."""
-    directory.write_exit(record)
-    directory.write_state(state)
+    try:
+        directory.write_exit(record)
+    except OSError as error:
+        _say(f"the end of the run is not recorded yet: {error}")
+        _clear(group)
+        _until_written(lambda: directory.write_exit(record))
+    with suppress(OSError):  # what it was is in the record
+        directory.write_state(state)
+    _clear(group)
+
+
+def _clear(group: RunCgroup) -> None:
     try:
         group.kill()
         group.remove()
     except CedanaSchedError as error:
-        print(error, file=sys.stderr)  # the engine tries again, and tells a person
+        _say(error)  # the engine tries again, and tells a person
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass  # a job that failed to start, and what CRIU left: PID 1 of some machines reaps nothing
+
+
+def _say(words: object) -> None:
+    with suppress(OSError):  # the log is on a disk that may be full
+        print(words, file=sys.stderr)
+
+
+def _until_written(write: Callable[[], None]) -> None:
+    """Write once there is room: without its supervisor a run counts as lost, whatever became of it."""
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            write()
+        except OSError:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _stay(number: int, frame: object) -> None:

@@ -105,9 +105,11 @@ class SupervisedRun:
             self.settled.set()
 
     async def _settle_patiently(self) -> None:
-        """Processes that wait for a device do not die at once; the run has not ended before they have."""
+        """Processes that wait for a device do not die at once, and a disk may be full: until then it has not ended."""
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(CedanaSchedError), wait=wait_exponential(max=30), after=self._say_stuck
+            retry=retry_if_exception_type((CedanaSchedError, OSError)),
+            wait=wait_exponential(max=30),
+            after=self._say_stuck,
         )
         self.record = await retrying(asyncio.to_thread, self._settle)
 
