@@ -16,11 +16,13 @@ Job = Annotated[
         autocompletion=completion.job_names,
     ),
 ]
+SNAPSHOT_FORM = r"namespace/id\[/index\[/container]]@generation."
+"""How a snapshot is named, as help has it: rich takes a bracket without its backslash for markup."""
 Reference = Annotated[
     str,
     typer.Argument(
         metavar="SNAPSHOT",
-        help="namespace/id[/index[/container]]@generation.",
+        help=SNAPSHOT_FORM,
         autocompletion=completion.snapshot_references,
     ),
 ]

@@ -54,9 +54,7 @@ def inspect(
 
 def verify(
     session: Session,
-    snapshot: Annotated[
-        str | None, typer.Argument(metavar="SNAPSHOT", help="namespace/id[/index[/container]]@generation.")
-    ] = None,
+    snapshot: Annotated[str | None, typer.Argument(metavar="SNAPSHOT", help=arguments.SNAPSHOT_FORM)] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Every snapshot in the store.")] = False,
     place: storage.Place,
