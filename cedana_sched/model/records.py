@@ -117,7 +117,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether its hold waits for it no longer. One that is `Ready` may still be spared, and resumes then."""
         return self.step in TERMINAL_CHECKPOINT_STEPS
 
     @property
