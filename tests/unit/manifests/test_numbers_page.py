@@ -20,6 +20,7 @@ from cedana_sched.cluster.node.pods import ASK_SECONDS
 from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.kube import events, token_access
+from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.local.jobs.rules import MOST_LOSSES
 from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.runtime import signs, wait
@@ -31,6 +32,7 @@ from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
 PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())
 TIMING = Timing()
+LEASE = LeaseTiming()
 HOLD_AWAY_SECONDS: float = HoldsConfiguration.model_fields["agent_away_seconds"].default
 DAMAGED_SECONDS = sum(TIMING.pause(attempt) for attempt in range(1, returns.DAMAGED_TIMES))
 KUBELETS = kubelet_thresholds.reserve_of([kubelet_thresholds._HARD])
@@ -56,6 +58,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ),
     ("16 bytes for each page", (pages.FINGERPRINT_BYTES,), (16,)),
     ("They take at most 2 GiB (`agent.cacheBytes` in the chart)", (node_cache.CACHE_BYTES,), (2 << 30,)),
+    ("another replica leads within 20 s (a lease lasts `coordinator.lease.duration`, 15 s)", (LEASE.duration,), (15,)),
     (
         "is held for half a minute, a pod that is deleted for 15 s; then they go on",
         (UNANNOUNCED_SECONDS, ASK_SECONDS),
@@ -107,3 +110,8 @@ def test_the_page_says_what_the_code_has(
 ) -> None:
     assert sentence in PAGE
     assert has == pytest.approx(says) if all(isinstance(one, float | int) for one in says) else has == says
+
+
+def test_another_replica_leads_as_soon_as_the_page_says() -> None:
+    """It may see the last renewal late by one look, and the end of the lease by another one."""
+    assert LEASE.duration + 2 * LEASE.renew_every <= 20
