@@ -14,6 +14,7 @@ from typing import Final
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader
+from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
 from cedana_sched.model.errors import UsageError
 
@@ -37,7 +38,8 @@ async def load_credentials(configuration: Configuration, kubeconfig: str | None)
         return _mounted(configuration) if is_pod else await _written(configuration, kubeconfig)
     except config.ConfigException as error:
         remedy = "name a kubeconfig, or run in a pod with a ServiceAccount"
-        raise UsageError("kubeconfig", kubeconfig, f"cannot be used: {error}", remedy=remedy) from error
+        named = kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION
+        raise UsageError("kubeconfig", named, f"cannot be used: {error}", remedy=remedy) from error
 
 
 def _mounted(configuration: Configuration) -> Renew:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import kube_config
 
 from cedana_sched.kube import credentials
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import PODS
+from cedana_sched.model.errors import UsageError
 
 
 class _Server:
@@ -67,3 +69,12 @@ async def test_a_token_that_is_not_believed_is_read_anew(token: Path) -> None:
     assert [one.removeprefix("Bearer ") for one in server.asked] == [
         "first", "first", "second", "second", "second", "second"
     ]  # fmt: skip
+
+
+async def test_a_kubeconfig_that_nobody_has_named_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = str(tmp_path / "config")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(credentials, "KUBE_CONFIG_DEFAULT_LOCATION", absent)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", absent)
+    with pytest.raises(UsageError, match=f"'{absent}' cannot be used"):
+        await credentials.load_credentials(Configuration(), None)
