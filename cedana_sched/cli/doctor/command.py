@@ -67,7 +67,7 @@ def _examine_cluster(kubeconfig: Path | None) -> list[Finding]:
     try:
         from cedana_sched.cli.doctor.cluster.examine import examine as look
     except ImportError as error:
-        remedy = "install what clusters need: pip install 'cedana-sched[cluster]'"
+        remedy = "install what clusters need, in the repository: pip install '.[cluster]'"
         raise UsageError("--cluster", "", f"is not part of this installation: {error}", remedy=remedy) from error
     return asyncio.run(look(kubeconfig))
 
