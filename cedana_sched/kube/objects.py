@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -148,6 +148,10 @@ def read_time(text: object) -> float | None:
         return None
 
 
+START_ERROR: Final = "StartError"
+"""containerd's reason of a container that it could not start, or whose start its kubelet did not wait for any more."""
+
+
 class ContainerStatus(_Kube, frozen=True):
     name: str
     state: dict[str, dict[str, Any]] = {}
@@ -156,6 +160,12 @@ class ContainerStatus(_Kube, frozen=True):
     @property
     def running(self) -> bool:
         return "running" in self.state
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its program ever ran: it neither waits for its first start, nor could containerd not start it."""
+        is_unstarted = "waiting" in self.state or self.state.get("terminated", {}).get("reason") == START_ERROR
+        return self.restart_count > 0 or not is_unstarted
 
     @property
     def started_at(self) -> float | None:

@@ -132,15 +132,25 @@ class PodReports:
 
 
 def _ended(pod: Pod) -> Ended:
-    """The kubelet names a reason when it, or a controller, has ended the pod; containers that fail have none."""
+    """The kubelet names a reason when it, or a controller, has ended the pod; containers that fail have none.
+
+    Where none was started, be it that the kubelet ended meanwhile, no program has failed.
+    """
+    containers = pod.status.container_statuses
+    has_run = not containers or any(status.has_run for status in containers)
     disrupted = any(one.type == "DisruptionTarget" and one.status == "True" for one in pod.status.conditions)
-    failed = pod.status.phase == "Failed" and pod.ended_by_itself and not pod.status.reason and not disrupted
+    by_itself = pod.status.phase == "Failed" and pod.ended_by_itself and not pod.status.reason and not disrupted
+    failed = by_itself and has_run
     return Ended(pod.metadata.uid, f"the pod has {pod.status.phase.lower()}", failed, _ran_seconds(pod))
 
 
 def _ran_seconds(pod: Pod) -> float | None:
-    """From the start of its first container to the end of its last one; both times are its node's."""
-    ends = [one.state["terminated"] for one in pod.status.container_statuses if "terminated" in one.state]
+    """From the start of its first container to the end of its last one; both times are its node's.
+
+    One that was never started has begun in 1970 (the kubelet's time of containerd's zero).
+    """
+    has_run = (one.state for one in pod.status.container_statuses if one.has_run)
+    ends = [state["terminated"] for state in has_run if "terminated" in state]
     try:
         began = min(datetime.fromisoformat(end["startedAt"]) for end in ends)
         ended = max(datetime.fromisoformat(end["finishedAt"]) for end in ends)

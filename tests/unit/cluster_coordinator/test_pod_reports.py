@@ -158,6 +158,43 @@ async def test_a_pod_that_never_ran_has_no_time() -> None:
     assert await _Cluster(pod).next() == Ended("uid-of-a", "the pod has failed", failed=True)
 
 
+NEVER_STARTED = {
+    "terminated": {
+        "exitCode": 128,
+        "reason": "StartError",
+        "message": "failed to create containerd task: context canceled: unknown",
+        "startedAt": "1970-01-01T00:00:00Z",
+        "finishedAt": "2026-01-01T10:00:02Z",
+    }
+}
+WAITING = {"waiting": {"reason": "PodInitializing"}}
+
+
+@pytest.mark.parametrize("state", [NEVER_STARTED, WAITING], ids=["itself", "after its init container"])
+async def test_a_pod_whose_containers_were_never_started_has_no_program_that_failed(state: Any) -> None:
+    """Its kubelet ended while it started them, for one: that proves nothing of the snapshot that it was to continue."""
+    pod = replace(
+        _pod("a", node="n1"), status=PodStatus("Failed", container_statuses=(ContainerStatus("main", state),))
+    )
+    assert await _Cluster(pod).next() == Ended("uid-of-a", "the pod has failed")
+
+
+@pytest.mark.parametrize("state", [NEVER_STARTED, WAITING], ids=["never started", "waiting"])
+async def test_a_program_that_failed_beside_one_that_never_ran_has_failed(state: Any) -> None:
+    failed = _failed()
+    statuses = (*failed.status.container_statuses, ContainerStatus("beside", state))
+    pod = replace(failed, status=replace(failed.status, container_statuses=statuses))
+    assert await _Cluster(pod).next() == Ended("uid-of-a", "the pod has failed", failed=True, ran_seconds=2.0)
+
+
+async def test_a_program_that_was_started_again_has_run() -> None:
+    again = ContainerStatus("main", NEVER_STARTED, restart_count=1)
+    pod = replace(_pod("a", node="n1"), status=PodStatus("Failed", container_statuses=(again,)))
+    report = await _Cluster(pod).next()
+    assert isinstance(report, Ended)
+    assert report.failed
+
+
 RUNNING = _pod("a", "node-1", "Running")
 
 

@@ -7,7 +7,7 @@ import pytest
 from cedana_sched.adapter.contract import Ended, Starting
 from cedana_sched.coordinator.core import NodeLost, Tell
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.orders import Continued, Find, Found, GiveUp, Staged, StartCold
+from cedana_sched.model.orders import Continue, Continued, Find, Found, GiveUp, Staged, StartCold
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
 from cedana_sched.model.records import Restore
 from tests.unit.coordinator.core_builders import MD, Told, ref, victim, workload
@@ -24,6 +24,11 @@ def back(told: Told, uid: str, generation: int = 5, policy: CheckpointPolicy = P
     """Another pod continues from this generation, and runs."""
     start(told, uid, policy)
     return told.tell(Found(f"restore.{uid}", ref(generation)), Staged(f"restore.{uid}"), Continued(f"restore.{uid}"))
+
+
+def saved() -> Told:
+    """`w1` was preempted, committed as generation 1 and killed; nothing is left of it."""
+    return Told().running().preempt().frozen().committed().killed().ended()
 
 
 def crash(told: Told, uid: str, after: float = 2.0) -> Told:
@@ -149,6 +154,24 @@ def test_a_program_that_ran_for_long_clears_its_snapshot() -> None:
 def test_success_and_deletion_are_no_deaths(harmless: Ended) -> None:
     told = back(crash(back(Told(), "w1"), "w1"), "w2").report(harmless)
     assert start(told, "w3").order(Find).avoiding == ()
+
+
+def test_pods_that_end_while_they_are_started_lose_no_snapshot() -> None:
+    """As where their kubelet ends meanwhile: the Job's next pod continues from the same one, however often."""
+    told = saved()
+    for uid in ("w2", "w3", "w4"):
+        start(told, uid).tell(Found(f"restore.{uid}", ref(1)), Staged(f"restore.{uid}"))
+        assert told.order(Continue).restore_uid == f"restore.{uid}"
+        told.report(Ended(uid, "the pod has failed"))
+        assert (told.step(f"restore.{uid}"), restore(told, uid).deaths) == ("Ended", ())
+    start(told, "w5")
+    assert told.order(Find).avoiding == ()
+    told.tell(Found("restore.w5", ref(1)), Staged("restore.w5"), Continued("restore.w5"))
+    assert (told.step("restore.w5"), restore(told, "w5").cold, restore(told, "w5").snapshot) == (
+        "Running",
+        False,
+        ref(1),
+    )
 
 
 def test_a_lost_node_is_no_death() -> None:
