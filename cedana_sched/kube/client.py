@@ -48,6 +48,7 @@ Object = dict[str, Any]
 
 T = TypeVar("T")
 
+_VERSION_PATH: Final = "/version"
 _AUDIT_ID: Final = "Audit-Id"
 """Of answers of the API server itself, and not of a load balancer before it: `WithAuditInit` in k8s.io/apiserver's
 pkg/endpoints/filters sets it."""
@@ -62,6 +63,10 @@ _JSON = "application/json-patch+json"
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    git_version: str = ""
 
 
 class _Page(msgspec.Struct):
@@ -97,6 +102,10 @@ class Api:
         configuration.disable_strict_ssl_verification = True
         async with ApiClient(configuration) as client:
             yield cls(client, renew)
+
+    async def version(self) -> str:
+        """Of the API server, such as `v1.36.2`; cloud providers write more behind it."""
+        return decoded(f"GET {_VERSION_PATH}", await self._call("GET", _VERSION_PATH), _Version).git_version
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T:
         path = resource.path(namespace, name)

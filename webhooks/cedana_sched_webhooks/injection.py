@@ -126,13 +126,18 @@ def _raise_grace(pod: Object, seconds: int) -> None:
         spec["terminationGracePeriodSeconds"] = seconds
 
 
-def restore(pod: Object, continuation: Continuation, configuration: Configuration) -> None:
-    """Have it wait on its node until the snapshot is staged, and be continued by our runtime handler."""
+def restore(
+    pod: Object, continuation: Continuation, configuration: Configuration, *, may_have_rules: bool = False
+) -> None:
+    """Have it wait on its node until the snapshot is staged, and be continued by our runtime handler.
+
+    `may_have_rules`: see `restore_container.container`.
+    """
     spec = pod["spec"]
     pod["metadata"]["annotations"][names.RESTORES] = str(continuation)
     spec["runtimeClassName"] = names.RUNTIME_CLASS
     require_label(spec, names.NODE_READY, "true")
-    put_ours(pod, configuration.restore)
+    put_ours(pod, configuration.restore, may_have_rules=may_have_rules)
     gates = spec.get("schedulingGates") or []
     waits = continuation.generation is None and not spec.get("nodeName")  # who has a node cannot be gated any more
     if waits and not _named(gates, names.RESTORE_GATE):

@@ -23,6 +23,7 @@ from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.objects import Checkpoint, HoldWithin, Policy, PreemptionHold
 from cedana_sched_webhooks.pods_being_saved import PodsBeingSaved
+from cedana_sched_webhooks.restart_rules import has_restart_rules
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -105,6 +106,8 @@ class Knowledge(Preemptions):
         self.namespaces = namespaces
         self.nodes = nodes
         self.policies = policies
+        self.has_restart_rules = False
+        """Whether containers may have restart rules of their own; what nobody has said yet is not."""
 
     def policy(self, name: str | None, namespace: str) -> Counting:
         """The policy of that name, as far as the installation allows it, for pods of a namespace.
@@ -143,6 +146,7 @@ class Mirrors:
         self.knowledge = Knowledge(namespaces, nodes, policies, longest_seconds)
         checkpoints.subscribe(self.knowledge.note_checkpoint)
         holds.subscribe(self.knowledge.note_hold)
+        self._api = api
         self._mirrors: tuple[Mirror[Any], ...] = (namespaces, nodes, policies, checkpoints, holds)
 
     @property
@@ -155,3 +159,9 @@ class Mirrors:
         async with asyncio.TaskGroup() as tasks:
             for mirror in self._mirrors:
                 tasks.create_task(mirror.run(), name="mirror")
+            tasks.create_task(self._read_version(), name="version of the API server")
+
+    async def _read_version(self) -> None:
+        for mirror in self._mirrors:  # then the API server knows its roles, too
+            await mirror.synced.wait()
+        self.knowledge.has_restart_rules = await has_restart_rules(self._api)

@@ -160,11 +160,11 @@ def _prepare(
         warnings = (_cannot_continue(runtime_class),)
         remove_ours(pod)
     elif continuation is not None:
-        injection.restore(pod, continuation, configuration)
+        injection.restore(pod, continuation, configuration, may_have_rules=knowledge.has_restart_rules)
         warnings = _keep_to_able_nodes(pod, continuation, knowledge)
         decision = "gated" if continuation.generation is None else "restores"
     elif names.RESTORES in annotations:  # of a first call, which knew that nothing told it apart
-        put_ours(pod, configuration.restore)
+        put_ours(pod, configuration.restore, may_have_rules=knowledge.has_restart_rules)
     else:
         remove_ours(pod)
     patch = tuple(difference(before, pod))

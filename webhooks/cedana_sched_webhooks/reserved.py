@@ -46,11 +46,14 @@ def remove_ours(pod: Object) -> None:
             spec[kind] = [one for one in spec[kind] if one.get("name") != name]
 
 
-def put_ours(pod: Object, wanted: RestoreContainer) -> None:
-    """Have the restore container and its volume in the pod, as ours are; what others may add to ours stays."""
+def put_ours(pod: Object, wanted: RestoreContainer, *, may_have_rules: bool = False) -> None:
+    """Have the restore container and its volume in the pod, as ours are; what others may add to ours stays.
+
+    `may_have_rules`: see `restore_container.container`.
+    """
     spec = pod["spec"]
     initial: list[dict[str, Any]] = spec.get("initContainers") or []
-    made = restore_container.container(wanted, spec)
+    made = restore_container.container(wanted, spec, may_have_rules=may_have_rules)
     if any(one.get("name") == names.RESTORE_CONTAINER for one in initial):
         spec["initContainers"] = [
             restore_container.made_ours(one, made) if one.get("name") == names.RESTORE_CONTAINER else one

@@ -13,6 +13,9 @@ from cedana_sched_webhooks.configuration import RestoreContainer
 MOUNT_PATH: Final = "/run/cedana-restore"
 VOLUME_SIZE: Final = "1Mi"
 LEAST_MEMORY: Final = "64Mi"
+START_FAILED: Final = 128
+"""What containerd says of a container that it could not start, or whose start nobody waits for any more (`StartError`);
+our program ends with no such status."""
 
 _KEPT = frozenset({"resources", "terminationMessagePath"})
 _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
@@ -29,11 +32,18 @@ chart's policy has the same three."""
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
 
 
-def container(wanted: RestoreContainer, spec: dict[str, Any]) -> dict[str, Any]:
+def container(wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules: bool = False) -> dict[str, Any]:
     """For a pod of this `spec`: it satisfies Pod Security `restricted`, and asks for what the pod's first one asks for.
 
     So the pod counts for as much as before (an init container counts only where it asks for more than the others
-    together), keeps its class of service, and satisfies the same quotas.
+    together), keeps its class of service, and satisfies the same quotas. Where its start has failed it is started
+    again, also in a pod with `restartPolicy: Never`, for nothing has run by then; that it has failed itself fails such
+    a pod, as a policy may want.
+
+    Args:
+        wanted: what an installation says.
+        spec: of the pod.
+        may_have_rules: the cluster knows restart rules of containers (see `restart_rules`).
     """
     made: dict[str, Any] = {
         "name": names.RESTORE_CONTAINER,
@@ -52,6 +62,10 @@ def container(wanted: RestoreContainer, spec: dict[str, Any]) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": MOUNT_PATH}],
     }
+    if may_have_rules and spec.get("restartPolicy") == "Never":
+        made["restartPolicy"] = "Never"  # rules need one
+        exit_codes = {"operator": "In", "values": [START_FAILED]}
+        made["restartPolicyRules"] = [{"action": "Restart", "exitCodes": exit_codes}]
     return made
 
 

@@ -17,18 +17,19 @@ RESERVED = {"name": names.RESTORE_VOLUME, "mountPath": "/x"}
 TOKEN = {"name": "data", "mountPath": "/var/run/secrets/cloud", "readOnly": True}
 
 
-def injected(name: str) -> Object:
-    """A pod as the webhook leaves it that continues one."""
+def injected(name: str, *, may_have_rules: bool = False) -> Object:
+    """A pod as the webhook leaves it that continues one, in a cluster that knows restart rules or does not."""
     made: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
         "spec": {
+            "restartPolicy": "Never",
             "containers": [{"name": "main", "image": "registry.invalid/app"}],
             "volumes": [{"name": "data", "emptyDir": {}}],
         },
     }
-    put_ours(made, RestoreContainer(image=IMAGE))
+    put_ours(made, RestoreContainer(image=IMAGE), may_have_rules=may_have_rules)
     return made
 
 
@@ -47,6 +48,7 @@ def harmless() -> dict[str, Object]:
         del plain["spec"][kind]
     return {
         "injected": injected("injected"),
+        "injected-with-rules": injected("injected-with-rules", may_have_rules=True),
         "cloud": with_ours(
             "cloud", env=[{"name": "AWS_ROLE_ARN", "value": "x"}], volumeMounts=[*mounted, copy.deepcopy(TOKEN)]
         ),
@@ -75,6 +77,8 @@ def foreign() -> dict[str, tuple[Object, str]]:
         "entrypoint": (with_ours("entrypoint", command=None), another),
         "arguments": (with_ours("arguments", args=["/data"]), another),
         "sidecar": (with_ours("sidecar", restartPolicy="Always"), another),
+        "kept-alive": (with_ours("kept-alive", **_restarted(0, 1)), "has restart rules"),
+        "whole-pod": (with_ours("whole-pod", **_restarted(128, action="RestartAllContainers")), "has restart rules"),
         "variables": (with_ours("variables", envFrom=[{"configMapRef": {"name": "x"}}]), another),
         "folder": (with_ours("folder", workingDir="/data"), another),
         "loader": (with_ours("loader", env=[{"name": "LD_PRELOAD", "value": "x"}]), other),
@@ -89,3 +93,8 @@ def foreign() -> dict[str, tuple[Object, str]]:
         "reaches": (reaches, "for the container of that name alone"),
         "reaches-early": (reaches_early, "for the container of that name alone"),
     }
+
+
+def _restarted(*codes: int, action: str = "Restart") -> Object:
+    rule = {"action": action, "exitCodes": {"operator": "In", "values": [*codes]}}
+    return {"restartPolicy": "Never", "restartPolicyRules": [rule]}

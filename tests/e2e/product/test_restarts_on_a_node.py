@@ -6,8 +6,9 @@ Programs end at SIGTERM here: a pod whose hold breaks loses its work.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -18,7 +19,7 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
 from tests.e2e.product import parts
-from tests.e2e.product.counting import LARGE, begun, counting, enough
+from tests.e2e.product.counting import LARGE, Completed, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import PHASES, all_at, reached
@@ -29,8 +30,8 @@ from tests.e2e.product.webhooks_away import no_webhooks
 pytestmark = pytest.mark.any_shape
 
 _PODS = 4
-_CONTAINERDS_ENDS = {(255, "Unknown"), (128, "StartError")}
-"""Of an exit that containerd lost, of a start that it did not answer."""
+_LOST, _UNSTARTED = (255, "Unknown"), (128, "StartError")
+"""Ends of containers: of an exit that containerd lost, of a start that it did not answer or whose caller has gone."""
 _HAPPENS: dict[str, parts.Kill] = {
     "kubelet": parts.restart_kubelets,
     "containerd": parts.restart_containerds,
@@ -93,34 +94,46 @@ async def test_deleted_pods_that_are_held_lose_nothing(
 
 
 async def _begin(namespace: Namespace, image: str, bio: Following, happens: parts.Kill) -> None:
-    """A container that ends while its containerd does is reported as failed, by containerd: see docs/operations.md."""
+    """A container that starts or ends while its kubelet or containerd ends may fail: see docs/operations.md."""
     work = counting(mebibytes=LARGE, counts=None, mortal=True)
-    fails = _PODS if happens is parts.restart_containerds else 0
+    fails = _PODS if happens in {parts.restart_kubelets, parts.restart_containerds} else 0
     await namespace.apply(indexed_job("md", "bio", image, *work, pods=_PODS, fields={"backoffLimit": fails}))
     await begun(bio, *range(_PODS), counts=5)
 
 
 async def _nothing_is_lost(namespace: Namespace, bio: Following, happens: parts.Kill) -> None:
-    is_containerd = happens is parts.restart_containerds
-    await enough(namespace, bio, "md", _PODS, completed=_completed_beside_containerd if is_containerd else completed)
+    over: dict[parts.Kill, Completed] = {
+        parts.restart_kubelets: functools.partial(_completed_beside, excuses=_is_excused_by_kubelet),
+        parts.restart_containerds: functools.partial(_completed_beside, excuses=_is_excused_by_containerd),
+    }
+    await enough(namespace, bio, "md", _PODS, completed=over.get(happens, completed))
     await all_at(namespace, "Restore", RestoreStep.ENDED, count=_PODS)
     restores = await namespace.api.objects(API_VERSION, "Restore", namespace.name)
     assert [one["metadata"]["name"] for one in restores if one["status"].get("cold", False)] == []
 
 
-async def _completed_beside_containerd(namespace: Namespace, name: str) -> Object:
-    """Wait until a Job is complete; those of its pods that failed did so with containerd."""
+async def _completed_beside(namespace: Namespace, name: str, excuses: Callable[[Object], bool]) -> Object:
+    """Wait until a Job is complete; all of its pods that failed are excused."""
     over = await completed_in_the_end(namespace, name)
     for pod in await namespace.api.objects("v1", "Pod", namespace.name, selector=f"job-name={name}"):
         if pod["status"]["phase"] == "Failed":
-            assert _has_end_of_containerds(pod), pod["status"]
+            assert excuses(pod), pod["status"]
     return over
 
 
-def _has_end_of_containerds(pod: Object) -> bool:
-    containers = [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
-    ends = [status["state"].get("terminated", {}) for status in containers]
-    return any((end.get("exitCode"), end.get("reason")) in _CONTAINERDS_ENDS for end in ends)
+def _is_excused_by_kubelet(pod: Object) -> bool:
+    """The pod's own container was not started; a restore container that was not is started again."""
+    return _UNSTARTED in _ends(pod, "containerStatuses")
+
+
+def _is_excused_by_containerd(pod: Object) -> bool:
+    return not {_LOST, _UNSTARTED}.isdisjoint(_ends(pod, "initContainerStatuses", "containerStatuses"))
+
+
+def _ends(pod: Object, *kinds: str) -> list[tuple[int | None, str | None]]:
+    statuses = [status for kind in kinds for status in pod["status"].get(kind, ())]
+    ends = [status["state"].get("terminated", {}) for status in statuses]
+    return [(end.get("exitCode"), end.get("reason")) for end in ends]
 
 
 async def _nothing_is_done_twice(namespace: Namespace, phase: str) -> None:

@@ -87,7 +87,7 @@ async def test_what_is_called_as_ours_and_is_not_is_refused(namespace: Namespace
 
 @pytest.mark.usefixtures("policies")
 async def test_what_the_webhook_makes_comes_through_and_lives_on(namespace: Namespace) -> None:
-    for name in ("injected", "cloud"):
+    for name in ("injected", "injected-with-rules", "cloud"):
         await create(namespace, harmless()[name])
     await namespace.kubectl("label", "pod/injected", "a=b")
     await namespace.kubectl("annotate", "pod/injected", "a=b")

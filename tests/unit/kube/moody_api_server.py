@@ -137,6 +137,8 @@ class MoodyApiServer:
     async def _well(self, request: web.Request) -> web.Response:
         path, body = request.path, await request.read()
         sent: Any = msgspec.json.decode(body) if body else None
+        if path == "/version":
+            return web.json_response({"gitVersion": "v1.36.2"})
         stored = self.objects.get(path.removesuffix("/status"))
         if request.method == "GET" and _is_collection(path):
             items = [one for name, one in self.objects.items() if _is_in(name, path)]
@@ -175,7 +177,7 @@ def _abort(request: web.Request) -> None:
 def _parts(path: str) -> list[str]:
     """Namespace (or nothing), plural, name, as far as they are there."""
     parts = path.strip("/").split("/")
-    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    parts = parts[2:] if parts[0] == "api" else parts[3:] or parts
     return parts[1:] if parts[0] == "namespaces" and len(parts) > 2 else ["", *parts]
 
 

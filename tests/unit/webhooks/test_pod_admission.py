@@ -12,6 +12,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched.runtime import wait
 from cedana_sched_webhooks import admission, injection, pods, restore_container
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.configuration import RestoreContainer
@@ -267,6 +268,34 @@ def test_the_restore_container_is_admissible_under_pod_security_restricted() -> 
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def restored_by(has_restart_rules: bool, **spec: Any) -> Object:
+    """The restore container of a pod that continues, in a cluster that knows restart rules or does not."""
+    known = knowledge(checkpoints=[checkpoint(1)])
+    known.has_restart_rules = has_restart_rules
+    body = pod(**spec)
+    after = mutated(body, known)
+    assert ask(after, known).decision == "unchanged"
+    made: Object = after["spec"]["initContainers"][0]
+    return made
+
+
+def test_a_restore_container_whose_start_has_failed_is_started_again() -> None:
+    """As where the kubelet ends while it starts one; else the pod fails. What the container says itself counts."""
+    made = restored_by(has_restart_rules=True)
+    assert made["restartPolicy"] == "Never"
+    assert made["restartPolicyRules"] == [{"action": "Restart", "exitCodes": {"operator": "In", "values": [128]}}]
+    assert 128 not in {*wait._STATUS.values(), wait.SILENT}
+
+
+@pytest.mark.parametrize(
+    ("has_restart_rules", "policy"), [(False, "Never"), (True, "OnFailure"), (True, "Always"), (True, None)]
+)
+def test_restart_rules_stand_nowhere_else(has_restart_rules: bool, policy: str | None) -> None:
+    """An API server that does not know them refuses the pod; in other pods every failed start is repeated already."""
+    made = restored_by(has_restart_rules, restartPolicy=policy)
+    assert not {"restartPolicy", "restartPolicyRules"} & made.keys()
 
 
 def test_the_restore_container_has_a_user_of_its_own() -> None:

@@ -152,6 +152,21 @@ def test_a_mount_that_hides_nothing_of_our_program_stays(path: str) -> None:
     assert mounted in ours["volumeMounts"]
 
 
+def test_restart_rules_that_are_not_ours_do_not_stay() -> None:
+    everything = [{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0]}}]
+    foreign = {"restartPolicy": "OnFailure", "restartPolicyRules": everything}
+    assert mutated(pod(initContainers=[{**injected(), **foreign}]))["spec"]["initContainers"] == [injected()]
+
+
+def test_the_policy_knows_the_same_restart_rule() -> None:
+    """A pod that the webhook has given one must not be refused."""
+    policy = Path(__file__).parents[3] / "manifests/chart/templates/webhooks/reserved-names.yaml"
+    assert (
+        f"r.exitCodes.operator == 'In' && r.exitCodes.values == [{restore_container.START_FAILED}]"
+        in policy.read_text()
+    )
+
+
 def test_the_policy_knows_the_same_places() -> None:
     policy = Path(__file__).parents[3] / "manifests/chart/templates/webhooks/reserved-names.yaml"
     for one in (

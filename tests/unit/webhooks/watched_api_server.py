@@ -53,6 +53,9 @@ class FakeApiServer(ListsInMemory, Api):
 
     # -- as a client sees it
 
+    async def version(self) -> str:
+        return "v1.36.2"
+
     async def create(self, resource: Resource, body: Object, *, into: type[Any]) -> Any:
         metadata = body["metadata"]
         self._refuse(resource)

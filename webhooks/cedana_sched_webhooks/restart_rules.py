@@ -1,0 +1,42 @@
+"""Whether containers may have restart rules of their own (KEP 5307), as the API server's version says.
+
+Its feature gate `ContainerRestartRules` is on from Kubernetes 1.35. An API server of 1.34, or one whose gate is off,
+drops the fields (`dropContainerRestartRules` in pkg/api/pod/util.go); an older one refuses the pod, because it knows no
+`restartPolicy` of an init container but `Always`. While a control plane is upgraded its API servers are one minor
+version apart at most: where one is of 1.35, none refuses. A kubelet that is older does not look at them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import structlog
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import RefusedByServerError
+from cedana_sched.kube.retrying import until_answered
+
+log = structlog.get_logger(__name__)
+
+SINCE: Final = (1, 35)
+_VERSION: Final = re.compile(r"v(\d+)\.(\d+)\b")
+
+
+async def has_restart_rules(api: Api) -> bool:
+    """Asks until the API server answers; False where it says its version to others alone, or none that can be read."""
+    version = await until_answered("version of the API server", lambda: _version(api))
+    found = _VERSION.match(version)
+    if found is None:
+        log.warning("restore containers get no restart rules: the API server's version is not known", version=version)
+        return False
+    return (int(found[1]), int(found[2])) >= SINCE
+
+
+async def _version(api: Api) -> str:
+    """Empty where it is refused."""
+    try:
+        return await api.version()
+    except RefusedByServerError as error:
+        log.warning("the API server does not say its version", problem=error.message)
+        return ""
