@@ -108,6 +108,14 @@ def is_unnamed(pod: Object) -> bool:
     return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
 
 
+def asks_for_protection(pod: Object) -> bool:
+    """Whether somebody has named an id for it, be it one that cannot be read: then `replica_of` says what is wrong."""
+    try:
+        return _identifier(pod) is not None
+    except UsageError:
+        return True
+
+
 def without_other_variables(pod: Object) -> Object:
     """The same pod, whose containers have no variables but those that name a workload."""
     containers = [

@@ -37,10 +37,10 @@ from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE, Identity, SnapshotRef
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
-from cedana_sched_webhooks.identity import Replica, replica_of
+from cedana_sched_webhooks.identity import Replica, asks_for_protection, replica_of
 from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
 from cedana_sched_webhooks.siblings import Siblings
@@ -164,7 +164,7 @@ class Unprepared:
             if pod.metadata.uid != seen.metadata.uid or not self._concerns_us(pod.metadata):
                 return
             body: Object = msgspec.to_builtins(pod)
-            if (given := self._given(pod, body)) is None:
+            if (given := self._given(body)) is None:
                 self._note_stranger(template)
             else:
                 await self._prepare(pod, body, given)
@@ -179,10 +179,10 @@ class Unprepared:
             if len(self._strangers) > MOST_TEMPLATES:
                 del self._strangers[next(iter(self._strangers))]
 
-    def _given(self, pod: Pod, body: Object) -> dict[str, str] | None:
-        """The annotations that its queue gives it; None where nobody asks. `body`: the same pod."""
+    def _given(self, body: Object) -> dict[str, str] | None:
+        """The annotations that its queue gives it; None where nobody asks."""
         given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
-        if _asks_for_protection(pod):
+        if asks_for_protection(body):
             return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED}}
         return given if names.ID in given else None
 
@@ -276,10 +276,3 @@ def _owner(pod: Pod) -> HeldObject | None:
     if (owner := pod.metadata.owner) is None:
         return None
     return HeldObject(owner.api_version, owner.kind, pod.metadata.namespace, owner.name, owner.uid)
-
-
-def _asks_for_protection(pod: Pod) -> bool:
-    """As the webhook's `matchConditions` say it; an empty variable declines it."""
-    variables = [one for container in pod.spec.containers for one in container.env if one.name == CHECKPOINT_VARIABLE]
-    asks = any(one.value or one.value_from for one in variables)
-    return asks or (not variables and names.ID in pod.metadata.annotations)

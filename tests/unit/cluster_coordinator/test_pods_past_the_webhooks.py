@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -26,9 +28,12 @@ from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched_webhooks import pods
+from cedana_sched_webhooks.admission import Request
 from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
 from tests.unit.cluster_coordinator.filled_mirrors import filled
+from tests.unit.webhooks.admission_builders import configuration, knowledge, patched
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -273,6 +278,27 @@ async def test_pod_that_declines_is_not_protected_by_its_queues_policy() -> None
     assert await World(pod(said=None), queues=(Queues({names.QUEUE_POLICY: "theirs"}),)).sees() is None
 
 
+@pytest.mark.parametrize(
+    ("said", "annotated"), list(itertools.product((None, "", "md", "no name"), (None, "", "other", "no name")))
+)
+async def test_who_asks_for_protection_is_who_the_webhook_protects(said: str | None, annotated: str | None) -> None:
+    body = pod(said=said, annotations={} if annotated is None else {names.ID: annotated})
+    written, prepared = (
+        await World(copy.deepcopy(body)).sees(),
+        pods.answer(Request("r", "bio", object=copy.deepcopy(body)), knowledge(), configuration()),
+    )
+    after = patched(body, prepared.patch)["metadata"]
+    expected = (after["labels"].get(names.PROTECTED), after["annotations"].get(names.ID))
+    if expected[0] is None:
+        assert written is None
+    else:
+        assert written is not None
+        assert (
+            written["labels"][names.PROTECTED],
+            (body["metadata"]["annotations"] | written["annotations"]).get(names.ID),
+        ) == expected
+
+
 async def test_pod_whose_queue_is_heard_of_after_it_is_looked_at_again() -> None:
     queues = Queues({})
     world = World(pod(said=None), queues=(queues,))
@@ -425,7 +451,8 @@ async def test_one_whose_metadata_alone_can_be_read_is_told_of_and_not_tried_for
     "body",
     [
         pytest.param(pod(said=None), id="nobody asked"),
-        pytest.param(pod(said="", annotations={names.ID: "md"}), id="declined"),
+        pytest.param(pod(said=""), id="declined"),
+        pytest.param(pod(said=None, annotations={names.ID: ""}), id="an empty id"),
         pytest.param(pod(namespace="excluded"), id="excluded"),
         pytest.param(pod(labels={names.PROTECTED: "true"}), id="prepared"),
         pytest.param(pod(annotations={MIRROR: "x"}), id="a kubelet's own"),
