@@ -11,7 +11,7 @@ import msgspec
 
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.room import Reserve, Room
-from cedana_sched.model.errors import IncompatibleError
+from cedana_sched.model.errors import IncompatibleError, OlderCriuError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.segments import is_segment, segment
 from cedana_sched.runtime.whole import is_hidden, name_of, write_whole
@@ -64,15 +64,21 @@ class Staging:
 
         Raises:
             IncompatibleError: this machine cannot continue it; says why.
+            OlderCriuError: not before it has a newer CRIU.
             NoRoomError: it would fill this machine's disk; nothing was written.
             StoreError: it cannot be read, or what was read is damaged.
         """
         reader = store.open_snapshot(snapshot, manifest)
-        here = compatibility(self._criu_version)
-        if reasons := reader.manifest.metadata.compatibility.reasons_against(here):
+        here, taken = compatibility(self._criu_version), reader.manifest.metadata.compatibility
+        if reasons := taken.reasons_against(here):
             raise IncompatibleError(
                 f"{snapshot} cannot continue on this machine: {'; '.join(reasons)}",
                 remedy="run it on a machine like the one it was taken on",
+            )
+        if taken.needs_newer_criu_than(here):
+            raise OlderCriuError(
+                f"{snapshot} was taken with CRIU {taken.criu}, which is newer than this machine's {here.criu}",
+                remedy="upgrade cedana-sched here, which brings CRIU along: in a cluster this node's agent",
             )
         target = self.images(restore_uid)
         self.remove(restore_uid)

@@ -6,7 +6,12 @@ choose again) and into the kernel's interfaces. Both are recorded at the dump an
 
 from __future__ import annotations
 
+import re
+from itertools import zip_longest
+
 import msgspec
+
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}")
 
 
 class Compatibility(msgspec.Struct, frozen=True):
@@ -35,6 +40,18 @@ class Compatibility(msgspec.Struct, frozen=True):
         if host.kernel[0] < self.kernel[0]:
             reasons.append("kernel {}.{} is older than the snapshot's {}.{}".format(*host.kernel, *self.kernel))
         return tuple(reasons)
+
+    def needs_newer_criu_than(self, host: Compatibility) -> bool:
+        """Whether CRIU is older on `host` than the one that took the snapshot.
+
+        CRIU reads the images of older ones; of newer ones it passes over what it does not know, which would be lost
+        without a word. Unlike the rest of a machine, CRIU changes with an upgrade of ours: so nobody is kept away from
+        a machine for good because of it. False where nobody says a version.
+        """
+        if not _VERSION.fullmatch(self.criu) or not _VERSION.fullmatch(host.criu):
+            return False
+        parts = zip_longest(*(map(int, text.split(".")) for text in (self.criu, host.criu)), fillvalue=0)
+        return next((theirs > here for theirs, here in parts if theirs != here), False)
 
 
 class NodeDescription(Compatibility, frozen=True):

@@ -5,6 +5,7 @@
     │   ├── NotFoundError         what a person named does not exist
     │   └── RefusedError          it exists, and is in a state in which that cannot be done
     ├── IncompatibleError         a snapshot cannot continue on this machine
+    │   └── OlderCriuError        until it is upgraded
     ├── SnapshotError             CRIU could not dump or restore
     │   ├── DumpError
     │   └── RestoreError
@@ -71,6 +72,10 @@ class RefusedError(UsageError):
 
 class IncompatibleError(CedanaSchedError):
     """A snapshot cannot continue here: another architecture, missing CPU features, a newer format."""
+
+
+class OlderCriuError(IncompatibleError, RetryableError):
+    """A snapshot was taken with a newer CRIU than there is here: it can continue once ours is upgraded here."""
 
 
 class SnapshotError(CedanaSchedError):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cedana_sched.agent.facts import compatibility
@@ -18,7 +19,7 @@ from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model import orders
-from cedana_sched.model.errors import CedanaSchedError, RestoreError, SealedError, StoreUnavailableError
+from cedana_sched.model.errors import CedanaSchedError, OlderCriuError, RestoreError, SealedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotMetadata
 from cedana_sched.snapshot.restore import RestoreInterruptedError
@@ -51,15 +52,15 @@ class Bench:
         self.threads = StoreThreads()
         self.returns = Returns(self.runtime, self.store, self.staging, self.threads)
 
-    def commit(self, checkpoint_uid: str = "c1") -> None:
+    def commit(self, checkpoint_uid: str = "c1", criu: str = "4.2.1") -> None:
         with self.store.begin(MD, checkpoint_uid=checkpoint_uid) as writer:
             with writer.open_stream("inventory.img") as stream:
                 stream.write(b"images")
-            writer.commit(self.metadata(checkpoint_uid))
+            writer.commit(self.metadata(checkpoint_uid, criu))
 
     @staticmethod
-    def metadata(checkpoint_uid: str) -> SnapshotMetadata:
-        here = compatibility("4.2.1")
+    def metadata(checkpoint_uid: str, criu: str = "4.2.1") -> SnapshotMetadata:
+        here = compatibility(criu)
         return SnapshotMetadata(checkpoint_uid=checkpoint_uid, compatibility=here, taken_at=1.0, runtime=FACTS)
 
 
@@ -115,6 +116,33 @@ async def test_a_store_that_is_away_is_no_answer_and_neither_is_a_key_that_is_on
     assert isinstance(answer, orders.StageFailed)
     assert answer.retryable
     assert "the store does not answer" in answer.why
+
+
+async def test_a_snapshot_of_a_newer_criu_waits_for_an_upgrade_of_the_node(bench: Bench) -> None:
+    """The pod cannot go elsewhere any more, and in a rollout of the agents its node's turn comes."""
+    bench.commit(criu="4.3")
+    answer = await bench.returns.stage(STAGE)
+    assert answer == orders.StageFailed(
+        "r1",
+        "default/md/0/main@1 was taken with CRIU 4.3, which is newer than this machine's 4.2.1 (upgrade cedana-sched "
+        "here, which brings CRIU along: in a cluster this node's agent)",
+        retryable=True,
+    )
+    assert not bench.staging.images("r1").exists()
+    with pytest.raises(OlderCriuError):  # staged by no agent: it was ordered by one that was newer
+        await bench.returns.continue_(CONTINUE)
+    upgraded = Returns(bench.runtime, bench.store, Staging(bench.staged, "4.3.1"), bench.threads)
+    assert await upgraded.stage(STAGE) == orders.Staged("r1")
+
+
+async def test_a_snapshot_that_another_machine_has_taken_is_refused_for_good(bench: Bench) -> None:
+    with bench.store.begin(MD, checkpoint_uid="c1") as writer:
+        elsewhere = msgspec.structs.replace(compatibility("4.3"), architecture="other")
+        writer.commit(msgspec.structs.replace(bench.metadata("c1"), compatibility=elsewhere))
+    answer = await bench.returns.stage(STAGE)
+    assert isinstance(answer, orders.StageFailed)
+    assert not answer.retryable
+    assert "is of a other machine" in answer.why
 
 
 def _with_pack_spoilt(bench: Bench) -> Callable[[], None]:

@@ -72,6 +72,29 @@ def test_a_machine_that_has_more_continues_a_snapshot() -> None:
     assert HERE.reasons_against(more) == ()
 
 
+@pytest.mark.parametrize(
+    ("taken_with", "here", "needs"),
+    [
+        ("4.2.1", "4.2.1", False),
+        ("4.2", "4.2.0", False),
+        ("4.2", "4.2.1", False),
+        ("3.19", "4.0", False),
+        ("4.2.1", "4.2", True),
+        ("4.3", "4.2.1", True),
+        ("4.10", "4.9.9", True),
+        ("5", "4.2.1", True),
+        ("", "4.2.1", False),
+        ("4.3", "", False),
+        ("9" * 5_000, "4.2.1", False),
+        ("4.3-dirty", "4.2.1", False),
+    ],
+)
+def test_images_of_a_newer_criu_are_for_no_older_one(taken_with: str, here: str, needs: bool) -> None:
+    taken = replace(HERE, criu=taken_with)
+    assert taken.needs_newer_criu_than(replace(HERE, criu=here)) is needs
+    assert taken.reasons_against(replace(HERE, criu=here)) == (), "an upgrade heals it: no node is left out for good"
+
+
 def test_records_come_back_from_json_with_their_kind_and_policy() -> None:
     policy = CheckpointPolicy(deadline_seconds=5, retention=Retention(keep_last=7))
     restore = Restore(
