@@ -42,7 +42,7 @@ from cedana_sched.local.state_directory import locked
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import CheckpointStep, Record, Restore
-from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir, ensure_toolchain
+from cedana_sched.snapshot.toolchain import OLDER_REMEDY, Origin, Toolchain, default_cache_dir, ensure_toolchain
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.mark import NOTES
 from cedana_sched.store.snapshots import SnapshotStore
@@ -90,11 +90,18 @@ async def _until_told_to_stop(options: EngineOptions) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
+    toolchain = await _toolchain()
     async with running(options, toolchain) as socket:
         log.info("engine serves", socket=str(socket), store=str(options.store))
         await stop.wait()
         log.info("engine stops; jobs go on")
+
+
+async def _toolchain() -> Toolchain:
+    toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
+    if toolchain.origin is Origin.OLDER:
+        log.warning("CRIU is another release's", version=toolchain.version, remedy=OLDER_REMEDY)
+    return toolchain
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,8 @@ pinned (`pins`); a machine that cannot have them takes what Debian has signed to
         lib/  libexec/   the libraries, and the programs themselves
         python/          pycriu (protobuf comes from the environment)
         toolchain.json   versions, and the SHA-256 of every file and package: written last, so it means complete
+    <cache>/toolchain-missed
+        the pinned packages that could not be had while there was another release's toolchain to use in their place
     <cache>/tini-<digest of the program>/tini
         what jobs run: part of every snapshot by its path, which therefore must not change with CRIU's
 
@@ -48,7 +50,11 @@ MINIMUM_VERSION = (4, 2, 1)
 SYSTEM_CRIU_VARIABLE = "CEDANA_SCHED_CRIU"
 """Environment variable that names a CRIU of this machine to be used instead of Debian's."""
 
+OLDER_REMEDY = "let this machine reach Debian's packages, and run 'cedana-sched doctor --prepare'"
+"""Where another release's toolchain is used, because this one's could not be made."""
+
 _MARKER = "toolchain.json"
+_MISSED = "toolchain-missed"
 _LAYOUT = 2  # of the folder; one laid by an older release is made again
 _PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
 _LAUNCHER = f"""\
@@ -141,17 +147,23 @@ def find_toolchain(cache_dir: Path | None = None) -> Toolchain | None:
 
 
 def ensure_toolchain(
-    cache_dir: Path | None = None, progress: Progress | None = None, *, only_pinned: bool = False
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    only_pinned: bool = False,
+    try_again: bool = False,
 ) -> Toolchain:
     """The toolchain, made from Debian's packages first if this machine has none (some seconds, 20 MB of download).
 
-    One that another release has made is used only where none can be made. Safe to call from several processes at once:
-    one builds, the others wait for it.
+    One that another release has made is used only where none can be made; then it is not tried again, as long as the
+    same packages are pinned, so that a machine without a way to them starts as fast as any other. Safe to call from
+    several processes at once: one builds, the others wait for it.
 
     Args:
         cache_dir: where it lies; None is `default_cache_dir`.
         progress: called while it is made.
         only_pinned: it must be made from the pinned packages.
+        try_again: also where it could not be made before.
 
     Raises:
         DebianPackagesError: packages cannot be had; says which and why.
@@ -160,23 +172,38 @@ def ensure_toolchain(
     """
     cache = cache_dir or default_cache_dir()
     tell = progress or (lambda _: None)
-    if (found := find_toolchain(cache)) and _will_do(found, only_pinned=only_pinned):
+
+    def will_do(found: Toolchain) -> bool:
+        if only_pinned:
+            return found.origin is Origin.PINNED
+        return found.origin is not Origin.OLDER or (not try_again and _was_missed(cache))
+
+    if (found := find_toolchain(cache)) and will_do(found):
         return found
     cache.mkdir(parents=True, exist_ok=True)
     with _exclusive(cache / "toolchain.lock"):
-        if (found := find_toolchain(cache)) and _will_do(found, only_pinned=only_pinned):
+        if (found := find_toolchain(cache)) and will_do(found):
             return found
         try:
             return _open(_build(cache, tell, only_pinned=only_pinned), cache)
         except (DebianPackagesError, ToolchainError) as error:
             if found is None or only_pinned:
                 raise
-            tell(f"{error.message}: CRIU {found.version}, which another release has made, is used")
+            (cache / _MISSED).write_text(_pinned_now())
+            tell(f"{error.message}: CRIU {found.version}, which another release has made, is used from now on")
             return found
 
 
-def _will_do(found: Toolchain, *, only_pinned: bool) -> bool:
-    return found.origin is Origin.PINNED if only_pinned else found.origin is not Origin.OLDER
+def _was_missed(cache: Path) -> bool:
+    """Whether what is pinned now could not be had."""
+    try:
+        return (cache / _MISSED).read_text() == _pinned_now()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _pinned_now() -> str:
+    return " ".join(sorted(pinned_identities()))
 
 
 def _build(cache: Path, progress: Progress, *, only_pinned: bool) -> Path:

@@ -17,7 +17,7 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
     from cedana_sched.snapshot.features import check_features
     from cedana_sched.snapshot.toolchain import ensure_toolchain, find_toolchain
 
-    found = ensure_toolchain() if prepare else find_toolchain()
+    found = ensure_toolchain(try_again=True) if prepare else find_toolchain()
     if found is None:
         says = "is not on this machine yet; the engine makes it at its first start (20 MB of Debian's packages)"
         yield Finding("criu", Level.WARN, says, "make it now with 'cedana-sched doctor --prepare'")
@@ -29,7 +29,7 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
 
 def packages(found: Toolchain) -> Finding:
     """Whether it is made from the packages that this release was tested with."""
-    from cedana_sched.snapshot.toolchain import SYSTEM_CRIU_VARIABLE, Origin
+    from cedana_sched.snapshot.toolchain import OLDER_REMEDY, SYSTEM_CRIU_VARIABLE, Origin
 
     match found.origin:
         case Origin.PINNED:
@@ -38,8 +38,8 @@ def packages(found: Toolchain) -> Finding:
             says = f"{SYSTEM_CRIU_VARIABLE} names {found.criu}: not made from the packages that this release pins"
             return Finding("criu", Level.OK, says)
         case Origin.OLDER:
-            says = "made by another release; the engine makes its own at its next start"
-            return Finding("criu", Level.WARN, says, "make it now with 'cedana-sched doctor --prepare'")
+            says = "made by another release; the engine makes its own at its next start, if it has not tried before"
+            return Finding("criu", Level.WARN, says, OLDER_REMEDY)
         case Origin.SERVED:
             folder = found.criu.parents[1]
             says = "made from what Debian testing had, verified by Debian's signatures: the packages that this release "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,55 @@ def test_another_releases_is_used_where_none_can_be_made_and_one_line_says_so(tm
     assert ensure_toolchain(tmp_path, said.append).criu.is_relative_to(folder)
     [line] = [line for line in said if "which another release has made, is used" in line]
     assert "no apt-get" in line
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Filled with a word each time that packages are looked for, in vain."""
+    made: list[str] = []
+
+    def obtain(*_: object, **__: object) -> None:
+        made.append("tried")
+        raise DebianPackagesError("no mirror answers")
+
+    monkeypatch.setattr(toolchain, "obtain_packages", obtain)
+    return made
+
+
+def test_a_machine_without_a_way_to_them_tries_once_and_then_when_it_is_told_to(
+    tmp_path: Path, attempts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, said = lay(tmp_path, EARLIER, pinned_then=EARLIER), list[str]()
+    for _ in range(3):
+        found = ensure_toolchain(tmp_path, said.append)
+        assert (found.origin, found.criu.is_relative_to(folder)) == (Origin.OLDER, True)
+    assert (attempts, len(said)) == (["tried"], 1)
+    ensure_toolchain(tmp_path, try_again=True)
+    assert len(attempts) == 2
+    monkeypatch.setattr(toolchain, "pinned_identities", lambda: frozenset({"d" * 12}))
+    ensure_toolchain(tmp_path)
+    assert len(attempts) == 3, "another release pins other packages"
+
+
+def test_what_could_not_be_had_is_tried_again_where_nothing_else_will_do(tmp_path: Path, attempts: list[str]) -> None:
+    folder = lay(tmp_path, EARLIER, pinned_then=EARLIER)
+    ensure_toolchain(tmp_path)
+    with pytest.raises(DebianPackagesError):
+        ensure_toolchain(tmp_path, only_pinned=True)
+    shutil.rmtree(folder)
+    with pytest.raises(DebianPackagesError):
+        ensure_toolchain(tmp_path)
+    assert len(attempts) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", PINNED.encode() + b"0"])
+def test_a_note_that_says_something_else_counts_for_nothing(
+    tmp_path: Path, attempts: list[str], content: bytes
+) -> None:
+    lay(tmp_path, EARLIER, pinned_then=EARLIER)
+    (tmp_path / "toolchain-missed").write_bytes(content)
+    ensure_toolchain(tmp_path)
+    assert attempts == ["tried"]
 
 
 @pytest.mark.parametrize(("identity", "pinned_then"), [(SERVED, PINNED), (EARLIER, EARLIER)])
