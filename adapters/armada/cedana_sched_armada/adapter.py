@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, OptingIn
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
 from cedana_sched.adapter.pods import let_go
-from cedana_sched.kube.client import Object
+from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import CedanaSchedError, UsageError
+from cedana_sched.model.findings import Finding
 from cedana_sched.model.preemption import Release, Signal
-from cedana_sched_armada import metrics
+from cedana_sched_armada import diagnosis, metrics
 from cedana_sched_armada.chores import Chores
 from cedana_sched_armada.doubts import Doubts
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUntrustedError
@@ -97,6 +98,11 @@ class ArmadaAdapter:
             UsageError: the section `armada` of the coordinator's file is missing or wrong.
         """
         return cls(cluster, ArmadaSettings.read(cluster.settings))
+
+    @classmethod
+    async def diagnose(cls, api: Api) -> list[Finding]:
+        """See `Diagnosing`."""
+        return await diagnosis.look(api)
 
     async def run(self) -> None:
         """Follow the job sets, for ever."""
@@ -248,8 +254,8 @@ class ArmadaAdapter:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: ArmadaAdapter) -> tuple[ClusterAdapter, OptingIn]:
-        return adapter, adapter
+    def _fulfils(adapter: ArmadaAdapter) -> tuple[ClusterAdapter, OptingIn, Diagnosing]:
+        return adapter, adapter, adapter
 
     def _holds(adapter: ArmadaAdapter) -> HoldsEvictions:
         return adapter

@@ -16,6 +16,7 @@ from cedana_sched.model.findings import Finding, Level
 
 NAMESPACE = "cedana-system"
 RELEASE = "cedana-sched"
+KINDS = ("label", "field")
 
 
 def ours(component: str, **labels: str) -> dict[str, str]:
@@ -85,19 +86,18 @@ def said(findings: list[Finding]) -> list[str]:
 
 def _selected(body: Object, query: Mapping[str, str]) -> bool:
     labels = body["metadata"].get("labels", {})
-    return all(_holds(term, labels) for term in query.get("labelSelector", "").split(",") if term) and all(
-        _phase(body) != term.removeprefix("status.phase!=")
-        for term in query.get("fieldSelector", "").split(",")
-        if term
+    of_labels, of_fields = ([term for term in query.get(f"{kind}Selector", "").split(",") if term] for kind in KINDS)
+    return all(_holds(term, labels) for term in of_labels) and all(
+        _holds(term, {"status.phase": _phase(body), "reason": str(body.get("reason", ""))}) for term in of_fields
     )
 
 
-def _holds(term: str, labels: Mapping[str, str]) -> bool:
+def _holds(term: str, values: Mapping[str, str]) -> bool:
     key, differs, value = term.partition("!=")
     if differs:
-        return labels.get(key) != value
+        return values.get(key) != value
     key, equals, value = term.partition("=")
-    return labels.get(key) == value if equals else key in labels
+    return values.get(key) == value if equals else key in values
 
 
 def _phase(body: Object) -> str:

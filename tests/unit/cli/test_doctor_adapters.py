@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
-from cedana_sched.cli.doctor.cluster.adapters import API_SERVICES, followed
+import pytest
+
+from cedana_sched.cli.doctor.cluster import examine
+from cedana_sched.cli.doctor.cluster.adapters import API_SERVICES, ARMADA_JOB, armada, followed
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import CONFIG_MAPS
+from cedana_sched.kube.resources import CONFIG_MAPS, DEPLOYMENTS, PODS
+from cedana_sched_armada.marks import JOB_LABEL
 
 from .cluster_to_look_at import NAMESPACE, RELEASE, Cluster
 
@@ -40,3 +44,27 @@ async def test_no_adapter_is_a_failure() -> None:
     assert await cluster_with(groups=("kueue.x-k8s.io",)).findings(followed) == [
         "fail no adapter is enabled: nothing hears of preemptions"
     ]
+
+
+JOB: Object = {"metadata": {"name": "armada-1-0", "namespace": "lab", "labels": {JOB_LABEL: "1"}}, "status": {}}
+EXECUTOR: Object = {"metadata": {"name": "executor", "namespace": "armada", "labels": {"app": "armada-executor"}}}
+
+
+async def test_armada_without_its_adapter_is_named() -> None:
+    """It has no kinds: its jobs show that it is there, or its executor does."""
+    with_jobs = cluster_with("kueue", groups=()).put(PODS, JOB, JOB).put(DEPLOYMENTS, EXECUTOR)
+    assert await with_jobs.findings(armada) == [
+        "warn armada is here (2 pods of its jobs), and its adapter is not enabled: what it preempts is lost"
+    ]
+    idle = cluster_with("kueue", groups=()).put(PODS, JOB | {"status": {"phase": "Failed"}}).put(DEPLOYMENTS, EXECUTOR)
+    assert await idle.findings(armada) == [
+        "warn armada is here (its executor), and its adapter is not enabled: what it preempts is lost"
+    ]
+    assert (armada in {look for _, look in examine.OF_INSTALLATION}, ARMADA_JOB) == (True, JOB_LABEL)
+
+
+@pytest.mark.parametrize(("adapters", "objects"), [(("armada", "kueue"), (JOB,)), (("kueue",), ())])
+async def test_armada_that_is_followed_or_not_there_is_well(
+    adapters: tuple[str, ...], objects: tuple[Object, ...]
+) -> None:
+    assert await cluster_with(*adapters, groups=()).put(PODS, *objects).findings(armada) == []

@@ -14,17 +14,26 @@ from cedana_sched.cli.doctor.cluster.settings import settings_of
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.resources import DEPLOYMENTS, PODS, UNFINISHED_PODS, Resource
 from cedana_sched.model.errors import CedanaSchedError
 
 CHECK: Final = "adapters"
 API_SERVICES: Final = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices", namespaced=False)
 SCHEDULERS: Final = {"kueue": "kueue.x-k8s.io", "volcano": "scheduling.volcano.sh"}
 """By the name of their adapter, the group whose kinds show that a scheduler is there. Armada has none."""
+ARMADA: Final = "armada"
+ARMADA_JOB: Final = "armada_job_id"
+"""Label of the pods of its jobs."""
+ARMADA_EXECUTOR: Final = "app=armada-executor"
+"""Label of its part in a cluster, as its chart is called; it may also run elsewhere."""
 
 
 class _Spec(msgspec.Struct, frozen=True):
     group: str = ""
+
+
+class _Any(msgspec.Struct, frozen=True):
+    """An object that is counted."""
 
 
 class _ApiService(msgspec.Struct, frozen=True):
@@ -46,6 +55,19 @@ async def followed(reads: Reads, one: Installation) -> list[Finding]:
             says = f"the adapter of {name} is enabled, and no kinds of {group} are served"
             found.append(Finding(CHECK, Level.WARN, says, f"install {name}, or set {name}.enabled=false"))
     return found or [Finding(CHECK, Level.OK, f"enabled: {', '.join(sorted(adapters))}")]
+
+
+async def armada(reads: Reads, one: Installation) -> list[Finding]:
+    """Whether Armada sends jobs here although its adapter is not enabled; that it sends none just now means nothing."""
+    if ARMADA in (await settings_of(reads, one)).adapters:
+        return []
+    jobs = await reads.listed(PODS, labels=ARMADA_JOB, fields=UNFINISHED_PODS, into=_Any)
+    executors = () if jobs else await reads.listed(DEPLOYMENTS, labels=ARMADA_EXECUTOR, into=_Any)
+    if not jobs and not executors:
+        return []
+    shown = f"{len(jobs)} pods of its jobs" if jobs else "its executor"
+    says = f"armada is here ({shown}), and its adapter is not enabled: what it preempts is lost"
+    return [Finding(CHECK, Level.WARN, says, f"{_enable(ARMADA)} --set armada.url=HOST:PORT")]
 
 
 async def examine(api: Api) -> list[Finding]:

@@ -31,6 +31,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (pod_security.CHECK, pod_security.of_installation),
     (pod_security.CHECK, pod_security.strangers),
     (adapters.CHECK, adapters.followed),
+    (adapters.CHECK, adapters.armada),
     (sealing.CHECK, sealing.key),
     (sealing.CHECK, sealing.unsealed),
     (network_policies.CHECK, network_policies.examine),

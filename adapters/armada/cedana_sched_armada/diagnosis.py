@@ -1,0 +1,65 @@
+"""Whether Armada's jobs in this cluster are saved when Armada preempts them, as far as the cluster shows it.
+
+Armada itself is elsewhere, and only the coordinator speaks to it: what it was refused there stands in Events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import EVENTS, PODS, UNFINISHED_PODS
+from cedana_sched.model.findings import Finding, Level
+from cedana_sched.model.objects import names
+from cedana_sched_armada.marks import JOB_LABEL
+
+CHECK: Final = "armada"
+DENIED, NOT_TRUSTED = "ArmadaDenied", "ArmadaNotTrusted"
+"""Reasons of Events on pods of whose preemptions nothing is heard."""
+_MOST_NAMES: Final = 5
+_LONGEST_MESSAGE: Final = 300
+
+
+class _Event(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+async def look(api: Api) -> list[Finding]:
+    """See `Diagnosing`."""
+    query = {"labelSelector": JOB_LABEL, "fieldSelector": UNFINISHED_PODS}
+    jobs, _ = await api.list_all(PODS, None, query, into=PartialObject)
+    if not jobs:
+        return [Finding(CHECK, Level.OK, "none of its jobs is in this cluster")]
+    protected = [pod for pod in jobs if pod.metadata.labels.get(names.PROTECTED) == "true"]
+    found = [*_unheld(protected), *await _unheard(api)]
+    return found or [Finding(CHECK, Level.OK, f"{len(protected)} of its {len(jobs)} pods here are protected")]
+
+
+def _unheld(protected: list[PartialObject]) -> Iterator[Finding]:
+    """Armada makes no call that could be refused: nothing but the preStop hook holds a pod that it preempts."""
+    bare = [pod.metadata.namespace for pod in protected if names.HOLD_TOKEN not in pod.metadata.annotations]
+    if bare:
+        where = sorted(set(bare))
+        more = f" and {len(where) - _MOST_NAMES} more" if len(where) > _MOST_NAMES else ""
+        yield Finding(
+            CHECK,
+            Level.WARN,
+            f"{len(bare)} protected pods of its jobs have no preStop hook of ours, and lose their work when it "
+            f"preempts them: in {', '.join(where[:_MOST_NAMES])}{more}",
+            "let their namespaces not enforce Pod Security 'baseline' or 'restricted', and submit the jobs again",
+        )
+
+
+async def _unheard(api: Api) -> list[Finding]:
+    found = []
+    for reason in (DENIED, NOT_TRUSTED):
+        events, _ = await api.list_all(EVENTS, None, {"fieldSelector": f"reason={reason}"}, into=_Event)
+        if events:
+            says = f"within the last hour it was not heard ({reason}): {events[-1].message[:_LONGEST_MESSAGE]}"
+            remedy = f"mend what it says; kubectl get events --all-namespaces --field-selector reason={reason}"
+            found.append(Finding(CHECK, Level.WARN, says, remedy))
+    return found
