@@ -14,6 +14,7 @@ import structlog
 
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.store.bounded import CrowdedNamespaceError
 from cedana_sched.store.garbage import GRACE_SECONDS
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS
 from cedana_sched.store.leftovers import SECOND_RUN_SECONDS
@@ -90,6 +91,9 @@ class Garbage:
         except _NotOursError as error:
             log.info("garbage is left to others", namespace=namespace, why=str(error.__cause__))
             self._left_over.pop(namespace, None)
+        except CrowdedNamespaceError as error:  # until a person has looked; the next removal tries again
+            log.warning("garbage not collected", namespace=namespace, problem=str(error))
+            self._left_over.pop(namespace, None)
 
     async def _run_after(self, namespace: str, moment: float) -> float:
         """Return when a run has ended, here or on another node, that began after a moment; when that was."""
@@ -99,6 +103,8 @@ class Garbage:
                 turn = await self._threads.background.run(self._store.collect_in_turn, namespace, self._every_seconds)
             except CredentialsRefusedError as error:
                 raise _NotOursError from error
+            except CrowdedNamespaceError:
+                raise
             except CedanaSchedError as error:
                 log.warning("garbage not collected, trying again", namespace=namespace, problem=str(error))
             else:

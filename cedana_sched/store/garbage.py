@@ -32,6 +32,7 @@ from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
+from cedana_sched.store.bounded import Listing
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, read_intents
 from cedana_sched.store.references import read_references
@@ -59,8 +60,12 @@ class GarbageReport(msgspec.Struct, frozen=True):
 
 
 def condemned_packs(backend: Backend, namespace: str) -> set[str]:
-    """The packs that are about to be removed, and must not be named by a new manifest."""
-    return {_name(entry) for entry in backend.list(layout.condemned_folder(namespace))}
+    """The packs that are about to be removed, and must not be named by a new manifest.
+
+    Raises:
+        CrowdedNamespaceError: they are more than fit memory.
+    """
+    return {_name(entry) for entry in Listing(backend, namespace).of(layout.condemned_folder(namespace))}
 
 
 def require_packs(backend: Backend, namespace: str, writer: str, packs: Iterable[str]) -> None:
@@ -101,6 +106,10 @@ def collect_garbage(
     `grace_seconds` is the age from which a condemned pack, and what a dead writer left, is removed; well below the
     default the argument above no longer holds for writers at work. `time_to_live_seconds` is the age from which a
     writer without heartbeat counts as dead.
+
+    Raises:
+        CrowdedNamespaceError: more lies there than fits memory; nothing was removed.
+        StoreError: the store failed.
     """
     return _Run(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
 
@@ -118,11 +127,12 @@ class _Run:
         self._clock = backend.within(layout.namespace_folder(namespace))
         now = self._clock.now()
         self._limit = now - grace_seconds - (CLOCK_GRAIN_SECONDS if grace_seconds else 0.0)
-        self._packs = {_name(entry): entry for entry in backend.list(layout.packs_folder(namespace))}
-        self._pages = list(backend.list(layout.pages_folder(namespace)))
-        self._markers = {_name(entry): entry for entry in backend.list(layout.condemned_folder(namespace))}
+        listing = Listing(backend, namespace)
+        self._packs = {_name(entry): entry for entry in listing.of(layout.packs_folder(namespace))}
+        self._pages = list(listing.of(layout.pages_folder(namespace)))
+        self._markers = {_name(entry): entry for entry in listing.of(layout.condemned_folder(namespace))}
         self._intents = self._read_intents(now)
-        self._files = list(backend.list(layout.snapshots_folder(namespace)))
+        self._files = list(listing.of(layout.snapshots_folder(namespace)))
         self._generations = catalogue.generations_of(self._files)
         self._references = read_references(backend, catalogue, namespace, self._generations)
 

@@ -20,11 +20,14 @@ from cedana_sched.model.errors import CedanaSchedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.bounded import Listing, crowded
 from cedana_sched.store.decoding import UNREADABLE
 
 TIME_TO_LIVE_SECONDS = 180.0
 CLOCK_GRAIN_SECONDS = 2.0
 """Stores date their objects to the second."""
+MOST_BYTES = 128 << 20
+"""Of all intents of a namespace: of a thousand writers at once, each of which continues a snapshot of 200 GB."""
 
 _log = structlog.get_logger(__name__)
 
@@ -123,14 +126,21 @@ class Intents(msgspec.Struct, frozen=True):
 def read_intents(
     backend: Backend, namespace: str, *, now: float, time_to_live_seconds: float = TIME_TO_LIVE_SECONDS
 ) -> Intents:
-    """Who is at work in a namespace; `now` is the store's clock."""
-    live, stale = [], []
-    for entry in backend.list(layout.intents_folder(namespace)):
+    """Who is at work in a namespace; `now` is the store's clock.
+
+    Raises:
+        CrowdedNamespaceError: they are more than fits memory.
+    """
+    live, stale, size = [], [], 0
+    for entry in Listing(backend, namespace).of(layout.intents_folder(namespace)):
         if now - entry.modified > time_to_live_seconds + CLOCK_GRAIN_SECONDS:
             stale.append(entry.key)
             continue
         try:
-            live.append(_decoder.decode(backend.get(entry.key)))
+            data = backend.get_range(entry.key, 0, MOST_BYTES - size + 1) if entry.size else b""
+            if (size := size + len(data)) > MOST_BYTES:
+                raise crowded(namespace, f"intents of more than {MOST_BYTES:,} bytes")
+            live.append(_decoder.decode(data))
         except MissingObjectError:
             continue
         except UNREADABLE:

@@ -23,11 +23,12 @@ from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, Integ
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+from cedana_sched.store.bounded import get_bounded
 from cedana_sched.store.catalogue import Catalogue, Generations
 from cedana_sched.store.decoding import UNREADABLE, unpack
 
 MOST_BYTES = 256 << 20
-"""Of what is remembered, unpacked: anybody who can write to the store may have written it."""
+"""Of what is remembered, packed and unpacked: anybody who can write to the store may have written it."""
 MOST_REMEMBERED = 100_000
 """Manifests of one namespace; those beyond are read each time."""
 _READERS = 8
@@ -109,8 +110,11 @@ def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[E
 
 def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
     try:
-        data = backend.get(layout.references_key(namespace))
+        data = get_bounded(backend, layout.references_key(namespace), MOST_BYTES)
     except MissingObjectError:
+        return {}
+    except IntegrityError as error:
+        _log.warning("references_read_anew", namespace=namespace, why=str(error))
         return {}
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if blake3(body).digest() != digest:

@@ -19,6 +19,7 @@ from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Compression, Retention
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
+from cedana_sched.store.bounded import CrowdedNamespaceError
 from cedana_sched.store.capabilities import capabilities_of, probe
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.check import StoreReport, check_store
@@ -279,17 +280,28 @@ class SnapshotStore:
     def collect_garbage(
         self, namespace: str | None = None, *, grace_seconds: float = GRACE_SECONDS
     ) -> tuple[GarbageReport, ...]:
-        """One run of garbage collection over the namespaces of a name or all; see `garbage.py` for the grace period."""
-        return tuple(
-            collect_garbage(
-                self._backend,
-                self._catalogue,
-                one,
-                grace_seconds=grace_seconds,
-                time_to_live_seconds=self._time_to_live,
-            )
-            for one in self.namespaces(namespace)
-        )
+        """One run of garbage collection over the namespaces of a name or all; see `garbage.py` for the grace period.
+
+        Raises:
+            CrowdedNamespaceError: one of them has more than fits memory; the others were collected.
+        """
+        reports, crowded = [], None
+        for one in self.namespaces(namespace):
+            try:
+                reports.append(
+                    collect_garbage(
+                        self._backend,
+                        self._catalogue,
+                        one,
+                        grace_seconds=grace_seconds,
+                        time_to_live_seconds=self._time_to_live,
+                    )
+                )
+            except CrowdedNamespaceError as error:
+                crowded = error
+        if crowded is not None:
+            raise crowded
+        return tuple(reports)
 
     def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
         """One run over a namespace, unless another node runs or ran less than `every_seconds` ago; see `turns.py`."""

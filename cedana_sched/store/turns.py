@@ -13,14 +13,17 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.errors import CedanaSchedError, IntegrityError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.bounded import get_bounded
 from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.garbage import GarbageReport
 
 RUN_SECONDS = 1800.0
 """A run that takes longer is taken for one whose process died."""
+
+_MOST_BYTES = 4096
 
 _log = structlog.get_logger(__name__)
 
@@ -94,10 +97,10 @@ def _completed(state: _State, now: float) -> Completed | None:
 
 def _read(backend: Backend, key: str) -> _State | None:
     try:
-        return _decoder.decode(backend.get(key))
+        return _decoder.decode(get_bounded(backend, key, _MOST_BYTES))
     except MissingObjectError:
         return None
-    except UNREADABLE as error:
+    except (IntegrityError, *UNREADABLE) as error:
         _log.warning("collector_unreadable", key=key, why=str(error))
         return None
 

@@ -11,10 +11,11 @@ import pytest
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed, Retain, Retained
 from cedana_sched.model.policy import Retention
+from cedana_sched.store.bounded import CrowdedNamespaceError
 from cedana_sched.store.garbage import GarbageReport
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.session_credentials import CredentialsRefusedError
@@ -135,12 +136,13 @@ async def test_run_of_another_node_that_began_after_the_removal_counts() -> None
     assert store.runs == ["bio"], "the second run is made here"
 
 
-async def test_garbage_of_a_namespace_that_a_node_has_left_is_left_to_others() -> None:
+@pytest.mark.parametrize("problem", [CredentialsRefusedError, CrowdedNamespaceError])
+async def test_what_this_node_cannot_collect_it_leaves_to_others(problem: type[StoreError]) -> None:
     class Refused(_Collected):
         def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
             turn = super().collect_in_turn(namespace, every_seconds)
             if self.turns == 2:
-                raise CredentialsRefusedError("no pod of it is here")
+                raise problem("no pod of it is here")
             return turn
 
     store = Refused()

@@ -1,0 +1,134 @@
+"""A namespace in which somebody has laid more than fits memory: it is left alone, and the others are collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cedana_sched.model.identity import Identity
+from cedana_sched.store import bounded, intents, layout, references, turns
+from cedana_sched.store.backend import Entry
+from cedana_sched.store.bounded import CrowdedNamespaceError
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.garbage import collect_garbage, condemned_packs
+from cedana_sched.store.intents import Intent
+from cedana_sched.store.posix import PosixBackend
+from cedana_sched.store.snapshots import SnapshotStore
+from tests.servers.counting import CountingBackend
+from tests.servers.snapshots import take
+
+NAMESPACE, OTHER = "team-a", "team-b"
+FOLDERS = [
+    layout.packs_folder,
+    layout.pages_folder,
+    layout.condemned_folder,
+    layout.snapshots_folder,
+    layout.intents_folder,
+]
+
+
+class Crowded(PosixBackend):
+    """A folder of which there is no end."""
+
+    def __init__(self, root: Path, crowded: str) -> None:
+        super().__init__(root)
+        self.crowded = crowded
+        self.listed = 0
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        yield from super().list(prefix)
+        if prefix == self.crowded:
+            for number in range(10_000):
+                self.listed += 1
+                yield Entry(f"{prefix}/{number:032x}-000001", 1, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "MOST_LISTED", 100)
+
+
+def objects(folder: Path) -> set[str]:
+    return {entry.key for entry in PosixBackend(folder).list(layout.ROOT)}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_collection_of_more_than_fits_memory_is_refused_in_words(
+    tmp_path: Path, folder: Callable[[str], str]
+) -> None:
+    take(SnapshotStore(PosixBackend(tmp_path)), Identity(NAMESPACE, "job"), {"core.img": b"x"})
+    before = objects(tmp_path)
+    backend = Crowded(tmp_path, folder(NAMESPACE))
+
+    with pytest.raises(CrowdedNamespaceError) as caught:
+        collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
+
+    assert caught.value.message == "namespace team-a has more than 100 objects in the store, more than fits memory"
+    assert "v1/team-a/" in caught.value.remedy
+    assert backend.listed <= 101
+    assert objects(tmp_path) == before
+
+
+def test_folders_are_counted_together(tmp_path: Path) -> None:
+    backend = PosixBackend(tmp_path)
+    for number in range(51):
+        for folder in (layout.packs_folder, layout.condemned_folder):
+            backend.put(f"{folder(NAMESPACE)}/{number:032x}-000001", b"")
+    with pytest.raises(CrowdedNamespaceError):
+        collect_garbage(backend, Catalogue(backend), NAMESPACE)
+
+
+def test_a_writer_reads_no_more_markers_than_fit_memory(tmp_path: Path) -> None:
+    backend = Crowded(tmp_path, layout.condemned_folder(NAMESPACE))
+    with pytest.raises(CrowdedNamespaceError):
+        condemned_packs(backend, NAMESPACE)
+    assert backend.listed <= 101
+
+
+def test_other_namespaces_are_collected(tmp_path: Path) -> None:
+    store = SnapshotStore(PosixBackend(tmp_path))
+    gone = take(store, Identity(OTHER, "job"), {"core.img": b"x"}).ref
+    store.remove(gone)
+    backend = Crowded(tmp_path, layout.packs_folder(NAMESPACE))
+    backend.put(f"{layout.packs_folder(NAMESPACE)}/{0:032x}-000001", b"")
+    for _ in range(2):
+        with pytest.raises(CrowdedNamespaceError, match=NAMESPACE):
+            SnapshotStore(backend).collect_garbage(grace_seconds=0)
+    assert not list(backend.list(layout.packs_folder(OTHER)))
+
+
+def test_intents_are_read_as_far_as_they_fit_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents, "MOST_BYTES", 1000)
+    backend = CountingBackend(tmp_path)
+    for number in range(20):
+        intent = Intent(f"{number:032x}", Identity(NAMESPACE, "job"), (f"{number:032x}-000001",))
+        backend.put(f"{layout.intents_folder(NAMESPACE)}/{intent.writer}", msgspec.msgpack.encode(intent))
+    with pytest.raises(CrowdedNamespaceError, match="has intents of more than 1,000 bytes"):
+        collect_garbage(backend, Catalogue(backend), NAMESPACE)
+    assert backend.bytes_read <= 1001
+
+
+@pytest.mark.parametrize(
+    ("module", "bound", "key"),
+    [
+        (references, "MOST_BYTES", layout.references_key(NAMESPACE)),
+        (turns, "_MOST_BYTES", layout.collector_key(NAMESPACE)),
+    ],
+)
+def test_what_is_larger_than_anything_of_ours_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, bound: str, key: str
+) -> None:
+    take(SnapshotStore(PosixBackend(tmp_path)), Identity(NAMESPACE, "job"), {"core.img": b"x"})
+    monkeypatch.setattr(module, bound, 1000)
+    backend = CountingBackend(tmp_path)
+    backend.put(key, bytes(100_000))
+    backend.forget()
+
+    turn = SnapshotStore(backend).collect_in_turn(NAMESPACE, 0)
+
+    assert turn.report is not None
+    assert turn.report.condemned_packs == 0
+    assert backend.bytes_read < 20_000
