@@ -6,7 +6,7 @@ the bucket. So names and dates say, from time to time, which namespaces have som
 turn.
 
 A turn is a right to remove. So the coordinator's own node gets it where it has an agent, for whoever owns that node has
-the keys anyway; else any node does.
+the keys anyway. Else any node does, but of no namespace to whose snapshots somebody may come back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -22,6 +22,7 @@ import structlog
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.cluster.collection_turns import KEY, TURN_SECONDS, CollectionTurn, written
 from cedana_sched.cluster.coordinator.credentials import grants
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.removers import has_agent
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Node, PartialObject, Pod
@@ -29,10 +30,10 @@ from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import CedanaSchedError, UsageError
-from cedana_sched.model.identity import name_of_namespace, validate_namespace
+from cedana_sched.model.identity import may_be_one_namespace, name_of_namespace, uid_of_namespace, validate_namespace
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.leftovers import IDLE_SECONDS, Leftovers, look_for_leftovers, seconds_until_due
+from cedana_sched.store.leftovers import IDLE_SECONDS, look_for_leftovers, seconds_until_due
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ LOOKS_A_ROUND: Final = 64
 MOST_TURNS: Final = 4
 """That stand at once."""
 BUSY_SECONDS: Final = 3600.0
-"""Until a namespace is looked at again that agents collect by themselves."""
+"""Until a namespace is looked at again that agents collect by themselves, or that is left alone."""
 
 
 class Collections:
@@ -56,6 +57,7 @@ class Collections:
         namespace: of the ConfigMap.
         nodes: all of the cluster.
         pods: every protected pod.
+        checkpoints: all of the cluster.
         shared: see `identity.is_shared`.
         own_node: that this process is on; empty: nobody has said.
         clock: seconds of a clock that never goes back.
@@ -69,6 +71,7 @@ class Collections:
         namespace: str,
         nodes: Mirror[Node],
         pods: Mirror[Pod],
+        checkpoints: Mirror[KnownCheckpoint],
         *,
         shared: Collection[str] = (),
         own_node: str = "",
@@ -80,6 +83,7 @@ class Collections:
         self._namespace = namespace
         self._nodes = nodes
         self._pods = pods
+        self._checkpoints = checkpoints
         self._shared = frozenset(shared)
         self._own_node = own_node
         self._clock = clock
@@ -87,8 +91,8 @@ class Collections:
         self._bucket: Backend | None = None
         self._turns: tuple[CollectionTurn, ...] = ()
         self._looked_at_next: dict[str, float] = {}
-        self._given: dict[str, tuple[float | None, int]] = {}
-        """Of namespaces with a turn: when they had been collected before it, and how many turns did not change that."""
+        self._turns_of: dict[str, int] = {}
+        """How many turns a namespace has had since it was last found with nothing to collect."""
 
     async def run(self) -> None:
         """Look, and give turns, for ever."""
@@ -117,31 +121,48 @@ class Collections:
             self._bucket = await self._threads.run(self._open_bucket)
         there = await self._threads.run(self._bucket.folders, layout.ROOT)
         self._forget_all_but(there)
-        due = await self._due(self._bucket, there, free)
+        kept = {} if self._own_node in able else self._uids_with_snapshots()
+        due = await self._due(self._bucket, there, kept, free)
         if due:
             await self._give(due, able)
 
     def _forget_all_but(self, there: Iterable[str]) -> None:
-        kept = frozenset(there)
-        self._looked_at_next = {name: at for name, at in self._looked_at_next.items() if name in kept}
-        self._given = {name: given for name, given in self._given.items() if name in kept}
+        """What is gone counts as found empty: whoever lays it anew gets no more turns by that."""
+        kept, now = frozenset(there), self._clock()
+        for name in self._turns_of.keys() - kept:
+            del self._turns_of[name]
+            self._looked_at_next[name] = now + IDLE_SECONDS
+        self._looked_at_next = {name: at for name, at in self._looked_at_next.items() if name in kept or now < at}
 
-    async def _due(self, bucket: Backend, there: Iterable[str], most: int) -> list[str]:
-        """The namespaces that should be collected now, and that nobody else collects."""
+    def _uids_with_snapshots(self) -> dict[str, set[str]]:
+        """Of the namespaces in which Checkpoints have snapshots, by name."""
+        uids: dict[str, set[str]] = {}
+        for one in self._checkpoints:
+            if one.snapshot is not None:
+                uids.setdefault(one.metadata.namespace, set()).add(one.spec.namespace_uid)
+        return uids
+
+    async def _due(
+        self, bucket: Backend, there: Iterable[str], kept: Mapping[str, Collection[str]], most: int
+    ) -> list[str]:
+        """The namespaces that should be collected now, and that nobody else collects; `kept` are left alone."""
         store_time = await self._threads.run(bucket.now)
         busy = {pod.metadata.namespace for pod in self._pods if pod.spec.node_name and not pod.finished}
         now = self._clock()
         waiting = [one for one in there if self._looked_at_next.get(one, now) <= now]
         due: list[str] = []
         for namespace in random.sample(waiting, min(len(waiting), LOOKS_A_ROUND)):
-            if not _is_name(namespace) or await self._is_collected_by_agents(namespace, busy):
+            is_left_alone = not _is_name(namespace) or _is_among(namespace, kept)
+            if is_left_alone or await self._is_collected_by_agents(namespace, busy):
                 self._looked_at_next[namespace] = now + BUSY_SECONDS
                 continue
             found = await self._threads.run(look_for_leftovers, bucket, namespace)
             pause = seconds_until_due(found, store_time)
             if pause == 0:
                 due.append(namespace)
-                pause = self._pause_after_turn(namespace, found)
+                pause = self._pause_after_turn(namespace)
+            elif found.condemned is None:
+                self._turns_of.pop(namespace, None)
             self._looked_at_next[namespace] = now + pause
             if len(due) == most:
                 break
@@ -159,12 +180,14 @@ class Collections:
             return False
         return True
 
-    def _pause_after_turn(self, namespace: str, found: Leftovers) -> float:
-        """Longer each time that a turn has changed nothing: what is another cluster's, no key of ours opens."""
-        before, tries = self._given.get(namespace, (None, -1))
-        tries = tries + 1 if tries < 0 or before == found.collected else 0
-        self._given[namespace] = found.collected, tries
-        return min(TURN_SECONDS * 2.0**tries, IDLE_SECONDS)
+    def _pause_after_turn(self, namespace: str) -> float:
+        """Longer with each turn that leaves something to collect.
+
+        It may be another cluster's, which no key of ours opens, or somebody may lay it there anew each time.
+        """
+        turns = self._turns_of.get(namespace, 0)
+        self._turns_of[namespace] = turns + 1
+        return min(TURN_SECONDS * 2.0 ** min(turns, 20), IDLE_SECONDS)
 
     async def _give(self, due: Iterable[str], able: Collection[str]) -> None:
         until = SERVER_TIME.seconds() + TURN_SECONDS
@@ -175,6 +198,12 @@ class Collections:
         self._turns = turns
         for one in given:
             log.info("turn to collect garbage given", namespace=one.namespace, node=one.node)
+
+
+def _is_among(namespace: str, uids: Mapping[str, Collection[str]]) -> bool:
+    """Whether what the store calls so may be one of these namespaces of Kubernetes."""
+    uid = uid_of_namespace(namespace)
+    return any(may_be_one_namespace(uid, one) for one in uids.get(name_of_namespace(namespace), ()))
 
 
 def _is_name(folder: str) -> bool:

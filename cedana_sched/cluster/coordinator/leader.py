@@ -213,6 +213,7 @@ class Leader:
             configuration.namespace,
             self._nodes,
             self.pods,
+            self._checkpoints,
             shared=given.shared_namespaces,
             own_node=os.environ.get(NODE_VARIABLE, ""),
         )

@@ -49,8 +49,8 @@ class Site(ScopedSite):
 
     def leader(self) -> Collections:
         bucket = S3Backend(self.location)
-        nodes, pods = filled(node(NODE)), filled()
-        return Collections(cast("Api", self.cluster), lambda: bucket, TURNS, OURS, nodes, pods, clock=lambda: 0.0)
+        mirrors = filled(node(NODE)), filled(), filled()
+        return Collections(cast("Api", self.cluster), lambda: bucket, TURNS, OURS, *mirrors, clock=lambda: 0.0)
 
     def objects(self, folder: str = "") -> set[str]:
         place = "/".join(part for part in (layout.namespace_folder(MINE), folder) if part)

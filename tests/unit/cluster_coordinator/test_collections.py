@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +16,7 @@ import pytest
 from cedana_sched.cluster.collection_turns import KEY, TURN_SECONDS, CollectionTurn, CollectionTurns
 from cedana_sched.cluster.coordinator import collections
 from cedana_sched.cluster.coordinator.collections import BUSY_SECONDS, MOST_TURNS, Collections
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Condition, Metadata, Node, NodeStatus, PartialObject, Pod, PodSpec, PodStatus
@@ -20,7 +25,7 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.store import layout
-from cedana_sched.store.leftovers import IDLE_SECONDS, look_for_leftovers
+from cedana_sched.store.leftovers import IDLE_SECONDS, SECOND_RUN_SECONDS
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
@@ -50,6 +55,7 @@ class Cluster:
         self.namespaces = {"research": UID}
         self.nodes = [node("node-1"), node("node-2")]
         self.pods: list[Pod] = []
+        self.checkpoints: list[KnownCheckpoint] = []
         self.data: dict[str, str] = {}
         self.problem: Exception | None = None
         self.own_node = ""
@@ -79,6 +85,7 @@ class Cluster:
             OURS,
             filled(*self.nodes),
             filled(*self.pods),
+            filled(*self.checkpoints),
             shared=self.shared,
             own_node=self.own_node,
             clock=lambda: self.time,
@@ -205,21 +212,104 @@ def test_what_becomes_idle_is_found(cluster: Cluster) -> None:
     assert len(cluster.turns()) == 1
 
 
-async def test_turns_that_change_nothing_become_rare(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+class Days:
+    """A leader that looks each half an hour; a day, unless it is told otherwise."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cluster = cluster
+        self.leader = cluster.leader()
+        self.server_time = SERVER_TIME.seconds()
+        monkeypatch.setattr(SERVER_TIME, "seconds", lambda: self.server_time)
+
+    async def turns(self, before_each: Callable[[int], object] = lambda _: None, days: int = 1) -> int:
+        given = 0
+        for number in range(days * 48):
+            before_each(number)
+            self.cluster.data.clear()
+            await self.leader.look()
+            given += bool(self.cluster.data)
+            self.cluster.time += 1800
+            self.server_time += 1800
+        return given
+
+
+@pytest.fixture
+def days(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Days:
+    return Days(cluster, monkeypatch)
+
+
+def condemn(cluster: Cluster, collected: bool = True) -> None:
+    """As it looks in the middle of a collection's two runs, as long ago as they are apart."""
+    for key in [f"{layout.condemned_folder(IDLE)}/x", *([layout.collector_key(IDLE)] if collected else [])]:
+        cluster.bucket.put(key, b"")
+        moment = time.time() - SECOND_RUN_SECONDS - 60
+        os.utime(cluster.folder / key, (moment, moment))
+
+
+async def test_turns_that_change_nothing_become_rare(cluster: Cluster, days: Days) -> None:
     """No key of ours opens what is another cluster's: its manifests are read in vain each time."""
-    server_time = 1e6
-    monkeypatch.setattr(SERVER_TIME, "seconds", lambda: server_time)
     cluster.saved(IDLE)
-    leader, given = cluster.leader(), 0
-    for _ in range(2 * 24):
-        cluster.data.clear()
-        await leader.look()
-        given += bool(cluster.data)
-        cluster.time += 3600
-        server_time += 3600
-    assert 8 <= given <= 10
-    await asyncio.to_thread(SnapshotStore(CountingBackend(cluster.folder)).collect_in_turn, IDLE, 0)
-    assert leader._pause_after_turn(IDLE, look_for_leftovers(cluster.bucket, IDLE)) == TURN_SECONDS
+    assert 7 <= await days.turns(days=2) <= 9
+
+
+async def test_turns_after_which_something_is_condemned_again_become_rare(cluster: Cluster, days: Days) -> None:
+    """By whoever may write there, so that his namespaces have all the turns."""
+    cluster.saved(IDLE)
+    assert 5 <= await days.turns(lambda _: condemn(cluster)) <= 8
+    assert await days.turns(lambda _: condemn(cluster), days=4) <= 4
+
+
+async def test_who_removes_all_and_lays_it_anew_has_no_more_turns(cluster: Cluster, days: Days) -> None:
+    folder = cluster.folder / layout.namespace_folder(IDLE)
+
+    def come_and_go(number: int) -> None:
+        if number % 2:
+            shutil.rmtree(folder)
+        else:
+            (folder / "packs").mkdir(parents=True)
+            (folder / "packs" / "x-1").touch()
+
+    assert await days.turns(come_and_go, days=3) <= 3
+
+
+async def test_what_was_collected_to_its_end_has_two_turns_soon_when_there_is_more(
+    cluster: Cluster, days: Days
+) -> None:
+    cluster.saved(IDLE)
+    await days.turns(lambda _: condemn(cluster))
+    cluster.bucket.delete([f"{layout.condemned_folder(IDLE)}/x"])
+    cluster.bucket.put(layout.collector_key(IDLE), b"")
+    assert await days.turns(days=2) == 0, "nothing of it is left"
+    cluster.bucket.delete([layout.collector_key(IDLE)])
+    given = await days.turns(lambda number: condemn(cluster) if number < 2 else None)
+    assert given >= 2
+
+
+def known(namespace: str, uid: str, *, saved: bool = True) -> KnownCheckpoint:
+    snapshot = {"snapshot": {"generation": 1, "id": "md"}} if saved else {}
+    spec = {"identity": {"id": "md"}, "namespaceUid": uid}
+    shown = {"metadata": {"name": "md", "namespace": namespace}, "spec": spec, "status": snapshot}
+    return msgspec.convert(shown, KnownCheckpoint)
+
+
+@pytest.mark.parametrize(
+    ("one", "is_collected"),
+    [
+        (known("research", UID), False),
+        (known("research", ""), False),
+        (known("research", OLDER), True),
+        (known("finance", UID), True),
+        (known("research", UID, saved=False), True),
+    ],
+)
+@pytest.mark.parametrize("own_node", ["node-2", "elsewhere"])
+def test_any_node_has_no_right_to_remove_what_somebody_may_come_back_to(
+    cluster: Cluster, one: KnownCheckpoint, is_collected: bool, own_node: str
+) -> None:
+    """Its pods are evicted and wait in a queue, so that no agent has to do with the namespace."""
+    cluster.saved(IDLE)
+    cluster.checkpoints, cluster.own_node = [one], own_node
+    assert cluster.look() == ({IDLE} if is_collected or own_node == "node-2" else set())
 
 
 def test_foreign_folders_are_left_alone(cluster: Cluster) -> None:
