@@ -23,7 +23,7 @@ from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
-from cedana_sched.model.orders import Dump, Order, Progress, StageProgress
+from cedana_sched.model.orders import Discard, Dump, Find, Order, Progress, Remove, Retain, StageProgress
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Checkpoint, HoldStep
 
@@ -37,10 +37,19 @@ Errand = Send | PlaceHold | ReleaseHold
 
 
 def is_same(given: Order, order: Order) -> bool:
-    """Whether the second is the first one repeated: less time is left for a dump each time."""
-    if isinstance(given, Dump) and isinstance(order, Dump):
-        return replace(given, timeout_seconds=0.0) == replace(order, timeout_seconds=0.0)
-    return given == order
+    """Whether the second is the first one repeated: less time is left for a dump each time.
+
+    Its namespace may have been corrected, which the agent reads elsewhere.
+    """
+    return _lasting(given) == _lasting(order)
+
+
+def _lasting(order: Order) -> Order:
+    if isinstance(order, Find | Retain | Remove | Discard):
+        return order
+    if isinstance(order, Dump):
+        order = replace(order, timeout_seconds=0.0)
+    return replace(order, workload=replace(order.workload, namespace_uid=""))
 
 
 class Errands:

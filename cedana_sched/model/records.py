@@ -221,3 +221,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Record = Checkpoint | PreemptionHold | Restore
+
+
+def of_namespace(record: Record, uid: str) -> Record:
+    """The same record, of the namespace with this uid; empty: of any of the name."""
+    if isinstance(record, PreemptionHold):
+        return msgspec.structs.replace(record, namespace_uid=uid)
+    workload = msgspec.structs.replace(record.workload, namespace_uid=uid)
+    return msgspec.structs.replace(record, workload=workload)

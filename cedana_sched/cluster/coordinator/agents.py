@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.answers import failure_of, objection_to
+from cedana_sched.cluster.coordinator.answers import failure_of, objection_to, undelivered
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.coordinator.core.orders import record_of
@@ -119,10 +119,14 @@ class AnsweredObject(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """Who waits for the answer to the order of that number; `changed` gets each change of its object, None: no more."""
+    """Who waits for the answer to the order of that number.
+
+    `changed` gets each change of its object, or what counts in place of an answer; None: no more.
+    """
 
     number: int
-    changed: Callable[[AnsweredObject | None], None]
+    order: Order
+    changed: Callable[[AnsweredObject | Outcome | None], None]
 
 
 class ObjectAgents:
@@ -167,6 +171,7 @@ class ObjectAgents:
         for resource, mirror in zip((CHECKPOINTS, RESTORES), self._mirrors, strict=True):
             mirror.subscribe(partial(self._heard, resource))
         projection.subscribe(self._forgotten)
+        projection.subscribe_to_undeliverable(self._undeliverable)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""
@@ -186,19 +191,19 @@ class ObjectAgents:
             number = self._projection.order(uid, order)
         except KeyError:
             raise OrderGivenUpError(f"{uid} is forgotten", remedy="nothing is to be done") from None
-        changes: asyncio.Queue[AnsweredObject | None] = asyncio.Queue()
+        changes: asyncio.Queue[AnsweredObject | Outcome | None] = asyncio.Queue()
         if overtaken := self._waiting.get(uid):
             overtaken.changed(None)
-        waiting = self._waiting[uid] = _Waiting(number, changes.put_nowait)
+        waiting = self._waiting[uid] = _Waiting(number, order, changes.put_nowait)
         try:
-            last = Transfer()
+            last = _progress_of(order, _Status())
             while (seen := await changes.get()) is not None:
-                if isinstance(order, Dump) and (transfer := _transfer(seen)) != last:
-                    last = transfer
-                    yield Progress(uid, transfer)
-                elif isinstance(order, Stage) and (done := seen.status.transfer.read_bytes) != last.read_bytes:
-                    last = Transfer(read_bytes=done)
-                    yield StageProgress(uid, done)
+                if not isinstance(seen, AnsweredObject):
+                    yield seen
+                    return
+                if (progress := _progress_of(order, seen.status)) is not None and progress != last:
+                    last = progress
+                    yield progress
                 answer = seen.status.answer
                 if answer is not None and answer.number >= number:
                     if answer.number > number:
@@ -234,7 +239,7 @@ class ObjectAgents:
         name, given = seen.metadata.name, type(order).__name__
         log.error("answer not believed", namespace=seen.metadata.namespace, object=name, order=given, why=why)
         self._disbelieved(_kind_of(order), seen.metadata, why)
-        if (failure := failure_of(order, why)) is None:
+        if (failure := failure_of(order, f"the answer of its node is not believed: {why}")) is None:
             raise AnswerNotBelievedError(f"the answer to {given} is not believed: {why}", remedy="it is ordered again")
         return failure
 
@@ -250,6 +255,11 @@ class ObjectAgents:
         """Its object may never have been there, so that no watch shows that it is gone."""
         if waiting := self._waiting.get(uid):
             waiting.changed(None)
+
+    def _undeliverable(self, uid: str, why: str) -> None:
+        if (waiting := self._waiting.get(uid)) and (failure := undelivered(waiting.order, why)) is not None:
+            log.warning("order cannot be given", order=type(waiting.order).__name__, record=uid, why=why)
+            waiting.changed(failure)
 
     def _heard(self, resource: Resource, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
         known = now or before
@@ -298,9 +308,13 @@ def _kind_of(order: Order) -> Resource:
     return RESTORES if isinstance(order, Find | Stage | Continue | StartCold | GiveUp) else CHECKPOINTS
 
 
-def _transfer(seen: AnsweredObject) -> Transfer:
-    shown = seen.status.transfer
-    return Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)
+def _progress_of(order: Order, status: _Status) -> Progress | StageProgress | None:
+    """How far an order has come; None where nobody says that of one of its kind."""
+    shown = status.transfer
+    if isinstance(order, Dump):
+        transfer = Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)
+        return Progress(order.checkpoint_uid, transfer)
+    return StageProgress(order.restore_uid, shown.read_bytes) if isinstance(order, Stage) else None
 
 
 def _is_out_of_service(node: Node) -> bool:

@@ -105,9 +105,8 @@ def _strange(refs: Sequence[SnapshotRef], namespace: str, is_meant: Callable[[Sn
             yield f"{ref} cannot be"
 
 
-def failure_of(order: Order, why: str) -> Outcome | None:
+def failure_of(order: Order, text: str) -> Outcome | None:
     """What counts in place of an answer that is not believed; None where the order is simply given again."""
-    text = f"the answer of its node is not believed: {why}"
     match order:
         case Freeze() | Dump():
             return CheckpointFailed(record_of(order), text)
@@ -119,3 +118,15 @@ def failure_of(order: Order, why: str) -> Outcome | None:
             return ContinueFailed(record_of(order), text)
         case _:
             return None
+
+
+def undelivered(order: Order, why: str) -> Outcome | None:
+    """What counts for an order that no agent can read; None where only the end of its pod says more.
+
+    Args:
+        order: stands nowhere; its record has no object, and had none, or its pod went with its namespace.
+        why: in words.
+    """
+    if isinstance(order, Abort):
+        return Aborted(record_of(order))
+    return failure_of(order, f"its node cannot be told: {why}")

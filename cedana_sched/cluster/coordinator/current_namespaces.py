@@ -12,13 +12,13 @@ from typing import Final
 
 import structlog
 
-from cedana_sched.cluster.coordinator.objects import namespace_uid_of, without_namespace_uid
+from cedana_sched.cluster.coordinator.objects import namespace_uid_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import NAMESPACES, PODS
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.records import Record
+from cedana_sched.model.records import Record, of_namespace
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +26,18 @@ CURRENT_SECONDS: Final = 1.0
 """Shorter than the deletion of a namespace with pods in it."""
 _MOST_KNOWN: Final = 4096
 _PODS_LOOKED_AT: Final = 3
+
+
+class OfAnotherNamespaceError(NamespaceGoneError):
+    """The very namespace, by its uid, is there no more, and neither are its pods.
+
+    `current` is the uid of the one that has its name now; empty: none has.
+    """
+
+    def __init__(self, name: str, uid: str, current: str) -> None:
+        now = f"that name has one with uid {current}" if current else "there is none of that name"
+        super().__init__(f"it is of namespace {name} with uid {uid}, and now {now}", status=404)
+        self.current = current
 
 
 class CurrentNamespaces:
@@ -46,7 +58,7 @@ class CurrentNamespaces:
         """Return if the namespace of this name has this uid; empty, it may be any's: `identity.may_be_one_namespace`.
 
         Raises:
-            NamespaceGoneError: it has another one, or there is none.
+            OfAnotherNamespaceError: it has another one, or there is none.
             ApiError: nobody can say now.
         """
         asked = self._clock()
@@ -56,14 +68,13 @@ class CurrentNamespaces:
         found = await self._api.find(NAMESPACES, name, into=PartialObject)
         if found is None or found.metadata.uid != uid:
             self._known.pop((name, uid), None)
-            now = "there is none of that name" if found is None else f"that name has one with uid {found.metadata.uid}"
-            raise NamespaceGoneError(f"it is of namespace {name} with uid {uid}, and now {now}", status=404)
+            raise OfAnotherNamespaceError(name, uid, found.metadata.uid if found is not None else "")
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[name, uid] = asked
 
     async def fitting(self, record: Record, namespace: str, workloads: Sequence[WorkloadRef]) -> Record:
-        """The record, without a uid of its namespace that its own pods show to be wrong.
+        """The record, with the uid of the namespace in which its own pods are, where another one was noted.
 
         A webhook whose watch is behind knows the namespace that had the name before.
 
@@ -73,16 +84,16 @@ class CurrentNamespaces:
             workloads: the pods that it is about, in that namespace.
 
         Raises:
-            NamespaceGoneError: it was made for another namespace of the name.
+            OfAnotherNamespaceError: it was made for another namespace of the name.
             ApiError: nobody can say now.
         """
         try:
             await self.require(namespace, namespace_uid_of(record))
-        except NamespaceGoneError as error:
+        except OfAnotherNamespaceError as error:
             if not await self._has_one(workloads[:_PODS_LOOKED_AT]):
                 raise
-            log.warning("namespace's uid left out", record=record.uid, namespace=namespace, problem=error.message)
-            return without_namespace_uid(record)
+            log.warning("namespace's uid corrected", record=record.uid, namespace=namespace, problem=error.message)
+            return of_namespace(record, error.current)
         return record
 
     async def _has_one(self, workloads: Sequence[WorkloadRef]) -> bool:

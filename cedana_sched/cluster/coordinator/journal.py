@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import structlog
 
-from cedana_sched.cluster.coordinator.objects import RESOURCES, to_record
+from cedana_sched.cluster.coordinator.objects import RESOURCES, namespace_uid_of, to_record
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.redo_log import Entries, RedoLog
 from cedana_sched.coordinator.tasks import pauses
@@ -27,7 +27,7 @@ from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Record
+from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Record, of_namespace
 
 log = structlog.get_logger(__name__)
 
@@ -81,9 +81,10 @@ class ObjectJournal:
         late = _without_deleted(entries, records)
         for record in late.forgotten:
             records.pop(record.uid, None)
-        for record in late.records:
+        written = tuple(_of_shown_namespace(record, records) for record in late.records)
+        for record in written:
             records[record.uid] = record
-        self._projection.write(late.records, late.forgotten)
+        self._projection.write(written, late.forgotten)
         self._recorded(tuple(records.values()), ())
         return tuple(records.values())
 
@@ -118,6 +119,12 @@ class ObjectJournal:
             raise ApiUnavailableError(error.message, status=error.status, reason=error.reason) from error
         self._projection.write(records, forget)
         self._recorded(records, forget)
+
+
+def _of_shown_namespace(record: Record, shown: Mapping[str, Record]) -> Record:
+    """As its object says, which was corrected where the log is older than that."""
+    known = shown.get(record.uid)
+    return record if known is None else of_namespace(record, namespace_uid_of(known))
 
 
 def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:

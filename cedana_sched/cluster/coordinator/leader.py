@@ -40,6 +40,7 @@ from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
 from cedana_sched.cluster.coordinator.unprepared import Unprepared
 from cedana_sched.coordinator.clock import SystemClock
+from cedana_sched.coordinator.core import NamespaceCorrected
 from cedana_sched.coordinator.ports import Listener
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
@@ -84,7 +85,12 @@ class Leader:
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
         self._projection = Projection(
-            api, namespace, self._removal.is_removed, Owners(self.pods).of, Refusals(self._events, refused).refused
+            api,
+            namespace,
+            self._removal.is_removed,
+            Owners(self.pods).of,
+            Refusals(self._events, refused).refused,
+            lambda uid, namespace_uid: self.coordinator.post(NamespaceCorrected(uid, namespace_uid)),
         )
         self._alive = Alive()
         self._agents = ObjectAgents(

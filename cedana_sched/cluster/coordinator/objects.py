@@ -8,8 +8,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from msgspec.structs import replace
-
 from cedana_sched.cluster.coordinator.conditions import of_checkpoint, of_hold, of_restore
 from cedana_sched.coordinator.core.words import size
 from cedana_sched.kube.client import Object
@@ -65,13 +63,6 @@ def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
 def namespace_uid_of(record: Record) -> str:
     """Of the namespace for which a record was made; empty: see `identity.may_be_one_namespace`."""
     return record.namespace_uid if isinstance(record, PreemptionHold) else record.workload.namespace_uid
-
-
-def without_namespace_uid(record: Record) -> Record:
-    """The same, as of any namespace of the name."""
-    if isinstance(record, PreemptionHold):
-        return replace(record, namespace_uid="")
-    return replace(record, workload=replace(record.workload, namespace_uid=""))
 
 
 def to_object(record: Record, system_namespace: str) -> Object:

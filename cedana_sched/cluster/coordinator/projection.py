@@ -17,23 +17,20 @@ from dataclasses import dataclass
 import structlog
 from msgspec import Struct
 
-from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces
+from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces, OfAnotherNamespaceError
 from cedana_sched.cluster.coordinator.lanes import Lanes
 from cedana_sched.cluster.coordinator.objects import (
     key_of,
     labels_of,
+    namespace_uid_of,
     resource_of,
-    status_of,
     to_object,
 )
+from cedana_sched.cluster.coordinator.status_patches import numbered, status_patch
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, NamespaceGoneError
-from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
-from cedana_sched.model import codec
+from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ApiUnavailableError, NamespaceGoneError
+from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.checkpoint import CheckpointStatus
-from cedana_sched.model.objects.preemption_hold import PreemptionHoldStatus
-from cedana_sched.model.objects.restore import RestoreStatus
 from cedana_sched.model.orders import Order
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import (
@@ -49,15 +46,6 @@ log = structlog.get_logger(__name__)
 
 WRITERS = 48
 _OVER = TERMINAL_CHECKPOINT_STEPS | TERMINAL_RESTORE_STEPS
-_AGENTS_PART = {"order", "answer"}
-_STATUS_FIELDS = {
-    resource.kind: sorted({field.alias or name for name, field in model.model_fields.items()} - agents)
-    for resource, model, agents in (
-        (CHECKPOINTS, CheckpointStatus, _AGENTS_PART),
-        (PREEMPTION_HOLDS, PreemptionHoldStatus, _AGENTS_PART),
-        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer", "beginsAgain"}),
-    )
-}
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
 
@@ -81,6 +69,8 @@ class _Target:
     name: str
     record: Record
     exists: bool = False
+    existed: bool = False
+    """Or may have: an agent may have read an order there."""
     forgotten: bool = False
     is_removed: bool = False
     is_labelled: bool = True
@@ -120,6 +110,7 @@ class Projection:
         is_removed: Callable[[Record], bool] = lambda _: False,
         owners: Callable[[WorkloadRef], list[Object]] = lambda _: [],
         refused: Refused = lambda *_: None,
+        corrected: Callable[[str, str], None] = lambda uid, namespace_uid: None,  # noqa: ARG005
     ) -> None:
         """Writes with the rights of `api`.
 
@@ -129,16 +120,19 @@ class Projection:
             is_removed: says whether a checkpoint's snapshot is not there any more.
             owners: `ownerReferences` of a Checkpoint of this pod.
             refused: called for each write that was refused.
+            corrected: called with the uid of a record, and that of its namespace, where the record says another one.
         """
         self._api = api
         self._namespaces = CurrentNamespaces(api)
         self._refused = refused
+        self._corrected = corrected
         self._is_removed = is_removed
         self._owners = owners
         self._system_namespace = system_namespace
         self._targets: dict[str, _Target] = {}
         self._let_go: set[str] = set()
         self._sinks: list[Callable[[str], None]] = []
+        self._undeliverable_sinks: list[Callable[[str, str], None]] = []
         self._late: dict[str, _Target] = {}
         """What the objects do not show yet."""
         self._flushed = asyncio.Event()
@@ -148,13 +142,20 @@ class Projection:
     def know(self, record: Record, body: Object) -> None:
         """An object that is there already."""
         target = self._target(record)
-        target.exists = True
+        target.exists = target.existed = True
         order = body.get("status", {}).get("order") or body["spec"].get("firstOrder")
         target.order_number = target.order_shown = order["number"] if order else 0
 
     def subscribe(self, sink: Callable[[str], None]) -> None:
         """`sink` is called with the uid of each record that no order is given for any more. Must not block."""
         self._sinks.append(sink)
+
+    def subscribe_to_undeliverable(self, sink: Callable[[str, str], None]) -> None:
+        """`sink` is called with the uid of a record that no agent can read orders of, and why. Must not block.
+
+        No object can be made for it; and there was none, or what it is about went with its namespace.
+        """
+        self._undeliverable_sinks.append(sink)
 
     def write(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         """Have these carried over; returns at once."""
@@ -277,6 +278,9 @@ class Projection:
             await self._write_one(target)
         except NamespaceGoneError as error:  # with everything in it; no object can show the record any more
             log.info("object not written", kind=target.resource.kind, name=target.name, problem=error.message)
+            if not target.existed or isinstance(error, OfAnotherNamespaceError):
+                for sink in self._undeliverable_sinks:
+                    sink(target.record.uid, error.message)
         except ApiError as error:
             self._pause(target, error)
             return False
@@ -339,7 +343,7 @@ class Projection:
         if not target.exists and await self._create(target) and not target.forgotten:
             target.wanted += 1  # its order is given; its status waits for its turn
             return
-        patch: Object = {"status": self._status(target)}
+        patch: Object = {"status": status_patch(target.record, target.order, target.order_number)}
         try:
             if not target.is_labelled:
                 await self._label(target)
@@ -367,30 +371,23 @@ class Projection:
     async def _create(self, target: _Target) -> bool:
         """Whether that has given its order to the agent."""
         record = await self._namespaces.fitting(target.record, target.namespace, self._workloads_of(target.record))
+        if (namespace_uid := namespace_uid_of(record)) != namespace_uid_of(target.record):
+            self._corrected(record.uid, namespace_uid)
         body = to_object(record, self._system_namespace)
         gives_order = False
         if isinstance(target.record, Checkpoint):
             if owners := self._owners(target.record.workload):
                 body["metadata"]["ownerReferences"] = owners
             if target.order is not None:
-                body["spec"]["firstOrder"] = _numbered(target.order_number, target.order)
+                body["spec"]["firstOrder"] = numbered(target.order_number, target.order)
                 gives_order = True
         try:
             await self._api.create(target.resource, body, into=dict)
         except AlreadyExistsError:
             log.info("object was there already", kind=target.resource.kind, name=target.name)
             target.is_labelled = gives_order = False
-        target.exists = True
+        except ApiUnavailableError:
+            target.existed = True  # perhaps
+            raise
+        target.exists = target.existed = True
         return gives_order
-
-    def _status(self, target: _Target) -> Object:
-        """All of our part; a merge patch forgets nothing by itself, so that what is absent now is said as null."""
-        said, fields = status_of(target.record), _STATUS_FIELDS[target.resource.kind]
-        status = {name: said.get(name) for name in fields}
-        if target.order is not None:
-            status["order"] = _numbered(target.order_number, target.order)
-        return status
-
-
-def _numbered(number: int, order: Order) -> Object:
-    return {"number": number, "order": codec.to_builtins(order)}

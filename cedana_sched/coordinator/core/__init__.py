@@ -7,6 +7,7 @@ instructions and nowhere else: `Core.recover(records, now)` carries on from them
 from cedana_sched.coordinator.core.events import (
     Event,
     HoldPlaced,
+    NamespaceCorrected,
     NodeLost,
     OrderLost,
     ReleaseDone,
@@ -32,6 +33,7 @@ __all__ = [
     "Event",
     "HoldPlaced",
     "Instruction",
+    "NamespaceCorrected",
     "NodeLost",
     "OrderLost",
     "Persist",

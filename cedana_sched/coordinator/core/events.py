@@ -48,8 +48,15 @@ class NodeLost(msgspec.Struct, frozen=True):
     node: str
 
 
+class NamespaceCorrected(msgspec.Struct, frozen=True):
+    """The pods of a record are in the namespace with this uid, whatever their adapter has said; empty: of any."""
+
+    record_uid: str
+    namespace_uid: str
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed: a deadline may be due."""
 
 
-Event = Reported | Outcome | HoldPlaced | ReleaseDone | ReleaseFailed | OrderLost | NodeLost | Tick
+Event = Reported | Outcome | HoldPlaced | ReleaseDone | ReleaseFailed | OrderLost | NodeLost | NamespaceCorrected | Tick

@@ -12,6 +12,7 @@ from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.events import (
     Event,
     HoldPlaced,
+    NamespaceCorrected,
     NodeLost,
     OrderLost,
     ReleaseDone,
@@ -24,7 +25,7 @@ from cedana_sched.coordinator.core.instructions import Instruction, Persist
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model.orders import CheckpointFailed, Retain
-from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore
+from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore, of_namespace
 
 RUNAWAY = 100_000
 """More consequences than this from one event is a loop of the rules, not work."""
@@ -112,11 +113,18 @@ class Core:
         elif isinstance(event, NodeLost):
             self._checkpoints.node_lost(event.node)
             self._restores.node_lost(event.node)
+        elif isinstance(event, NamespaceCorrected):
+            self._correct_namespace(event)
         elif isinstance(event, CheckpointOutcome):
             self._look_for_end(event)
             self._checkpoints.answer(event)
         elif isinstance(event, RestoreOutcome):
             self._restores.answer(event)
+
+    def _correct_namespace(self, event: NamespaceCorrected) -> None:
+        if (record := self._desk.book.get(event.record_uid)) is not None:
+            self._desk.book.update(of_namespace(record, event.namespace_uid))
+            self._desk.book.touched[record.uid] = None  # what is in its way there
 
     def _look_for_end(self, outcome: CheckpointOutcome) -> None:
         checkpoint = self._desk.book.checkpoints.get(outcome.checkpoint_uid)

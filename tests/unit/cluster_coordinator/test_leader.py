@@ -12,6 +12,7 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import leader
 from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.coordinator.core import NamespaceCorrected
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata
@@ -101,3 +102,9 @@ def test_an_answer_that_is_not_believed_is_told_on_its_object(monkeypatch: pytes
     involved = CHECKPOINTS.reference("md-1", "bio", "uid")
     text = "What its node has answered is not believed: it is of another snapshot"
     assert told == [Happening(involved, "AnswerNotBelieved", text, warning=True)]
+
+
+def test_what_the_objects_correct_is_corrected_in_the_records() -> None:
+    leads = Leader(cast("Api", FakeApiServer()), CoordinatorConfiguration(namespace="cedana-system"), "me")
+    leads._projection._corrected("record", "namespace")
+    assert leads.coordinator._queue.get_nowait() == NamespaceCorrected("record", "namespace")

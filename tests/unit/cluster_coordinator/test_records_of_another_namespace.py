@@ -122,7 +122,7 @@ async def test_a_pod_that_is_there_is_of_this_namespace_whatever_a_webhook_took_
         await projection.flushed()
     assert server.shown() - {"-"} == ({saved.uid, hold.uid} if is_shown else set())
     shown = [one for (kind, _, _), one in server.objects.items() if kind in KINDS]
-    assert all("namespaceUid" not in one["spec"] for one in shown)
+    assert all(one["spec"]["namespaceUid"] == NOW for one in shown)
 
 
 @pytest.mark.usefixtures("_always_looking")
@@ -193,6 +193,20 @@ async def test_the_journal_makes_no_object_of_the_namespace_before(
         assert await ObjectJournal(cast("Api", server), SYSTEM, "next", projection).load() == (mine,)
         await projection.flushed()
     assert server.shown() == ({mine.uid} if is_made else set())
+
+
+async def test_what_an_object_has_corrected_the_log_does_not_undo() -> None:
+    server, mine = Server(NOW), of(checkpoint(1, CheckpointStep.FREEZING), BEFORE)
+    pod = {"name": mine.workload.name, "namespace": "bio", "uid": mine.workload.uid, "resourceVersion": "1"}
+    server.objects["Pod", "bio", mine.workload.name] = {"metadata": pod, "spec": {"uid": "-"}}
+    async with writing(server) as projection:
+        dead = ObjectJournal(cast("Api", server), SYSTEM, "dead", projection)
+        await dead.load()
+        await dead.save((mine,), ())
+        await projection.flushed()
+    async with writing(server) as projection:
+        assert await ObjectJournal(cast("Api", server), SYSTEM, "next", projection).load() == (of(mine, NOW),)
+        assert projection.pending().records == (of(mine, NOW),)
 
 
 async def test_an_adapter_that_repeats_an_old_preemption_makes_no_object_in_the_next_namespace() -> None:

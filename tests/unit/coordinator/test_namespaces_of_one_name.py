@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
-from cedana_sched.coordinator.core import NodeLost
+from cedana_sched.coordinator.core import NamespaceCorrected, NodeLost
 from cedana_sched.model.orders import Committed, Continued, Find, Found, Retain, Stage, Staged, StartCold
 from cedana_sched.model.preemption import Signal, WorkloadRef
-from cedana_sched.model.records import PreemptionHold, Transfer
+from cedana_sched.model.records import Checkpoint, PreemptionHold, Transfer
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
 BEFORE = "0a1b2c3d-0000-4000-8000-0000000000f1"
@@ -119,3 +119,23 @@ def test_a_hold_says_of_which_namespace_its_victims_are() -> None:
     hold = told.report(Preempted(signal)).saved["s2"]
     assert isinstance(hold, PreemptionHold)
     assert hold.namespace_uid == NOW
+
+
+def test_who_was_said_to_be_of_another_namespace_waits_for_who_runs_as_it_once_that_is_corrected() -> None:
+    told = start(continued(Told(), "w1", NOW, 1), "w2", BEFORE)
+    assert told.orders() == ["Find restore.w2"]
+    told.tell(NamespaceCorrected("restore.w2", NOW), Found("restore.w2", ref(1)))
+    assert told.step("restore.w2") == "Waiting"
+    told.report(Ended("w1", "the pod was deleted"))
+    assert told.orders() == ["Find restore.w2"]
+
+
+def test_a_corrected_namespace_is_remembered_and_forgotten_records_are_not_made_again() -> None:
+    told = evict(Told(), "w1", BEFORE, "s1").tell(
+        *(NamespaceCorrected(uid, NOW) for uid in ("s1", "s1.w1.1", "forgotten"))
+    )
+    assert told.saved.keys() == {"s1", "s1.w1.1"}
+    hold, saving = told.saved["s1"], told.saved["s1.w1.1"]
+    assert isinstance(hold, PreemptionHold)
+    assert isinstance(saving, Checkpoint)
+    assert hold.namespace_uid == saving.workload.namespace_uid == NOW

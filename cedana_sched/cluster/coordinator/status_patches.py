@@ -1,0 +1,37 @@
+"""Our part of the status of an object, as the patch that writes it."""
+
+from __future__ import annotations
+
+from cedana_sched.cluster.coordinator.objects import resource_of, status_of
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES
+from cedana_sched.model import codec
+from cedana_sched.model.objects.checkpoint import CheckpointStatus
+from cedana_sched.model.objects.preemption_hold import PreemptionHoldStatus
+from cedana_sched.model.objects.restore import RestoreStatus
+from cedana_sched.model.orders import Order
+from cedana_sched.model.records import Record
+
+_AGENTS_PART = {"order", "answer"}
+_STATUS_FIELDS = {
+    resource.kind: sorted({field.alias or name for name, field in model.model_fields.items()} - agents)
+    for resource, model, agents in (
+        (CHECKPOINTS, CheckpointStatus, _AGENTS_PART),
+        (PREEMPTION_HOLDS, PreemptionHoldStatus, _AGENTS_PART),
+        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer", "beginsAgain"}),
+    )
+}
+
+
+def status_patch(record: Record, order: Order | None, order_number: int) -> Object:
+    """All of our part; a merge patch forgets nothing by itself, so that what is absent now is said as null."""
+    said, fields = status_of(record), _STATUS_FIELDS[resource_of(record).kind]
+    status = {name: said.get(name) for name in fields}
+    if order is not None:
+        status["order"] = numbered(order_number, order)
+    return status
+
+
+def numbered(number: int, order: Order) -> Object:
+    """An order as it stands in an object."""
+    return {"number": number, "order": codec.to_builtins(order)}
