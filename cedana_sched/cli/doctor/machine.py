@@ -83,8 +83,7 @@ def namespaces() -> Iterator[Finding]:
 
 
 def control_groups() -> Iterator[Finding]:
-    from cedana_sched.local.runs.cgroup_site import find_roots
-    from cedana_sched.local.runs.cgroups import UNIFIED
+    from cedana_sched.snapshot.cgroups import UNIFIED, find_roots
 
     roots = find_roots(Path("/proc/self/mountinfo").read_text().splitlines())
     if UNIFIED in roots:

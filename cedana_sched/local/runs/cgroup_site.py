@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from cedana_sched.local.runs.cgroups import UNIFIED, CgroupError, RunCgroup
+from cedana_sched.snapshot.cgroups import Cgroup, find_roots
 
 PARENT = "cedana-sched"
 SUPERVISORS = "supervisors"
 
 _YOUNG_SECONDS = 60.0
-_V1_CONTROLLERS = ("freezer", "memory", "cpu", "cpuacct", "pids")
 
 
 class CgroupSite:
@@ -38,10 +37,10 @@ class CgroupSite:
         """
         return cls(find_roots(Path("/proc/self/mountinfo").read_text().splitlines()))
 
-    def run(self, uid: str) -> RunCgroup:
-        return RunCgroup({name: str(root / PARENT / uid) for name, root in self.roots.items()})
+    def run(self, uid: str) -> Cgroup:
+        return Cgroup({name: str(root / PARENT / uid) for name, root in self.roots.items()})
 
-    def supervisors(self) -> RunCgroup:
+    def supervisors(self) -> Cgroup:
         return self.run(SUPERVISORS)
 
     def tidy(self) -> None:
@@ -65,31 +64,3 @@ def _abandoned(parent: Path) -> list[Path]:
         return [path for path in groups if time.time() - path.stat().st_mtime > _YOUNG_SECONDS]
     except FileNotFoundError:
         return []  # another engine is tidying up as well
-
-
-def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:
-    """From /proc/self/mountinfo the root of each v1 controller's hierarchy, or `{"unified": root}` for v2.
-
-    A hybrid machine (v1 controllers, and a v2 hierarchy that has none) counts as v1.
-
-    Raises:
-        CgroupError: neither a v1 freezer nor v2 is mounted.
-    """
-    v1: dict[str, Path] = {}
-    v2: Path | None = None
-    for line in mountinfo:
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
-        point = Path(left.split()[4])
-        if kind == "cgroup2":
-            v2 = point
-        elif kind == "cgroup":
-            v1 |= {name: point for name in options.split(",") if name in _V1_CONTROLLERS}
-    if "freezer" in v1:
-        return v1
-    if v2 is not None:
-        return {UNIFIED: v2}
-    raise CgroupError(
-        "no control group hierarchy that can freeze processes is mounted",
-        remedy="mount cgroup2 on /sys/fs/cgroup, or the v1 freezer on /sys/fs/cgroup/freezer",
-    )

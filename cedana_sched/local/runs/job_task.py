@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from cedana_sched.local.runs.cgroups import Limits
 from cedana_sched.model.errors import UsageError
+from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals
 from cedana_sched.snapshot.restore import RestoreRequest

@@ -19,10 +19,10 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from cedana_sched.local.runs.cgroups import Limits
 from cedana_sched.local.runs.job_task import RestoreTask
 from cedana_sched.local.runs.processes import ProcessId
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.launch import Job
 
 PREPARING = "preparing"
@@ -55,7 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How it comes to life; None for a run that ended before it began."""
     limits: Limits
     cgroup: dict[str, str]
-    """Directories of the run's groups, by controller (see `cgroups.RunCgroup`)."""
+    """Directories of the run's groups, by controller (see `cgroups.Cgroup`)."""
     mounts: tuple[str, ...] = ()
     """The host's mounts that the job sees besides `/`."""
     cold_because: str | None = None

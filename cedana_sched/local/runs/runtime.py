@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.local.runs.cgroup_site import CgroupSite
-from cedana_sched.local.runs.cgroups import RunCgroup, Usage
 from cedana_sched.local.runs.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
 from cedana_sched.local.runs.returning import present_mounts, ready_images, warm_up
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
@@ -31,6 +30,7 @@ from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotEr
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.cgroups import Cgroup, Usage
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreRequest
@@ -228,7 +228,7 @@ class LocalRuntime:
         group = self.group_of(uid)
         return group.usage() if group else None
 
-    def group_of(self, uid: str) -> RunCgroup | None:
+    def group_of(self, uid: str) -> Cgroup | None:
         """The control groups of a run that has not ended."""
         run = self._runs.get(uid)
         return None if run is None or run.ended.is_set() else run.group

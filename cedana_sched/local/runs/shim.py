@@ -19,7 +19,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cedana_sched.local.runs.cgroups import RunCgroup
 from cedana_sched.local.runs.job_task import RestoreTask
 from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.local.runs.processes import ProcessId
@@ -35,6 +34,7 @@ from cedana_sched.local.runs.run_directory import (
     RunState,
 )
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.cgroups import Cgroup
 from cedana_sched.snapshot.launch import start
 from cedana_sched.snapshot.restore import restore
 
@@ -60,7 +60,7 @@ def main(path: Path) -> None:
 def supervise(directory: RunDirectory, spec: RunSpec) -> None:
     """Bring the job to life, wait for its end, and leave nothing but the records of it."""
     me = ProcessId.of(os.getpid())
-    group = RunCgroup(spec.cgroup)
+    group = Cgroup(spec.cgroup)
     directory.write_state(RunState(PREPARING, me))
     try:
         become_child_subreaper()
@@ -79,7 +79,7 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
     _end(directory, group, record, replace(running, phase=EXITED))
 
 
-def _bring_to_life(spec: RunSpec, group: RunCgroup) -> tuple[int, list[str]]:
+def _bring_to_life(spec: RunSpec, group: Cgroup) -> tuple[int, list[str]]:
     """The PID of the job's first process, and what this machine could not do for it."""
     group.create()
     if isinstance(spec.task, RestoreTask):
@@ -101,7 +101,7 @@ def _wait_for(init: int) -> int:
             return status
 
 
-def _exit_record(status: int, group: RunCgroup) -> ExitRecord:
+def _exit_record(status: int, group: Cgroup) -> ExitRecord:
     code: int | None = os.waitstatus_to_exitcode(status)
     number = None
     if code is not None and code < 0:
@@ -119,7 +119,7 @@ def _exit_record(status: int, group: RunCgroup) -> ExitRecord:
     )
 
 
-def _end(directory: RunDirectory, group: RunCgroup, record: ExitRecord, state: RunState) -> None:
+def _end(directory: RunDirectory, group: Cgroup, record: ExitRecord, state: RunState) -> None:
     """Record the end first: if this process is killed now, the engine clears the rest away."""
     try:
         directory.write_exit(record)
@@ -132,7 +132,7 @@ def _end(directory: RunDirectory, group: RunCgroup, record: ExitRecord, state: R
     _clear(group)
 
 
-def _clear(group: RunCgroup) -> None:
+def _clear(group: Cgroup) -> None:
     try:
         group.kill()
         group.remove()

@@ -14,11 +14,11 @@ import time
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from cedana_sched.local.runs.cgroups import RunCgroup
 from cedana_sched.local.runs.kernel import IN_MOVED_TO, inotify_open, inotify_watch
 from cedana_sched.local.runs.readiness import any_readable
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
 from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
+from cedana_sched.snapshot.cgroups import Cgroup
 
 _EVENT_BYTES = 64 << 10
 _LOCK_RETRY_SECONDS = 0.02
@@ -37,7 +37,7 @@ class SupervisedRun:
     def __init__(self, directory: RunDirectory, spec: RunSpec) -> None:
         self.directory = directory
         self.spec = spec
-        self.group = RunCgroup(spec.cgroup)
+        self.group = Cgroup(spec.cgroup)
         self.state: RunState | None = None
         self.record: ExitRecord | None = None
         self.unwanted = False

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cedana_sched.local.runs.cgroups import CgroupError, RunCgroup
 from cedana_sched.local.runs.nursery import PATH_BYTES
 from cedana_sched.local.runs.readiness import any_readable
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.cgroups import Cgroup, CgroupError
 from cedana_sched.snapshot.launch import module_environment
 
 
@@ -27,7 +27,7 @@ class Supervisors:
     with all of its group does not end them.
     """
 
-    def __init__(self, group: RunCgroup) -> None:
+    def __init__(self, group: Cgroup) -> None:
         self._group = group
         self._nursery: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None

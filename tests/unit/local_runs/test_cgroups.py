@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.local.runs import cgroups
-from cedana_sched.local.runs.cgroup_site import CgroupSite, find_roots
-from cedana_sched.local.runs.cgroups import CgroupError, Limits, RunCgroup
+from cedana_sched.local.runs.cgroup_site import CgroupSite
+from cedana_sched.snapshot import cgroups
+from cedana_sched.snapshot.cgroups import Cgroup, CgroupError, Limits, find_roots
 
 V1_HOST = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -51,7 +51,7 @@ def test_controllers_mounted_together_are_one_directory_and_the_freezer_is_first
         Path("/sys/fs/cgroup/cpu,cpuacct/cedana-sched/r1"),
         Path("/sys/fs/cgroup/memory/cedana-sched/r1"),
     )
-    assert RunCgroup(group.as_json()).paths == group.paths
+    assert Cgroup(group.as_json()).paths == group.paths
 
 
 @pytest.fixture
@@ -176,13 +176,13 @@ def test_usage_is_read_from_v1(tmp_path: Path) -> None:
 def test_usage_is_read_from_v2(tmp_path: Path) -> None:
     fill(tmp_path, {"cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "memory.current": "10", "memory.peak": "20"})
     fill(tmp_path, {"memory.events": "oom 3\noom_kill 1\n"})
-    group = RunCgroup({"unified": str(tmp_path)})
+    group = Cgroup({"unified": str(tmp_path)})
     assert group.usage() == (1.5, 10, 20)
     assert group.oom_kills() == 1
 
 
 def test_groups_that_are_gone_have_no_usage_and_no_members(tmp_path: Path) -> None:
-    group = RunCgroup({"unified": str(tmp_path / "gone")})
+    group = Cgroup({"unified": str(tmp_path / "gone")})
     assert group.usage() == (0, 0, 0)
     assert group.members() == set()
     group.kill()
@@ -200,7 +200,7 @@ def test_groups_that_are_removed_while_they_are_read_have_no_usage(
         raise OSError(code, os.strerror(code), str(path))
 
     monkeypatch.setattr(Path, "read_text", removed)
-    for group in (RunCgroup({"unified": str(tmp_path)}), v1_group(tmp_path)):
+    for group in (Cgroup({"unified": str(tmp_path)}), v1_group(tmp_path)):
         assert group.usage() == (0, 0, 0)
         assert group.oom_kills() == 0
 
@@ -228,15 +228,15 @@ def test_a_process_joins_a_group_that_another_engine_tidies_away(
     for root in site.roots.values():
         root.mkdir()
     joins: list[int] = []
-    join = RunCgroup.join
+    join = Cgroup.join
 
-    def join_late(group: RunCgroup, pid: int) -> None:
+    def join_late(group: Cgroup, pid: int) -> None:
         joins.append(pid)
         if len(joins) <= tidied:
             site.tidy()
         join(group, pid)
 
-    monkeypatch.setattr(RunCgroup, "join", join_late)
+    monkeypatch.setattr(Cgroup, "join", join_late)
     site.supervisors().create_with(42)
     assert [(path / "cgroup.procs").read_text() for path in site.supervisors().paths] == ["42", "42"]
     assert joins == [42] * (tidied + 1)
@@ -246,7 +246,7 @@ def test_a_group_that_always_vanishes_is_not_joined_for_ever(tmp_path: Path, mon
     def vanish(*_: object) -> None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    monkeypatch.setattr(RunCgroup, "join", vanish)
+    monkeypatch.setattr(Cgroup, "join", vanish)
     with pytest.raises(CgroupError, match="again and again"):
         CgroupSite({"unified": tmp_path}).supervisors().create_with(42)
 
@@ -264,7 +264,7 @@ def test_group_that_its_last_process_is_still_leaving_is_removed(
 
     (tmp_path / "r1").mkdir()
     monkeypatch.setattr(Path, "rmdir", rmdir)
-    RunCgroup({"unified": str(tmp_path / "r1")}).remove()
+    Cgroup({"unified": str(tmp_path / "r1")}).remove()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -277,12 +277,12 @@ def test_group_with_processes_is_not_removed_and_they_are_named(
     fill(tmp_path, {"cgroup.procs": "7\n8\n"})
     monkeypatch.setattr(Path, "rmdir", rmdir)
     with pytest.raises(CgroupError) as caught:
-        RunCgroup({"unified": str(tmp_path)}).remove()
+        Cgroup({"unified": str(tmp_path)}).remove()
     assert "7, 8" in caught.value.remedy
 
 
-def v1_group(root: Path) -> RunCgroup:
-    return RunCgroup({name: str(root / name) for name in ("freezer", "memory", "cpu", "cpuacct", "pids")})
+def v1_group(root: Path) -> Cgroup:
+    return Cgroup({name: str(root / name) for name in ("freezer", "memory", "cpu", "cpuacct", "pids")})
 
 
 def fill(root: Path, files: dict[str, str]) -> None:

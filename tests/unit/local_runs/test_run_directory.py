@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.local.runs.cgroups import Limits
 from cedana_sched.local.runs.job_task import RestoreTask
 from cedana_sched.local.runs.processes import ProcessId
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
+from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.restore import RestoreRequest
 from cedana_sched.snapshot.toolchain import Toolchain

@@ -1,8 +1,7 @@
-"""The control groups of one run, on cgroup v1 and v2: limits, usage, killing all of it, leaving nothing.
+"""Control groups of a few processes, on cgroup v1 and v2: limits, usage, killing all of it, leaving nothing.
 
-Where they are is `cgroup_site`'s business. Called by the supervisor (`shim`), which makes and removes the groups of
-its run, and by the runtime, which reads usage, kills, and clears away what a crash left. Standard library only: each
-supervisor imports it.
+One has a directory in each hierarchy that it needs; where these are is its maker's business. Standard library only: the
+supervisor of each run imports it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot import freezer
 
 UNIFIED = "unified"
+FREEZER = "freezer"
 
+_V1_CONTROLLERS = (FREEZER, "memory", "cpu", "cpuacct", "pids")
 _V2_CONTROLLERS = ("cpu", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _TRIES = 20
@@ -31,7 +32,7 @@ class CgroupError(CedanaSchedError):
 
 
 class Limits(NamedTuple):
-    """What a run may use; None is no limit. CPUs may be fractions."""
+    """What the processes may use; None is no limit. CPUs may be fractions."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -44,25 +45,32 @@ class Usage(NamedTuple):
     peak_memory_bytes: int
 
 
-class RunCgroup:
-    """The groups of one run. `directories` maps controllers (v1), or `unified` (v2), to directories."""
+class Cgroup:
+    """The groups of some processes.
 
-    def __init__(self, directories: Mapping[str, str]) -> None:
+    Args:
+        directories: by controller (v1), or of `unified` (v2).
+        controllers: which of v2's they need, as far as there are such.
+    """
+
+    def __init__(self, directories: Mapping[str, str], controllers: tuple[str, ...] = _V2_CONTROLLERS) -> None:
         self.directories = {name: Path(path) for name, path in directories.items()}
         self.version = 2 if UNIFIED in directories else 1
+        self._controllers = controllers if self.version == 2 else ()
 
     def as_json(self) -> dict[str, str]:
         return {name: str(path) for name, path in self.directories.items()}
 
     @property
     def freezer(self) -> Path:
-        """The directory that stops all of the run: v1 freezer, or v2."""
-        return self.directories[UNIFIED if self.version == 2 else "freezer"]
+        """The directory that stops all of them: v1 freezer, or v2."""
+        return self.directories[UNIFIED if self.version == 2 else FREEZER]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Each directory once, the freezer first; hosts may mount several v1 controllers together."""
-        return tuple(dict.fromkeys((self.freezer, *self.directories.values())))
+        names = sorted(self.directories, key=lambda name: name != FREEZER)
+        return tuple(dict.fromkeys(self.directories[name] for name in names))
 
     def create(self) -> None:
         """Make the groups, with their controllers delegated to them. Idempotent.
@@ -71,7 +79,7 @@ class RunCgroup:
             CgroupError: the kernel refused; says which directory and why.
         """
         for path in self.paths:
-            _make(path, _V2_CONTROLLERS if self.version == 2 else ())
+            _make(path, self._controllers)
 
     def join(self, pid: int) -> None:
         """Move a process into the groups."""
@@ -94,7 +102,7 @@ class RunCgroup:
                     continue
                 raise
             return
-        raise CgroupError(f"{self.freezer} vanishes again and again", remedy="run one engine only")
+        raise CgroupError(f"{self.paths[0]} vanishes again and again", remedy="run one engine only")
 
     def limit(self, limits: Limits) -> list[str]:
         """Apply the limits; returns in words what this machine cannot do. Memory is meant without swap."""
@@ -153,6 +161,34 @@ class RunCgroup:
     def _read_number(self, controller: str, name: str) -> int:
         directory = self.directories.get(controller)
         return _number(directory / name) if directory else 0
+
+
+def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:
+    """From /proc/self/mountinfo the root of each v1 controller's hierarchy, or `{"unified": root}` for v2.
+
+    A hybrid machine (v1 controllers, and a v2 hierarchy that has none) counts as v1.
+
+    Raises:
+        CgroupError: neither a v1 freezer nor v2 is mounted.
+    """
+    v1: dict[str, Path] = {}
+    v2: Path | None = None
+    for line in mountinfo:
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        point = Path(left.split()[4])
+        if kind == "cgroup2":
+            v2 = point
+        elif kind == "cgroup":
+            v1 |= {name: point for name in options.split(",") if name in _V1_CONTROLLERS}
+    if FREEZER in v1:
+        return v1
+    if v2 is not None:
+        return {UNIFIED: v2}
+    raise CgroupError(
+        "no control group hierarchy that can freeze processes is mounted",
+        remedy="mount cgroup2 on /sys/fs/cgroup, or the v1 freezer on /sys/fs/cgroup/freezer",
+    )
 
 
 def _v1_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
