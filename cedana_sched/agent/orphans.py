@@ -18,7 +18,7 @@ import psutil
 
 from cedana_sched.agent.messages import criu_directory
 from cedana_sched.agent.runtime import RunningWorkload
-from cedana_sched.snapshot.aftermath import undo_killed_dump
+from cedana_sched.snapshot.aftermath import has_broken_off, undo_killed_dump
 from cedana_sched.snapshot.dump import LOG_NAME
 from cedana_sched.snapshot.freezer import members
 from cedana_sched.snapshot.loopback import mend_loopback, shared_namespaces
@@ -123,7 +123,8 @@ def await_orphans(toolchain: Toolchain, work: Path, workload: RunningWorkload) -
     """Return when no CRIU works for the capture of this workload in `work` any more, which has ended.
 
     Returns:
-        True if all ended by themselves, or there were none; False if one had to be killed, and its traces removed.
+        True if all ended by themselves, or there were none; False if one was killed, now or before as by the
+        out-of-memory killer, and its traces are removed.
     """
     directories = {str(criu_directory(work, tree.name)): tree for tree in workload.containers}
     orphans = {
@@ -131,12 +132,13 @@ def await_orphans(toolchain: Toolchain, work: Path, workload: RunningWorkload) -
         for process in psutil.process_iter()
         for directory in directories.keys() & set(_words(process))
     }
-    alive = _end(orphans)
-    for directory in {orphans[process] for process in alive}:
+    killed = {orphans[process] for process in _end(orphans)}
+    killed |= {directory for directory in directories if has_broken_off(Path(directory, LOG_NAME))}
+    for directory in killed:
         undo_killed_dump(toolchain, members(directories[directory].freezer), Path(directory, LOG_NAME))
     for namespace in shared_namespaces(tree.root_pid for tree in workload.containers):
         mend_loopback(toolchain, namespace)
-    return not alive
+    return not killed
 
 
 def _end(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

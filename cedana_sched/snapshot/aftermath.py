@@ -27,6 +27,7 @@ A workload that dies this way continues from its previous snapshot.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -37,7 +38,20 @@ from cedana_sched.snapshot.connections import wake_connections
 from cedana_sched.snapshot.stopped import stop_again
 from cedana_sched.snapshot.toolchain import Toolchain
 
+_LAST_WORD = re.compile(rb"Dumping (FAILED|finished successfully)")
+"""Of CRIU's log, written when everything is undone (criu/cr-dump.c, `cr_dump_finish`)."""
+_PART_BYTES = 4096
 _RUN_ID = re.compile(r"CRIU run id = ([0-9a-f-]+)")
+
+
+def has_broken_off(log: Path) -> bool:
+    """Whether the CRIU that wrote this log, and has ended, was killed: it ended without a last word."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _PART_BYTES))
+            return not _LAST_WORD.search(file.read())
+    except FileNotFoundError:
+        return False
 
 
 def undo_killed_dump(toolchain: Toolchain, pids: Iterable[int], log: Path) -> None:
@@ -50,7 +64,7 @@ def undo_killed_dump(toolchain: Toolchain, pids: Iterable[int], log: Path) -> No
 
 def remove_network_lock(toolchain: Toolchain, log: Path, pids: Iterable[int]) -> bool:
     """Remove the nftables table of the CRIU that wrote `log` and dumped these processes; False when there is none."""
-    found = _RUN_ID.search(log.read_text(errors="replace")) if log.exists() else None
+    found = _RUN_ID.search(_beginning(log))
     if found is None:
         return False
     wanted = f"CRIU-{found.group(1)}"
@@ -62,6 +76,15 @@ def remove_network_lock(toolchain: Toolchain, log: Path, pids: Iterable[int]) ->
                 _nft(toolchain, namespace, "delete", "table", "inet", table)
                 removed = True
     return removed
+
+
+def _beginning(log: Path) -> str:
+    """Where the run id stands; a log has a line for each mapping of the workload, and may be larger than all memory."""
+    try:
+        with log.open("rb") as file:
+            return file.read(_PART_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _network_namespaces(pids: Iterable[int]) -> list[Path]:

@@ -14,8 +14,11 @@ import psutil
 import pytest
 
 from cedana_sched.agent import orphans
+from cedana_sched.agent.messages import criu_directory
 from cedana_sched.agent.orphans import FAILURES_KEPT, await_captures, captures_of, prune, stop_capture
+from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from tests.processes import is_alive
+from tests.unit.agent.test_capture_messages import request
 
 CAPTURE = """
 import sys
@@ -125,3 +128,26 @@ def _waited_for() -> set[str]:
     """Inodes whose locks somebody waits for."""
     lines = Path("/proc/locks").read_text().splitlines()
     return {line.split()[6].rsplit(":", 1)[-1] for line in lines if "->" in line}
+
+
+@pytest.mark.parametrize(
+    ("log", "is_undone"),
+    [
+        ("(00.1) Dumping task 7\n", True),
+        ("(00.2) Error (criu/cr-dump.c:2111): Dumping FAILED.\n", False),
+        (None, False),
+    ],
+)
+def test_what_a_criu_leaves_that_was_killed_before_its_capture_ended_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str | None, is_undone: bool
+) -> None:
+    """The out-of-memory killer may have taken both."""
+    undone: list[Path] = []
+    monkeypatch.setattr(orphans, "undo_killed_dump", lambda toolchain, pids, log: undone.append(log))
+    directory = criu_directory(tmp_path, "main")
+    directory.mkdir(parents=True)
+    if log is not None:
+        (directory / "dump.log").write_text("(00.0) x\n" * 10_000 + log)
+    workload = RunningWorkload((RunningContainer(os.getpid(), tmp_path / "gone", "main"),))
+    assert orphans.await_orphans(request().toolchain, tmp_path, workload) is not is_undone
+    assert undone == ([directory / "dump.log"] if is_undone else [])
