@@ -16,6 +16,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge, Histogram
 
 DUMPS_AT_ONCE = 4
 DUMPS_MEMORY_BYTES = 2 << 30
+DUMPS_MEMORY_BYTES_EACH = 1 << 30
+"""Measured (CRIU 4.2.1): usual dumps take less than 300 MiB, what is cached of a store's files not counted; 65,000
+mappings of a process take 30 MiB, 45,000 open files with long names 250 MiB."""
 BASE_BYTES = 192 << 20
 """A process that dumps takes this much for itself, its buffers and its threads."""
 PAGES_SHARE = 1 / 256

@@ -6,14 +6,15 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import structlog
 from msgspec.structs import replace
 
+from cedana_sched.agent.frozen import memory_of
 from cedana_sched.agent.messages import (
     CaptureFailed,
     CaptureProgress,
@@ -37,8 +38,20 @@ STOP_SECONDS = 5.0
 log = structlog.get_logger()
 
 
-Shelter = Callable[[int], Awaitable[bool]]
-"""Has the process with this PID, and its descendants, outlive the agent; False: it could not be done."""
+class Shelter(Protocol):
+    """Where captures go that outlive the agent, by their PIDs, with whatever they start."""
+
+    async def admit(self, pid: int) -> bool:
+        """Take a process in; False: it could not be done, and it ends with the agent."""
+        ...
+
+    async def limit(self, pid: int, workload_bytes: int) -> None:
+        """Bound the memory that it takes from now on, for a workload that has so much."""
+        ...
+
+    async def leave(self, pid: int) -> str | None:
+        """It has ended: nothing is left of it, whether it was taken in or not. In words, if it ran out of memory."""
+        ...
 
 
 class Captures:
@@ -79,7 +92,7 @@ class Captures:
         processes = [*self._running.values(), *self._spares]
         for process in processes:
             _close_stdin(process)  # it stops its dump, thaws the workload, and ends
-        ending = [_end(process) for process in processes if process not in self._outliving()]
+        ending = [self._end(process) for process in processes if process not in self._outliving()]
         await asyncio.gather(*ending, self.none_of_before())
 
     def _outliving(self) -> list[Process]:
@@ -109,6 +122,8 @@ class Captures:
         request = replace(request, outlives_agent=process.pid in self._sheltered)
         is_committed, failed = False, None
         try:
+            if self._shelter is not None:
+                await self._shelter.limit(process.pid, await asyncio.to_thread(memory_of, request.workload))
             _write(process, encode(request))
             assert process.stdout is not None  # noqa: S101  # _start asks for the pipe
             async for line in process.stdout:
@@ -120,9 +135,10 @@ class Captures:
                     yield report
             status = await process.wait()
         finally:
-            await asyncio.shield(self._forget(request, process))
+            shortage = await asyncio.shield(self._forget(request, process))
         if not is_committed:
-            yield failed or CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
+            failed = failed or CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
+            yield CaptureFailed(f"{shortage}; {failed.why}", retryable=True) if shortage else failed
 
     async def stop(self, checkpoint_uid: str, running: RunningWorkload | None) -> None:
         """Stop a capture if it runs, also that of an earlier agent; return when it has ended, and its CRIU.
@@ -144,6 +160,7 @@ class Captures:
         while self._spares:
             if (spare := self._spares.pop(0)).returncode is None:
                 return spare
+            await self._leave(spare)
         return await self._start()
 
     async def _refill(self) -> None:
@@ -153,14 +170,23 @@ class Captures:
 
     async def _start(self) -> Process:
         process = await _start()
-        if self._shelter is not None and await self._shelter(process.pid):
+        if self._shelter is not None and await self._shelter.admit(process.pid):
             self._sheltered.add(process.pid)
         return process
 
-    async def _forget(self, request: CaptureRequest, process: Process) -> None:
+    async def _end(self, process: Process) -> None:
+        await _end(process)
+        await self._leave(process)
+
+    async def _leave(self, process: Process) -> str | None:
+        return None if self._shelter is None else await self._shelter.leave(process.pid)
+
+    async def _forget(self, request: CaptureRequest, process: Process) -> str | None:
+        """Nothing of a capture is left; returns in words, if it ran out of memory."""
         _close_stdin(process)
         if await process.wait() < 0:
             await self._clean_up(Path(request.work_directory), request.workload)
+        shortage = await self._leave(process)
         async with self._idle:
             if self._running.get(request.checkpoint_uid) is process:  # the next attempt's may have its place
                 del self._running[request.checkpoint_uid]
@@ -168,6 +194,7 @@ class Captures:
             self._idle.notify_all()
         await asyncio.to_thread(prune, self._work)
         await self._refill()
+        return shortage
 
     async def _clean_up(self, directory: Path, workload: RunningWorkload | None) -> None:
         """The capture process was killed, perhaps: its CRIU notices that nobody reads. Success leaves no directory.
@@ -178,7 +205,7 @@ class Captures:
             return
         try:
             if not await asyncio.to_thread(await_orphans, self._toolchain, directory, workload):
-                log.warning("criu had to be killed", checkpoint=directory.name)
+                log.warning("criu was killed", checkpoint=directory.name)
         except (CedanaSchedError, OSError) as error:
             log.warning("rest of a capture not undone", checkpoint=directory.name, problem=str(error))
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from cedana_sched.agent.budget import DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES
+from cedana_sched.agent.budget import BASE_BYTES, DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES, DUMPS_MEMORY_BYTES_EACH
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
@@ -87,6 +87,8 @@ class DumpsConfiguration(Written):
 
     at_once: Annotated[int, Field(ge=1)] = DUMPS_AT_ONCE
     memory_bytes: Annotated[int, Field(ge=1)] = DUMPS_MEMORY_BYTES
+    memory_bytes_each: Annotated[int, Field(ge=BASE_BYTES)] = DUMPS_MEMORY_BYTES_EACH
+    """The limit of one, beside what it takes for each page of the workload."""
 
 
 class AgentConfiguration(ComponentConfiguration):

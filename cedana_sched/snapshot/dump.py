@@ -201,7 +201,7 @@ class Dump:
             self._receiver.finish(complete=False)
             self._clean_up(0)
             raise DumpError(f"CRIU could not be started: {error}", remedy="run as root; see `doctor`") from error
-        _spare_from_oom_killer(criu.pid)
+        spare_from_oom_killer(criu.pid)
         return criu
 
     def _environment(self) -> dict[str, str]:
@@ -292,10 +292,13 @@ class Dump:
         return kind(found.message, remedy=found.remedy, evidence=found.evidence)
 
 
-def _spare_from_oom_killer(pid: int) -> None:
-    """Make CRIU the last choice: it is small, and killing it can hurt the workload (see `aftermath`)."""
+def spare_from_oom_killer(pid: int) -> None:
+    """Make CRIU the last choice: it is small, and killing it can hurt the workload (see `aftermath`).
+
+    But a choice: a control group at its limit in which nothing may be killed (-1000) has its processes wait for ever.
+    """
     with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):  # a capability; it has ended
-        Path(f"/proc/{pid}/oom_score_adj").write_text("-1000")
+        Path(f"/proc/{pid}/oom_score_adj").write_text("-999")
 
 
 def _socket_directory() -> Path:

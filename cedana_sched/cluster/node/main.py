@@ -38,7 +38,7 @@ from cedana_sched.cluster.node.returning.heartbeat import send_heartbeats
 from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
-from cedana_sched.cluster.node.shelter import shelter
+from cedana_sched.cluster.node.shelter import NodeShelter
 from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
@@ -134,6 +134,7 @@ class _Agent:
         )
         self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._returns.served)
         self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
+        self._shelter = NodeShelter(configuration.dumps.memory_bytes_each, HOST_ROOT)
         self._agent = NodeAgent(
             runtime=self._runtime,
             storage=configuration.storage,
@@ -146,7 +147,7 @@ class _Agent:
             namespace_share=configuration.staging_namespace_share,
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
-            shelter=shelter,
+            shelter=self._shelter,
             store_in_use=True,  # pods come back only where Checkpoints, or their annotations, name snapshots
         )
         beginnings = StoreBeginnings(api, self._agent.perform, configuration.storage.path)
@@ -170,6 +171,7 @@ class _Agent:
         """Serve until cancelled; `ready` is called once it does."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._runtime)
+            await self._shelter.open()
             await stack.enter_async_context(self._agent)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             self._deletions = group

@@ -1,21 +1,36 @@
-"""Takes a process out of the agent's container, so that the end of the container is not its own.
+"""Takes captures out of the agent's container, so that its end is not theirs, into control groups of their own.
 
 When the first process of a container dies, everything in its control groups is killed with it: a capture, and the CRIU
 that is inside a workload at that moment. Killed there, CRIU lets the workload run on, sometimes with broken connections
 (see `snapshot.aftermath`). So captures are moved into the control groups of the host's process 1: nothing of the
-agent's is there, nor a limit of its memory.
+agent's is there, nor a limit of its memory. Of memory each gets a group of its own, with a limit.
+
+Who reaches that limit is killed by the kernel. The capture process goes first, by its `oom_score_adj`: a CRIU whose
+stream is broken undoes its dump, and the workload runs on as if nothing had happened. CRIU is the last choice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import suppress
+from pathlib import Path
 
 import structlog
 
+from cedana_sched.agent.budget import PAGES_SHARE
+from cedana_sched.cluster.node.capture_groups import CaptureGroups, memory_of_this_machine
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.cgroups import Cgroup, CgroupError, Limits
+
 log = structlog.get_logger(__name__)
 
+VALUE = "agent.dumps.memoryBytesEach"
+"""The chart's value that sets the limit."""
+
 _NOT_MOVED = "capture not moved out of the container: it will be killed if the agent is"
+_NOT_LIMITED = "capture without a limit of memory"
+_TRIES = 3
 
 _MOVE = """
 set -e
@@ -27,22 +42,131 @@ while IFS=: read -r _ controllers path; do
     [ ! -d "$folder" ] || echo "$1" >"$folder$path/cgroup.procs"
 done <"/proc/$2/cgroup"
 """
+_JOIN = 'echo "$1" >"$2/cgroup.procs"'
+
+
+class NodeShelter:
+    """Shelters the captures of a node's agent; see `agent.captures.Shelter`.
+
+    Args:
+        limit_bytes: of memory that the processes of one capture may take, beside what they take for each page of the
+            workload.
+        host_root: where the host's files are seen.
+        first: the host's first process.
+    """
+
+    def __init__(self, limit_bytes: int, host_root: Path = Path("/proc/1/root"), first: int = 1) -> None:
+        self._limit_bytes = limit_bytes
+        self._host_root = host_root
+        self._first = first
+        self._groups: CaptureGroups | None = None
+        self.why_unlimited: str | None = "nobody has looked"
+        """Why captures have no limit; None: they have."""
+        self._of: dict[int, tuple[Cgroup, int]] = {}
+        """By PID: its group, and the limit of that one, 0 while there is none."""
+
+    async def open(self) -> None:
+        """Look where groups belong, and remove what captures of earlier agents have left."""
+        try:
+            self._groups = await asyncio.to_thread(self._find)
+        except (CgroupError, OSError) as error:
+            self.why_unlimited = str(error)
+            log.warning("dumps have no limit of memory on this node", why=self.why_unlimited)
+            return
+        self.why_unlimited = None
+        await asyncio.to_thread(self._groups.tidy)
+
+    async def admit(self, pid: int) -> bool:
+        """See `Shelter`."""
+        if not await shelter(pid, self._first):
+            return False
+        if self._groups is not None:
+            group = self._groups.new(pid)
+            if problem := await self._join(group, pid):
+                log.warning(_NOT_LIMITED, why=problem)
+            else:
+                self._of[pid] = (group, 0)
+        return True
+
+    async def limit(self, pid: int, workload_bytes: int) -> None:
+        """See `Shelter`."""
+        if pid not in self._of:
+            return
+        group, _ = self._of[pid]
+        # shared pages count for each process that has them, and are kept once
+        limit = self._limit_bytes + int(min(workload_bytes, memory_of_this_machine()) * PAGES_SHARE)
+        if problems := await asyncio.to_thread(group.limit, Limits(memory_bytes=limit)):
+            log.warning(_NOT_LIMITED, why="; ".join(problems))
+        else:
+            self._of[pid] = (group, limit)
+
+    async def leave(self, pid: int) -> str | None:
+        """See `Shelter`."""
+        group, limit = self._of.pop(pid, (None, 0))
+        if group is None or self._groups is None:
+            return None
+        kills = await asyncio.to_thread(group.oom_kills)
+        try:
+            await asyncio.to_thread(group.remove)
+            await asyncio.to_thread(self._groups.tidy)
+        except (CgroupError, OSError) as error:
+            log.warning("control group of a capture not removed", why=str(error))
+        return f"the dump ran out of memory at its limit of {limit >> 20} MiB: raise {VALUE}" if kills else None
+
+    def _find(self) -> CaptureGroups:
+        """Where the host's first process sees its control groups.
+
+        Raises:
+            CgroupError: there is no memory controller.
+            FileNotFoundError, ProcessLookupError: there is no such process.
+        """
+        mountinfo = Path(f"/proc/{self._first}/mountinfo").read_text()
+        return CaptureGroups.of(self._host_root, mountinfo.splitlines())
+
+    async def _join(self, group: Cgroup, pid: int) -> str | None:
+        """Why a process could not be moved into a group that is made for it; None: it was."""
+        place = group.paths[0]
+        problem: str | None = None
+        for _ in range(_TRIES):  # another agent on this machine may tidy it away before
+            try:
+                await asyncio.to_thread(group.create)
+                await asyncio.to_thread(goes_first, Path(f"/proc/{pid}/oom_score_adj"))
+            except (CedanaSchedError, OSError) as error:
+                return str(error)
+            problem = await _as_the_node(self._first, _JOIN, str(pid), self._of_host(place))
+            if problem is None or place.exists():
+                break
+        return problem
+
+    def _of_host(self, path: Path) -> str:
+        return str(Path("/") / path.relative_to(self._host_root))
+
+
+def goes_first(score: Path) -> None:
+    """Have a process die before its CRIU, given its `oom_score_adj`: what the agent hands down is as low as CRIU's."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        if int(score.read_text()) < 0:
+            score.write_text("0")
 
 
 async def shelter(pid: int, first: int = 1) -> bool:
-    """Move a process of ours into the control groups of the host's process 1; False, and a log line, if refused.
+    """Move a process of ours into the control groups of the host's process 1; False, and a log line, if refused."""
+    problem = await _as_the_node(first, _MOVE, str(pid), str(first))
+    if problem is not None:
+        log.warning(_NOT_MOVED, why=problem)
+    return problem is None
 
-    It is done from inside that process's namespaces: a control group outside of one's own cgroup namespace takes
-    nothing from there (cgroups(7), `nsdelegate`).
+
+async def _as_the_node(first: int, script: str, *words: str) -> str | None:
+    """Run a script in the namespaces of the host's process 1; returns why it failed, or None.
+
+    A control group outside of one's own cgroup namespace takes nothing from there (cgroups(7), `nsdelegate`).
     """
-    as_the_node = ("nsenter", f"--mount=/proc/{first}/ns/mnt", f"--cgroup=/proc/{first}/ns/cgroup", "--")
-    move = ("sh", "-c", _MOVE, "shelter", str(pid), str(first))
+    enter = ("nsenter", f"--mount=/proc/{first}/ns/mnt", f"--cgroup=/proc/{first}/ns/cgroup", "--")
+    command = (*enter, "sh", "-c", script, "shelter", *words)
     try:
-        process = await asyncio.create_subprocess_exec(*as_the_node, *move, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
         _, said = await process.communicate()
     except OSError as error:
-        log.warning(_NOT_MOVED, why=str(error))
-        return False
-    if process.returncode:
-        log.warning(_NOT_MOVED, why=said.decode(errors="replace").strip())
-    return process.returncode == 0
+        return str(error)
+    return said.decode(errors="replace").strip() if process.returncode else None

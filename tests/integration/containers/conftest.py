@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.agent.captures import Captures
+from cedana_sched.agent.captures import Captures, Shelter
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, CaptureRequest
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.cluster.node.runtime import PodRuntime
@@ -76,6 +76,7 @@ class Laboratory:
         self.store = SnapshotStore.open(self.storage)
         self.identity = Identity("team-a", "sim")
         self.launcher: tuple[str, ...] = ()
+        self.shelter: Shelter | None = None
         self._captures = 0
 
     def ref(self, pod: Pod) -> WorkloadRef:
@@ -129,7 +130,7 @@ class Laboratory:
             timeout_seconds=60.0,
             launcher=self.launcher,
         )
-        async with Captures(self.toolchain, self.folder / "captures") as captures:
+        async with Captures(self.toolchain, self.folder / "captures", self.shelter) as captures:
             reports = [report async for report in captures.run(request)]
         return reports[-1]
 

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.agent import orphans
 from cedana_sched.agent.captures import Captures
-from cedana_sched.agent.messages import criu_directory
+from cedana_sched.agent.messages import CaptureFailed, criu_directory
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from tests.unit.agent.test_capture_messages import request
+
+
+class FakeShelter:
+    """Notes who comes and goes."""
+
+    def __init__(self, *, can: bool = True, shortage: str | None = None) -> None:
+        self.admitted: set[int] = set()
+        self.limited: dict[int, int] = {}
+        self.left: set[int] = set()
+        self.on_limit: Callable[[int], None] = lambda _: None
+        self._can = can
+        self._shortage = shortage
+
+    async def admit(self, pid: int) -> bool:
+        self.admitted.add(pid)
+        return self._can
+
+    async def limit(self, pid: int, workload_bytes: int) -> None:
+        self.limited[pid] = workload_bytes
+        self.on_limit(pid)
+
+    async def leave(self, pid: int) -> str | None:
+        self.left.add(pid)
+        return self._shortage if pid in self.limited else None
+
 
 LISTENING = """
 import os, sys, threading
@@ -93,15 +121,25 @@ def test_one_that_outlives_its_agent_goes_on_until_the_next_agent_stops_it() -> 
 
 @pytest.mark.parametrize("can", [True, False])
 async def test_only_who_is_sheltered_is_told_to_outlive(can: bool, tmp_path: Path) -> None:
-    moved: list[int] = []
-
-    async def shelter(pid: int) -> bool:
-        moved.append(pid)
-        return can
-
+    shelter = FakeShelter(can=can)
     async with Captures(request().toolchain, tmp_path, shelter) as captures:
-        assert set(moved) == {process.pid for process in captures._spares}
-        assert captures._sheltered == (set(moved) if can else set())
+        assert shelter.admitted == {process.pid for process in captures._spares}
+        assert captures._sheltered == (shelter.admitted if can else set())
+    assert shelter.left == shelter.admitted
+
+
+@pytest.mark.parametrize("shortage", ["out of memory: raise it", None])
+async def test_a_capture_that_ran_out_of_memory_says_so_first(shortage: str | None, tmp_path: Path) -> None:
+    shelter = FakeShelter(shortage=shortage)
+    asked = replace(request(), work_directory=str(tmp_path / "c1"))
+    async with Captures(request().toolchain, tmp_path, shelter) as captures:
+        shelter.on_limit = lambda pid: os.kill(pid, signal.SIGKILL)  # as soon as it has its limit
+        reports = [report async for report in captures.run(asked)]
+    killed = "the capture process was killed by SIGKILL"
+    why = killed if shortage is None else f"{shortage}; {killed}"
+    assert reports == [CaptureFailed(why, retryable=True)]
+    assert len(shelter.limited) == 1
+    assert shelter.left == shelter.admitted
 
 
 async def test_a_killed_one_whose_agent_is_gone_leaves_no_criu_to_a_workload_that_is_let_go(

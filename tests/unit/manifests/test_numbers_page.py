@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cedana_sched.agent import budget, orphans, returns, watching
 from cedana_sched.agent import garbage as collecting
-from cedana_sched.agent import orphans, returns, watching
 from cedana_sched.cli.doctor.machine import OLDEST_KERNEL
 from cedana_sched.cluster.coordinator import passed_over, purge, restarts, storage_probe, telling
 from cedana_sched.cluster.coordinator.main import LEASE_NAME
@@ -15,6 +15,7 @@ from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS
 from cedana_sched.cluster.holds import keeper, share
 from cedana_sched.cluster.holds.configuration import HoldsConfiguration
 from cedana_sched.cluster.node import kubelet_thresholds, prestop
+from cedana_sched.cluster.node.capture_groups import PARENT
 from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.pods import ASK_SECONDS
 from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
@@ -100,6 +101,12 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("for `agent.holdAwaySeconds` (2 min) without an agent", (HOLD_AWAY_SECONDS,), (120,)),
     ("its format version; so far there is only 1", (FORMAT_VERSION,), (1,)),
     ("kernels before 5.9", OLDEST_KERNEL, (5, 9)),
+    (
+        "`agent.dumps.memoryBytesEach` (1 GiB), and 1/256 of what the workload has",
+        (budget.DUMPS_MEMORY_BYTES_EACH, budget.PAGES_SHARE),
+        (1 << 30, 1 / 256),
+    ),
+    ("a control group of its own below `cedana-sched-captures`", (PARENT,), ("cedana-sched-captures",)),
     ("which keeps the last twenty", (orphans.FAILURES_KEPT,), (20,)),
 ]
 
