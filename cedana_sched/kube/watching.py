@@ -20,6 +20,7 @@ from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError,
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable, UnreadableSink, explained, read, read_error, read_line, read_metadata
 from cedana_sched.kube.resources import ESSENTIAL, Resource
+from cedana_sched.model.served import EVERYWHERE, Served
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +98,7 @@ class Watch(Generic[T]):
 
     Args:
         only_metadata: nothing else is asked for; selectors look at whole objects all the same.
+        within: objects of other namespaces are as good as not there, also those that cannot be read.
     """
 
     def __init__(
@@ -109,9 +111,11 @@ class Watch(Generic[T]):
         labels: str = "",
         fields: str = "",
         only_metadata: bool = False,
+        within: Served = EVERYWHERE,
     ) -> None:
         self._api = api
         self.resource = resource
+        self._within = within
         self._namespace = namespace
         self._query = {name: value for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
         self._into = into
@@ -158,6 +162,8 @@ class Watch(Generic[T]):
 
         def see(body: msgspec.Raw) -> None:
             found = read(self.resource, body, self._into)
+            if not self._within.includes(found.metadata.namespace):
+                return
             if isinstance(found, Unreadable):
                 unreadable.append(found)
             else:
@@ -211,6 +217,8 @@ class Watch(Generic[T]):
             metadata = read_metadata(self.resource, told.object)
             return metadata.resource_version, None if told.type == "BOOKMARK" else Deleted(PartialObject(metadata))
         seen = read(self.resource, told.object, self._into)
+        if not self._within.includes(seen.metadata.namespace):
+            return seen.metadata.resource_version, None
         return seen.metadata.resource_version, seen if isinstance(seen, Unreadable) else Changed(seen)
 
     def _watch_query(self, version: str) -> Mapping[str, str]:
@@ -279,6 +287,10 @@ class Mirror(Generic[T]):
     def unsubscribe(self, sink: Callable[[T | None, T | None], None]) -> None:
         self._sinks.remove(sink)
 
+    def within(self, served: Served) -> Mirror[T]:
+        """What it shows of these namespaces. Running this one keeps that one as well."""
+        return _Part(self._watch, self, served)
+
     async def run(self) -> None:
         """Follow the watch for ever; see `Watch.changes`."""
         async for change in self._watch.changes():
@@ -337,6 +349,27 @@ class Mirror(Generic[T]):
             except Exception:  # a defect that one object shows must cost neither the others nor the component
                 names = [one.metadata.name for one in (before, now) if one is not None]
                 log.exception("subscriber failed", kind=self._watch.resource.kind, names=names)
+
+
+class _Part(Mirror[T]):
+    """See `Mirror.within`."""
+
+    def __init__(self, watch: Watch[T], whole: Mirror[T], served: Served) -> None:
+        super().__init__(watch)
+        self._served = served
+        self.synced = whole.synced
+        for one in whole:
+            self._heard(None, one)
+        whole.subscribe(self._heard)
+
+    def _heard(self, before: T | None, now: T | None) -> None:
+        one = now if now is not None else before
+        if one is None or not self._served.includes(one.metadata.namespace):
+            return
+        if now is not None:
+            self._put(now)
+        else:
+            self._drop(one)
 
 
 def awaited(*mirrors: Mirror[Any]) -> str | None:

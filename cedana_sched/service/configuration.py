@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written, read_settings
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, PositiveSeconds
+from cedana_sched.model.served import Served
 
 CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
 """Environment variable that names the component's file."""
@@ -40,22 +41,32 @@ class ComponentConfiguration(Written):
 
 
 NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", "kueue-system"})
-"""Namespaces whose pods are never protected: Kubernetes' own and Kueue's. The chart keeps them from the webhooks too
+"""Namespaces that are never served: Kubernetes' own and Kueue's. The chart keeps them from the webhooks too
 (`cedana.excludedNamespaces`)."""
 
 
-class PodsConfiguration(ComponentConfiguration):
-    """The configuration of components that protect pods."""
+class ServingConfiguration(ComponentConfiguration):
+    """The configuration of components that do something with pods of others."""
 
     excluded_namespaces: frozenset[str] = frozenset()
     """Whose pods are left alone; once read, with those that are never touched and our own."""
-    longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
 
     @model_validator(mode="after")
     def _exclude_those_that_are_never_touched(self) -> Self:
         excluded = self.excluded_namespaces | NEVER_TOUCHED | {self.namespace}
         object.__setattr__(self, "excluded_namespaces", excluded)
         return self
+
+    @property
+    def served(self) -> Served:
+        """Where the component acts."""
+        return Served(self.excluded_namespaces)
+
+
+class PodsConfiguration(ServingConfiguration):
+    """The configuration of components that protect pods."""
+
+    longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
 
 
 Configuration = TypeVar("Configuration", bound=ComponentConfiguration)
