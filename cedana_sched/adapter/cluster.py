@@ -16,6 +16,7 @@ from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.findings import Finding
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.served import EVERYWHERE, Served
 
 
 class Policies(Protocol):
@@ -65,8 +66,8 @@ class ClusterAccess:
     api: Api
     events: EventRecorder
     pods: Mirror[Pod]
-    """Every protected pod of the cluster (label `names.PROTECTED`), with the labels and annotations that somebody has
-    named (`kube.kept`)."""
+    """Every protected pod of the served namespaces (label `names.PROTECTED`), with the labels and annotations that
+    somebody has named (`kube.kept`)."""
     policies: Policies
     snapshots: Snapshots
     namespace: str
@@ -75,6 +76,8 @@ class ClusterAccess:
     """The adapter's own."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The adapter's own part of the configuration; it says itself what may stand there."""
+    served: Served = EVERYWHERE
+    """Where adapters act; their watches of what has a namespace take it for `within`."""
 
     def unreadable(self, resource: Resource, one: Unreadable) -> None:
         """For `Mirror`: have people told, on an object that cannot be read, that it is left alone."""

@@ -20,6 +20,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, Counting, counting, read_spec
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
+from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.objects import Checkpoint, HoldWithin, Policy, PreemptionHold
 from cedana_sched_webhooks.pods_being_saved import PodsBeingSaved
@@ -137,12 +138,14 @@ class Knowledge(Preemptions):
 class Mirrors:
     """Keeps the knowledge up to date: run `run` as a task."""
 
-    def __init__(self, api: Api, longest_seconds: float = LONGEST_DEADLINE_SECONDS) -> None:
+    def __init__(
+        self, api: Api, longest_seconds: float = LONGEST_DEADLINE_SECONDS, served: Served = EVERYWHERE
+    ) -> None:
         namespaces = Mirror(Watch(api, NAMESPACES, PartialObject))
         nodes = Mirror(Watch(api, NODES, PartialObject))
         policies = Mirror(Watch(api, CHECKPOINT_POLICIES, Policy))
-        checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
-        holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
+        checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint, within=served))
+        holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
         self.knowledge = Knowledge(namespaces, nodes, policies, longest_seconds)
         checkpoints.subscribe(self.knowledge.note_checkpoint)
         holds.subscribe(self.knowledge.note_hold)

@@ -74,7 +74,7 @@ def _at_once(look: Callable[[Request], Answer]) -> Handler:
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
-    metrics, mirrors = Metrics(), Mirrors(api, configuration.longest_deadline_seconds)
+    metrics, mirrors = Metrics(), Mirrors(api, configuration.longest_deadline_seconds, configuration.served)
     clients = configuration.client_certificates
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())

@@ -125,7 +125,7 @@ def _is_marked(pod: Object) -> bool:
 
 
 def _concerns_us(pod: Object, namespace: str, configuration: Configuration) -> bool:
-    if namespace in configuration.excluded_namespaces:
+    if not configuration.served.includes(namespace):
         return False
     return MIRROR not in ((pod.get("metadata") or {}).get("annotations") or {})
 

@@ -73,7 +73,7 @@ class ArmadaAdapter:
         self._settings = settings
         self._clock = clock
         self._sleep = sleep
-        self._opt_in = QueueOptIn(settings.queues, excluded=frozenset())
+        self._opt_in = QueueOptIn(settings.queues, cluster.served)
         self._ledger = Ledger(cluster.notes)
         self._chores = Chores()
         self._preemptions = Preemptions(

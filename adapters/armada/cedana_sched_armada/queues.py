@@ -10,6 +10,7 @@ from typing import Final
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
+from cedana_sched.model.served import Served
 from cedana_sched_armada.marks import JOB_LABEL, QUEUE_LABEL
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import is_unnamed
@@ -23,17 +24,17 @@ class QueueOptIn:
 
     Args:
         queues: those that protect their pods.
-        excluded: namespaces whose pods are left alone.
+        served: whose pods are answered for.
     """
 
-    def __init__(self, queues: frozenset[str], excluded: frozenset[str]) -> None:
+    def __init__(self, queues: frozenset[str], served: Served) -> None:
         self._queues = queues
-        self._excluded = excluded
+        self._served = served
 
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded or not (given := self.given(pod)):
+        if pod is None or not self._served.includes(request.namespace) or not (given := self.given(pod)):
             return NOT_OURS
         metadata = {**pod["metadata"], "annotations": {**_texts(pod, "annotations"), **given}}
         return Answer("protected", patch=tuple(difference(pod, {**pod, "metadata": metadata})))

@@ -33,7 +33,7 @@ class ArmadaWebhooks:
         """
         del api
         settings = QueueSettings.read(configuration.adapter_settings.get(SECTION, {}))
-        return cls(QueueOptIn(settings.queues, configuration.excluded_namespaces))
+        return cls(QueueOptIn(settings.queues, configuration.served))
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""

@@ -20,7 +20,7 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
@@ -48,13 +48,17 @@ class KueueAdapter:
     def __init__(self, cluster: ClusterAccess) -> None:
         self._api = cluster.api
         self._pods = cluster.pods
-        self._jobs = Mirror(Watch(cluster.api, JOBS, Job), cluster.unreadable)
+        self._served = cluster.served
+        self._jobs = Mirror(Watch(cluster.api, JOBS, Job, within=cluster.served), cluster.unreadable)
+        # those of Jobs that we do not serve as well, which wait for our AdmissionCheck all the same
         self._workloads = Mirror(Watch(cluster.api, WORKLOADS, Workload), cluster.unreadable)
         self._synced = asyncio.Event()
         self._readers: list[asyncio.Queue[KueueReport]] = []
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
         self._answering = WorkQueue("answer to a pod that is being deleted", self._answer)
-        self._admission = AdmissionChecks(cluster.api, self._workloads, cluster.snapshots, cluster.unreadable)
+        self._admission = AdmissionChecks(
+            cluster.api, self._workloads, cluster.snapshots, cluster.unreadable, cluster.served
+        )
         self._preemptions = Preemptions(
             jobs=Index(own_uid, self._jobs),
             workloads=Index(own_uid, self._workloads),
@@ -121,6 +125,8 @@ class KueueAdapter:
         await self._synced.wait()
         job_uid = job_uid_of(release.signal_uid)
         job, name = self._preemptions.job(job_uid), hold_name(release.signal_uid)
+        if job is None:
+            await self._release_unserved(job_uid, name)
         still_to_stop = job is not None and not job.spec.suspend and not job.ended
         taken_back = set(release.verdicts.values()) == {Verdict.NOT_NEEDED} and not self._preemptions.eviction(job_uid)
         if (
@@ -129,7 +135,7 @@ class KueueAdapter:
             and not taken_back
             and job.metadata.annotations.get(names.RELEASED) != name
         ):
-            await self._mark(job, name)
+            await self._mark(job.metadata, name)
             log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
         self._preemptions.released(release.signal_uid)
 
@@ -196,13 +202,19 @@ class KueueAdapter:
         needed, name = self._preemptions.annotation(job_uid)
         job = self._preemptions.job(job_uid)
         if needed and job is not None:
-            await self._mark(job, name)
+            await self._mark(job.metadata, name)
             what = "nothing to hold" if name else "release of an earlier hold removed"
             log.info(what, namespace=job.metadata.namespace, job=job.metadata.name)
 
-    async def _mark(self, job: Job, name: str | None) -> None:
+    async def _release_unserved(self, job_uid: str, name: str) -> None:
+        """In a namespace that was excluded meanwhile: Kueue tries again when the Job changes, else ever later."""
+        for workload in self._preemptions.workloads_of(job_uid):
+            namespace, owner = workload.metadata.namespace, workload.metadata.owner
+            if owner is not None and not self._served.includes(namespace) and is_evicted(workload):
+                await self._mark(Metadata(owner.name, namespace, job_uid), name)
+
+    async def _mark(self, metadata: Metadata, name: str | None) -> None:
         """Write the annotation on this very Job, or remove it; a Job that is gone needs none."""
-        metadata = job.metadata
         patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED: name}}}
         try:
             await self._api.patch(JOBS, metadata.name, metadata.namespace, patch)

@@ -22,6 +22,7 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
+from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched_kueue.admission import Answer, active, answer_of, is_ours, pending_checks, policy_of, ready, waiting
 from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck, Workload
@@ -40,6 +41,7 @@ class AdmissionChecks:
         workloads: all of the cluster; somebody else runs it.
         snapshots: what they may continue from.
         unreadable: hears of objects that cannot be read.
+        served: whose Workloads learn who their pods are; others pass as they are.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class AdmissionChecks:
         workloads: Mirror[Workload],
         snapshots: Snapshots,
         unreadable: UnreadableSink | None = None,
+        served: Served = EVERYWHERE,
     ) -> None:
+        self._served = served
         self._api = api
         self._snapshots = snapshots
         self._workloads = workloads
@@ -124,6 +128,8 @@ class AdmissionChecks:
                 await self._write(workload, check, answer, message)
 
     def _answer(self, workload: Workload, check: str) -> tuple[Answer, str]:
+        if (why := self._served.objection(workload.metadata.namespace)) is not None:
+            return Answer(), f"starts as it would without this check: {why}"
         try:
             known = self._checks.get(check)
             policy = policy_of(known, self._policy_names()) if known else None

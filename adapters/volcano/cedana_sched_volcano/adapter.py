@@ -39,9 +39,9 @@ class VolcanoAdapter:
     def __init__(self, cluster: ClusterAccess) -> None:
         self._api = cluster.api
         self._pods = cluster.pods
-        self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup), cluster.unreadable)
+        self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.unreadable)
         self._queues = Mirror(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
-        self._opt_in = QueueOptIn(self._queues.get, excluded=frozenset())
+        self._opt_in = QueueOptIn(self._queues.get, cluster.served)
         self._nominations = Nominations(cluster.api, cluster.pods, cluster.unreadable)
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)

@@ -61,6 +61,7 @@ class Nominations:
     def __init__(self, api: Api, pods: Mirror[Pod], unreadable: UnreadableSink | None = None) -> None:
         self._api = api
         self._protected = Index(_node_of, pods)
+        # of whatever namespace: who is not served himself waits for the place of pods that are held
         self._waiting = Mirror(Watch(api, PODS, NominatedPod, fields=_WAITING), unreadable)
         self._doubts = WorkQueue("removal of a nomination", self._review)
         self._timers: dict[Key, asyncio.TimerHandle] = {}

@@ -14,6 +14,7 @@ from cedana_sched.kube.objects import PartialObject
 from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
+from cedana_sched.model.served import Served
 from cedana_sched_volcano.objects import DEFAULT_QUEUE, QUEUE_NAME, QUEUE_OF_JOB, SCHEDULER_NAME
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import is_unnamed
@@ -27,17 +28,17 @@ class QueueOptIn:
 
     Args:
         queue: a Queue by its name; None where there is none, or none is known yet.
-        excluded: namespaces whose pods are left alone.
+        served: whose pods are answered for.
     """
 
-    def __init__(self, queue: Callable[[str], PartialObject | None], excluded: frozenset[str]) -> None:
+    def __init__(self, queue: Callable[[str], PartialObject | None], served: Served) -> None:
         self._queue = queue
-        self._excluded = excluded
+        self._served = served
 
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or request.namespace in self._excluded or (queue := self._protecting(pod)) is None:
+        if pod is None or not self._served.includes(request.namespace) or (queue := self._protecting(pod)) is None:
             return NOT_OURS
         chosen = _chosen(queue)
         if not is_unnamed(pod):

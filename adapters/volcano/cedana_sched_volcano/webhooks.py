@@ -26,7 +26,7 @@ class VolcanoWebhooks:
 
     def __init__(self, api: Api, configuration: Configuration) -> None:
         self._queues = Mirror(Watch(api, QUEUES, PartialObject))
-        self._opt_in = QueueOptIn(self._queues.get, configuration.excluded_namespaces)
+        self._opt_in = QueueOptIn(self._queues.get, configuration.served)
         self._jobs = JobAdmission(self._queues.get)
 
     @classmethod

@@ -22,6 +22,7 @@ from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 from cedana_sched.model.records import HoldStep
+from cedana_sched.model.served import EVERYWHERE
 
 NODE = "node-1"
 HOLD_SECONDS = 600
@@ -36,15 +37,17 @@ class ClusterStage(Stage):
         self.api = FakeApi()
         self.settings: Mapping[str, Any] = {}
         """The adapter's part of the configuration."""
+        self.served = EVERYWHERE
+        """Where the adapter acts."""
         self.numbers = itertools.count(1)
         self._policies: dict[str, CheckpointPolicy] = {}
         self._notes: bytes | None = None
 
     @asynccontextmanager
     async def adapter(self) -> AsyncIterator[ClusterAdapter]:
-        pods = Mirror(Watch(self.api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        pods = Mirror(Watch(self.api, PODS, Pod, labels=f"{names.PROTECTED}=true", within=self.served))
         events = EventRecorder(self.api, "conformance")
-        access = ClusterAccess(self.api, events, pods, self, self, "cedana-sched", self, self.settings)
+        access = ClusterAccess(self.api, events, pods, self, self, "cedana-sched", self, self.settings, self.served)
         adapter = self.adapter_class.connect(access)
         async with beside(pods.run(), adapter.run()):
             await pods.synced.wait()

@@ -133,7 +133,7 @@ class JobHold:
         before = request.old_object or {}
         return (
             request.user_info.username in self._configuration.kueue_users
-            and request.namespace not in self._configuration.excluded_namespaces
+            and self._configuration.served.includes(request.namespace)
             and bool(job["spec"].get("suspend"))
             and not (before.get("spec") or {}).get("suspend")
             and bool((before.get("status") or {}).get("active"))

@@ -211,7 +211,7 @@ class PodHold:
         metadata, status = before["metadata"], before.get("status") or {}
         return (
             request.user_info.username in self._configuration.scheduler_users
-            and request.namespace not in self._configuration.excluded_namespaces
+            and self._configuration.served.includes(request.namespace)
             and (metadata.get("labels") or {}).get(names.PROTECTED) == "true"
             and not metadata.get("deletionTimestamp")
             and status.get("phase") == "Running"

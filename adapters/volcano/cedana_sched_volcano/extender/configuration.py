@@ -6,12 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
-from cedana_sched.service.configuration import ComponentConfiguration, LongestDeadline, Port
+from cedana_sched.service.configuration import PodsConfiguration, Port
 
 
-class Configuration(ComponentConfiguration):
-    """One replica of the extender."""
+class Configuration(PodsConfiguration):
+    """One replica of the extender. Its deadlines are the webhooks' own: what they refuse, it refuses."""
 
     port: Port = 8713
     """Plain HTTP, which is all that Volcano's plugin speaks without a certificate that its image trusts."""
@@ -25,5 +24,3 @@ class Configuration(ComponentConfiguration):
     """The Secret with the secret part of our address."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 0.5
     """How long Volcano waits for an answer (its `extender.httpTimeout`): we wait no longer for the rest of a call."""
-    longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
-    """As the webhooks' own: what they refuse, the extender refuses."""

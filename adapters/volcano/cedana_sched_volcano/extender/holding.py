@@ -26,6 +26,7 @@ from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
+from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched_volcano.extender.holder import Holder, Standing, Wanted
 from cedana_sched_volcano.extender.room import Rooms
 from cedana_sched_volcano.gangs import Gangs, group_of
@@ -49,6 +50,7 @@ class Holding:
         now: the time of day, as deadlines are written with.
         clock: seconds of a clock that never goes back.
         longest_deadline_seconds: what no hold may exceed.
+        served: whose pods are protected; nothing is known of those of others, which may go.
     """
 
     def __init__(
@@ -57,12 +59,13 @@ class Holding:
         now: Callable[[], datetime] = SERVER_TIME.now,
         clock: Callable[[], float] = time.monotonic,
         longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS,
+        served: Served = EVERYWHERE,
     ) -> None:
         self._now = now
-        self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
-        self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup))
-        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint))
-        self._holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold))
+        self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", within=served))
+        self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup, within=served))
+        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint, within=served))
+        self._holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
         self._preemptions = Preemptions(longest_deadline_seconds)
         self._checkpoints.subscribe(self._preemptions.note_checkpoint)
         self._holds.subscribe(self._preemptions.note_hold)

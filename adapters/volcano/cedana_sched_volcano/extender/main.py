@@ -92,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            holding = Holding(api, longest_deadline_seconds=configuration.longest_deadline_seconds)
+            holding = Holding(
+                api, longest_deadline_seconds=configuration.longest_deadline_seconds, served=configuration.served
+            )
             metrics = Metrics()
             address = AddressKeeper(
                 api, configuration.secret, configuration.namespace, metrics.address_problems, SERVER_TIME.now

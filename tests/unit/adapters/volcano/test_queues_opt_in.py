@@ -8,6 +8,7 @@ import pytest
 
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
+from cedana_sched.model.served import Served
 from cedana_sched_volcano.queues import NOT_OURS, QueueOptIn
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import replica_of
@@ -41,7 +42,7 @@ def pod(annotations: dict[str, str] | None = None, **fields: Any) -> dict[str, A
 
 
 async def answered(body: dict[str, Any], namespace: str = "lab") -> Answer:
-    opt_in = QueueOptIn(queue, frozenset({"kube-system"}))
+    opt_in = QueueOptIn(queue, Served(frozenset({"kube-system"})))
     return await opt_in.answer(Request(uid="1", namespace=namespace, object=body))
 
 
