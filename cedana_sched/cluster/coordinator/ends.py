@@ -20,6 +20,7 @@ from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.served import EVERYWHERE, Served
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ class PodEnds:
         is_shown: whether the mirror shows a pod, whose end it will show as well.
         events: publishes that labels were put back.
         ended: is called with the uid of each pod that has ended, and how. Must not block.
+        served: where labels are put back.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class PodEnds:
         is_shown: Callable[[WorkloadRef], bool],
         events: EventRecorder,
         ended: Callable[[str, str], None],
+        served: Served = EVERYWHERE,
     ) -> None:
+        self._served = served
         self._api = api
         self._alive = alive
         self._is_shown = is_shown
@@ -72,7 +76,8 @@ class PodEnds:
         elif pod.finished:
             self._ended(uid, f"the pod has {pod.status.phase.lower()}")
         elif self._alive.is_counted_on(uid):
-            if pod.metadata.labels.get(names.PROTECTED) != "true":
+            is_served = self._served.includes(pod.metadata.namespace)
+            if is_served and pod.metadata.labels.get(names.PROTECTED) != "true":
                 await self._label(pod)
             if not self._is_shown(workload):
                 asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._queue.add, workload)

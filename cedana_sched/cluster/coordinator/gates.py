@@ -30,6 +30,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, may_be_one_namespace
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
+from cedana_sched.model.served import EVERYWHERE, Served
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +53,11 @@ class _GatedPod(Pod, frozen=True):
 
 
 class Gates:
-    """The gates of all protected pods. Run `run` as a task; call `recorded` with everything that is saved."""
+    """The gates of all protected pods. Run `run` as a task; call `recorded` with everything that is saved.
+
+    Args:
+        pods: of all namespaces: where nobody is served, nothing is waited for behind a gate.
+    """
 
     def __init__(
         self,
@@ -61,8 +66,10 @@ class Gates:
         nodes: Mirror[Node],
         checkpoints: ById,
         unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
+        served: Served = EVERYWHERE,
     ) -> None:
         self._api = api
+        self._served = served
         self._unreadable = unreadable
         self._pods = pods
         self._nodes = nodes
@@ -139,7 +146,8 @@ class Gates:
 
     def _is_free(self, pod: Pod) -> bool:
         identity = find_identity(pod)
-        return identity is None or not self._is_in_flight(identity, pod)
+        is_served = self._served.includes(pod.metadata.namespace)
+        return not is_served or identity is None or not self._is_in_flight(identity, pod)
 
     def _is_in_flight(self, identity: Identity, pod: Pod) -> bool:
         """Whether a checkpoint that the pod may continue from is being made."""
@@ -173,6 +181,8 @@ class Gates:
         gates = [gate.name for gate in pod.spec.scheduling_gates]
         if names.RESTORE_GATE not in gates:
             return []
+        if not self._served.includes(pod.metadata.namespace):
+            return _opened(gates)
         patch: list[Object] = []
         try:
             identity = identity_of(pod)
@@ -193,14 +203,19 @@ class Gates:
             if len(msgspec.json.encode(spec)) > LARGEST_AFFINITY_BYTES:
                 return self._left(pod, f"spec.affinity has more than {LARGEST_AFFINITY_BYTES} bytes")
             patch.append({"op": "add", "path": "/spec/affinity", "value": spec["affinity"]})
-        path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}"
-        patch.append({"op": "test", "path": f"{path}/name", "value": names.RESTORE_GATE})
-        return [*patch, {"op": "remove", "path": path}]
+        return [*patch, *_opened(gates)]
 
     def _left(self, pod: Pod, problem: str) -> list[Object]:
         """Nothing to change, and that is said."""
         self._unreadable(PODS, Unreadable(pod.metadata, f"its scheduling gate stays closed: {problem}"))
         return []
+
+
+def _opened(gates: list[str]) -> list[Object]:
+    """Takes our gate from among these."""
+    path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}"
+    test: Object = {"op": "test", "path": f"{path}/name", "value": names.RESTORE_GATE}
+    return [test, {"op": "remove", "path": path}]
 
 
 def _numbered(identity: Identity) -> list[Object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.collections import Collections
+from cedana_sched.cluster.coordinator.excluded import Excluded
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
@@ -46,11 +48,13 @@ from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
 from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
+from cedana_sched.model.served import Served
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import open_backend
 from cedana_sched.store.sts import Sessions
@@ -74,11 +78,14 @@ class Leader:
         adapter_metrics: AdapterMetrics | None = None,
         refused: Callable[[str, int], None] = lambda kind, status: None,  # noqa: ARG005 - most tests do not count
     ) -> None:
-        namespace = configuration.namespace
+        namespace, served = configuration.namespace, configuration.served
         self._events = EventRecorder(api, COMPONENT)
         unreadable = self._events.unreadable
         self._nodes = Mirror(Watch(api, NODES, Node), unreadable)
-        self.pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"), unreadable)
+        labels = f"{names.PROTECTED}=true"
+        self._everywhere = Mirror(Watch(api, PODS, Pod, labels=labels), partial(_unreadable_in, served, unreadable))
+        """Every pod with the label of protected ones: for those that let go and clean up."""
+        self.pods = self._everywhere.within(served)
         """Every protected pod."""
         self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds, unreadable, self._events.tell)
         self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
@@ -88,7 +95,7 @@ class Leader:
             api,
             namespace,
             self._removal.is_removed,
-            Owners(self.pods).of,
+            Owners(self._everywhere).of,
             Refusals(self._events, refused).refused,
             lambda uid, namespace_uid: self.coordinator.post(NamespaceCorrected(uid, namespace_uid)),
         )
@@ -114,7 +121,7 @@ class Leader:
             is_gone=self._removal.is_gone,
             events=self._events,
         )
-        self._gates = Gates(api, self.pods, self._nodes, by_id, unreadable)
+        self._gates = Gates(api, self._everywhere, self._nodes, by_id, unreadable, served)
         self._rivals = Rivals(api, self.pods, self._checkpoints, self._events)
         self._collections = self._collecting(api, configuration)
         self._storages = StorageProbe(api, scoping=_scoping(configuration.credentials), unreadable=unreadable)
@@ -125,18 +132,22 @@ class Leader:
         def access(adapter: str) -> ClusterAccess:
             notes = ConfigMapNotes(api, namespace, adapter, identity)
             settings = configuration.adapter_settings.get(adapter, {})
-            return ClusterAccess(api, self._events, self.pods, self._policies, by_id, namespace, notes, settings)
+            return ClusterAccess(
+                api, self._events, self.pods, self._policies, by_id, namespace, notes, settings, served
+            )
 
         self._adapters = {name: _connected(name, access(name)) for name in configuration.adapters}
-        self._pod_reports = PodReports(access(PodReports.name), self._alive, beginnings)
-        adapters: dict[str, Adapter] = {PodReports.name: self._pod_reports, **self._adapters}
-        listener = Listeners(TellEvents(self._events, self.pods), *listeners)
+        of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
+        self._pod_reports = PodReports(of_all_pods, self._alive, beginnings)
+        self._excluded = Excluded(served)
+        own: dict[str, Adapter] = {PodReports.name: self._pod_reports, Excluded.name: self._excluded}
+        listener = Listeners(TellEvents(self._events, self._everywhere), *listeners)
         self._unprepared = Unprepared(
             api,
             by_id,
             self._events,
             listener.announced,
-            configuration.excluded_namespaces,
+            served,
             self._policies.chosen,
             tuple(one for one in self._adapters.values() if isinstance(one, OptingIn)),
         )
@@ -146,7 +157,7 @@ class Leader:
         self._on_recorded = recorded
         self.coordinator = Coordinator(
             journal=ObjectJournal(api, namespace, identity, self._projection, self._recorded, unreadable),
-            adapters=adapters,
+            adapters=own | self._adapters,
             agents=self._agents,
             clock=SystemClock(SERVER_TIME.seconds),
             listener=listener,
@@ -164,7 +175,7 @@ class Leader:
                     ("orders", self._agents.run()),
                     ("policies", self._policies.run()),
                     ("nodes", self._nodes.run()),
-                    ("pods", self.pods.run()),
+                    ("pods", self._everywhere.run()),
                     ("ends of pods", self._pod_reports.run()),
                     ("checkpoints", self._checkpoints.run()),
                     ("restarts of containers", self._restarts.run(self.pods)),
@@ -218,7 +229,7 @@ class Leader:
             given.collection_turns,
             configuration.namespace,
             self._nodes,
-            self.pods,
+            self._everywhere,
             self._checkpoints,
             shared=given.shared_namespaces,
             own_node=os.environ.get(NODE_VARIABLE, ""),
@@ -236,6 +247,7 @@ class Leader:
         self._gates.recorded(records, forgotten)
         self._in_use.recorded(records, forgotten)
         self._alive.recorded(records, forgotten)
+        self._excluded.recorded(records, forgotten)
         if self._on_recorded is not None:
             self._on_recorded(records, forgotten)
 
@@ -245,6 +257,11 @@ class Leader:
                 await self._projection.flushed()
         except TimeoutError:
             log.info("objects lag behind; the next coordinator carries them over from the log")
+
+
+def _unreadable_in(served: Served, told: UnreadableSink, resource: Resource, one: Unreadable) -> None:
+    if served.includes(one.metadata.namespace):
+        told(resource, one)
 
 
 def _scoping(configuration: CredentialsConfiguration | None) -> Scoping:

@@ -33,14 +33,15 @@ class PodReports:
         """Reports what happens to the protected pods.
 
         Args:
-            cluster: where they are.
+            cluster: where they are; its pods are those of all namespaces. Of one that is not served the ends are
+                reported, and the starts of who would wait for ever.
             alive: which of them the records count on.
             beginnings: of those that return.
         """
         self._cluster = cluster
         self._beginnings = beginnings
         self._alive = alive
-        self._ends = PodEnds(cluster.api, alive, self._is_shown, cluster.events, self._ended)
+        self._ends = PodEnds(cluster.api, alive, self._is_shown, cluster.events, self._ended, cluster.served)
         self._readers: list[asyncio.Queue[Report]] = []
 
     async def run(self) -> None:
@@ -107,6 +108,8 @@ class PodReports:
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
         if not is_bound or names.RESTORES not in now.metadata.annotations:
             return []
+        if not self._cluster.served.includes(now.metadata.namespace) and not _has_restore_container(now):
+            return []
         try:
             return [self._starting(now)]
         except (KeyError, ValueError, UsageError) as error:  # somebody has changed what our webhook wrote
@@ -129,6 +132,11 @@ class PodReports:
         """As Checkpoints say now, and not the pod's annotation: what was deleted since is not missed."""
         known = self._cluster.snapshots.snapshots_of(identity.namespace, identity.id)
         return max((ref for ref in known if ref.identity == identity), default=None)
+
+
+def _has_restore_container(pod: Pod) -> bool:
+    """Whether it waits until its node says how it begins; one that refuses to continue it has it begin anew."""
+    return any(container.name == names.RESTORE_CONTAINER for container in pod.spec.init_containers)
 
 
 def _ended(pod: Pod) -> Ended:

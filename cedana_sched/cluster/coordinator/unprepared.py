@@ -40,6 +40,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
+from cedana_sched.model.served import Served
 from cedana_sched_webhooks.identity import Replica, asks_for_protection, replica_of
 from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
@@ -78,7 +79,7 @@ class Unprepared:
         snapshots: what there is to continue from.
         events: publishes the pods that the webhooks have refused.
         tell: publishes the pods that no webhook has seen.
-        excluded: namespaces whose pods are left alone.
+        served: whose pods are looked at.
         policy_of: the name of the policy that a pod with these annotations has; None: nobody names one.
         queues: schedulers that have queues which protect all of their pods.
     """
@@ -89,7 +90,7 @@ class Unprepared:
         snapshots: Snapshots,
         events: EventRecorder,
         tell: Callable[[Tell], None],
-        excluded: frozenset[str],
+        served: Served,
         policy_of: Callable[[Mapping[str, str]], str | None],
         queues: Sequence[OptingIn] = (),
     ) -> None:
@@ -97,7 +98,6 @@ class Unprepared:
         self._snapshots = snapshots
         self._events = events
         self._tell = tell
-        self._excluded = excluded
         self._policy_of = policy_of
         self._queues = queues
         self._siblings = Siblings(api)
@@ -106,16 +106,13 @@ class Unprepared:
         self._unanswered: dict[str, Tell] = {}
         """By pod: what is published once its marks show. Their write may be done although its answer was lost."""
         self._is_due = False
-        self.unlabelled = Mirror(self._watch(f"!{names.PROTECTED}"), events.unreadable)
-        self.refused = Mirror(self._watch(f"{names.PROTECTED}=false"), events.unreadable)
+        self.unlabelled = Mirror(_watch(api, f"!{names.PROTECTED}", served), events.unreadable)
+        self.refused = Mirror(_watch(api, f"{names.PROTECTED}=false", served), events.unreadable)
         self._looking = WorkQueue("protection of a pod that no webhook has seen", self._look)
         self.unlabelled.subscribe(self._heard)
         self.refused.subscribe(self._was_refused)
         for scheduler in queues:
             scheduler.on_more_opted_in(self._look_again_soon)
-
-    def _watch(self, labels: str) -> Watch[PartialObject]:
-        return Watch(self._api, PODS, PartialObject, labels=labels, fields=UNFINISHED_PODS, only_metadata=True)
 
     async def run(self) -> None:
         """Look for them, for ever."""
@@ -131,7 +128,7 @@ class Unprepared:
             self._looking.add(f"{now.metadata.namespace}/{now.metadata.name}")
 
     def _concerns_us(self, metadata: Metadata) -> bool:
-        is_left = metadata.namespace in self._excluded or not _LEFT_ALONE.isdisjoint(metadata.annotations)
+        is_left = not _LEFT_ALONE.isdisjoint(metadata.annotations)
         return not is_left and names.PROTECTED not in metadata.labels and metadata.deletion_timestamp is None
 
     def _look_again_soon(self) -> None:
@@ -243,6 +240,10 @@ class Unprepared:
         workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
         identity = Identity(metadata.namespace, replica.id, replica.index)
         return Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod))
+
+
+def _watch(api: Api, labels: str, served: Served) -> Watch[PartialObject]:
+    return Watch(api, PODS, PartialObject, labels=labels, fields=UNFINISHED_PODS, only_metadata=True, within=served)
 
 
 def _in_words(metadata: Metadata, missed: SnapshotRef | None, *, is_of_queue: bool) -> str:

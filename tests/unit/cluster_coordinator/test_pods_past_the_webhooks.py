@@ -28,6 +28,7 @@ from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched.model.served import Served
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.admission import Request
 from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
@@ -108,7 +109,7 @@ class World:
             by_id,
             cast("EventRecorder", self),
             self.told.append,
-            frozenset({"excluded"}),
+            Served(frozenset({"excluded"})),
             lambda annotations: annotations.get(names.QUEUE_POLICY),
             queues,
         )
@@ -453,7 +454,6 @@ async def test_one_whose_metadata_alone_can_be_read_is_told_of_and_not_tried_for
         pytest.param(pod(said=None), id="nobody asked"),
         pytest.param(pod(said=""), id="declined"),
         pytest.param(pod(said=None, annotations={names.ID: ""}), id="an empty id"),
-        pytest.param(pod(namespace="excluded"), id="excluded"),
         pytest.param(pod(labels={names.PROTECTED: "true"}), id="prepared"),
         pytest.param(pod(annotations={MIRROR: "x"}), id="a kubelet's own"),
         pytest.param(pod(annotations={names.HOLD_TOKEN: "x"}), id="prepared, and its label was removed"),

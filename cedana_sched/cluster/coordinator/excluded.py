@@ -1,0 +1,68 @@
+"""Calls off what is being saved in namespaces that are not served, so that nothing is held there any longer.
+
+It began before an admin excluded the namespace, or an adapter goes on with what it remembers from then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import ClassVar
+
+import structlog
+
+from cedana_sched.adapter.contract import PreemptionCancelled, Report
+from cedana_sched.model.preemption import Release
+from cedana_sched.model.records import Checkpoint, Record
+from cedana_sched.model.served import Served
+
+log = structlog.get_logger(__name__)
+
+
+class Excluded:
+    """Implements `adapter.contract.Adapter`: it reports, and has nothing to release.
+
+    Call `recorded` with everything that is saved, and first with all that there is.
+    """
+
+    name: ClassVar[str] = "excluded"
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._standing: dict[str, PreemptionCancelled] = {}
+        """By uid of the checkpoint."""
+        self._readers: list[asyncio.Queue[Report]] = []
+
+    def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
+        """See `journal.Recorded`."""
+        for record in records:
+            if not isinstance(record, Checkpoint):
+                continue
+            why = self._served.objection(record.workload.namespace)
+            if why is None or record.settled:
+                self._standing.pop(record.uid, None)
+            elif record.uid not in self._standing:
+                self._call_off(record, why)
+        for record in forgotten:
+            self._standing.pop(record.uid, None)
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """Each preemption with a victim that is being saved there, once."""
+        queue: asyncio.Queue[Report] = asyncio.Queue()
+        for pending in self._standing.values():
+            queue.put_nowait(pending)
+        self._readers.append(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._readers.remove(queue)
+
+    async def release(self, release: Release) -> None:
+        """No eviction is ever held in its name."""
+
+    def _call_off(self, checkpoint: Checkpoint, why: str) -> None:
+        log.warning("called off", preemption=checkpoint.signal_uid, pod=checkpoint.workload.name, why=why)
+        cancelled = self._standing[checkpoint.uid] = PreemptionCancelled(checkpoint.signal_uid, why)
+        for reader in self._readers:
+            reader.put_nowait(cancelled)
