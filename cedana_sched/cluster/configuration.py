@@ -18,7 +18,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.base import Written
 from cedana_sched.model.policy import StallSeconds
 from cedana_sched.runtime.signs import STALL_SECONDS
-from cedana_sched.service.configuration import ComponentConfiguration, PodsConfiguration, Port
+from cedana_sched.service.configuration import PodsConfiguration, Port, ServingConfiguration
 from cedana_sched.store.location import S3Location, StorageConfig
 from cedana_sched.store.node_cache import CACHE_BYTES
 from cedana_sched.store.sts import SessionSource
@@ -91,7 +91,7 @@ class DumpsConfiguration(Written):
     """The limit of one, beside what it takes for each page of the workload."""
 
 
-class AgentConfiguration(ComponentConfiguration):
+class AgentConfiguration(ServingConfiguration):
     """`agent.json`."""
 
     storage: StorageConfig

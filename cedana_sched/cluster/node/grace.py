@@ -78,6 +78,7 @@ class OwnGrace:
         wait_released: returns when nothing is held for a pod of this uid.
         is_deleted: whether a pod is being deleted; True also where nobody can say.
         containers: what runs of a pod.
+        is_served: whether its namespace is ours to act in; where it is not, the kubelet alone ends a pod.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class OwnGrace:
         wait_released: Callable[[str], Awaitable[None]],
         is_deleted: Callable[[Pod], Awaitable[bool]],
         containers: Containers,
+        is_served: Callable[[Pod], bool] = lambda pod: True,  # noqa: ARG005
     ) -> None:
+        self._is_served = is_served
         self._wait_released = wait_released
         self._is_deleted = is_deleted
         self._containers = containers
@@ -98,7 +101,7 @@ class OwnGrace:
         """The kubelet is ending the pod, or its grace has changed since: this call counts from now."""
         self.gone(pod.metadata.uid)
         seconds = own_grace_seconds(pod)
-        if seconds is not None:
+        if seconds is not None and self._is_served(pod):
             self._ends[pod.metadata.uid] = group.create_task(
                 self._end(pod, seconds), name=f"end of {pod.metadata.name}"
             )
@@ -107,7 +110,8 @@ class OwnGrace:
         """The kubelet is ending one container: this call counts from now. Of a deleted pod `begins` says it."""
         seconds = longest_grace_seconds(pod, name)
         is_its_own = any(one.name == name for one in (*pod.spec.containers, *pod.spec.init_containers))
-        if seconds is None or pod.metadata.deletion_timestamp is not None or not is_its_own:
+        is_ending = pod.metadata.deletion_timestamp is not None
+        if seconds is None or is_ending or not is_its_own or not self._is_served(pod):
             return
         key = (pod.metadata.uid, name)
         if key in self._container_ends:

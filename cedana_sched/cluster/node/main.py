@@ -119,8 +119,8 @@ class _Agent:
         places = Places(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
         self._places = places
         state, data = configuration.state, configuration.data
-        self._feed = OrderFeed(api, node, self._perform)
-        self._pods = NodePods(api, node, self._feed)
+        self._feed = OrderFeed(api, node, self._perform, served=configuration.served)
+        self._pods = NodePods(api, node, self._feed, configuration.served)
         self._border = PodBorder(self._do, self._pods.has, self._owners)
         wait_containerd = partial(wait_until_settled, places.here(configuration.containerd_socket))
         self._returns = ReturningPods(
@@ -155,7 +155,7 @@ class _Agent:
         self._pre_stop = PreStopServer(
             self._pods.with_token, self._runtime.ending, self._pods.wait_released, answered=self._container_ends
         )
-        self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, self._runtime)
+        self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, self._runtime, self._pods.is_served)
         self.busy: tuple[Busy, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._events = EventRecorder(api, COMPONENT)

@@ -43,6 +43,7 @@ from cedana_sched.model.orders import (
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.segments import is_object_name, is_pod_uid, is_record_uid
+from cedana_sched.model.served import EVERYWHERE, Served
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,9 @@ OfStore = Find | Retain | Remove | Discard
 """Orders that are about the store alone."""
 Ends = Kill | Resume | Abort | StartCold | GiveUp
 """Orders that are done where nothing of the pod is left."""
+Begins = Freeze | Dump | Find | Stage
+"""Orders that are done in served namespaces only; the others end what was begun, or tidy up. Who is to continue has his
+snapshot laid already, and his processes may have come back: nobody could say that nothing of them runs."""
 
 _SHOWN = 80
 
@@ -74,13 +78,17 @@ def read_order(given: Given) -> Order:
         raise UnreadableOrderError(str(error)) from error
 
 
-def objection_to(order: Order, one: OrderedObject, kind: Resource, node: str) -> str | None:
+def objection_to(
+    order: Order, one: OrderedObject, kind: Resource, node: str, served: Served = EVERYWHERE
+) -> str | None:
     """Why an object cannot order this of the agent of a node; None where it can. Nothing is asked of anybody."""
-    return next(_objections(order, one, kind, node), None)
+    return next(_objections(order, one, kind, node, served), None)
 
 
-def _objections(order: Order, one: OrderedObject, kind: Resource, node: str) -> Iterator[str]:
+def _objections(order: Order, one: OrderedObject, kind: Resource, node: str, served: Served) -> Iterator[str]:
     what, namespace = type(order).__name__, one.metadata.namespace
+    if isinstance(order, Begins) and (why := served.objection(namespace)) is not None:
+        yield why
     if isinstance(order, OfRestore) == (kind == CHECKPOINTS):
         yield f"a {kind.kind} orders no {what}"
     uid = record_of(order)

@@ -33,6 +33,7 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
 from cedana_sched.model.records import RestoreStep, Transfer
+from cedana_sched.model.served import EVERYWHERE, Served
 
 log = structlog.get_logger(__name__)
 
@@ -54,12 +55,21 @@ class _Key:
 class OrderFeed:
     """Performs the orders of one node. Run `run` as a task; leaving it stops what is under way."""
 
-    def __init__(self, api: Api, node: str, perform: Perform, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        api: Api,
+        node: str,
+        perform: Perform,
+        clock: Callable[[], float] = time.monotonic,
+        served: Served = EVERYWHERE,
+    ) -> None:
         self._api = api
+        self._served = served
         self._node = node
         self._clock = clock
         self._perform = perform
         mine = f"{names.NODE}={node},{names.SETTLED}!=true"
+        # of all namespaces: what has begun in one that is served no more must be ended (see `objection_to`)
         self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
         self.restores = Mirror(Watch(api, RESTORES, OrderedObject, labels=mine))
         self._mirrors = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
@@ -111,7 +121,7 @@ class OrderFeed:
         except UnreadableOrderError as error:
             log.warning("order cannot be read", namespace=key.namespace, object=key.name, problem=str(error))
             return
-        if (why := objection_to(order, seen, key.resource, self._node)) is not None:
+        if (why := objection_to(order, seen, key.resource, self._node, self._served)) is not None:
             log.warning("order refused", namespace=key.namespace, object=key.name, order=type(order).__name__, why=why)
             await self._answer(key, given.number, refusal_of(order, seen.spec.uid, why))
             return

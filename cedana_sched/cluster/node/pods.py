@@ -21,6 +21,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.served import EVERYWHERE, Served
 
 ASK_SECONDS = 15.0
 """How long a deletion waits for the coordinator's word; it mostly comes within a second."""
@@ -31,9 +32,18 @@ up by itself: the answer is a pod or none, and a list of a whole namespace may b
 
 
 class NodePods:
-    """Run `run` as a task. `feed` has the orders for them."""
+    """Run `run` as a task.
 
-    def __init__(self, api: Api, node: str, feed: OrderFeed) -> None:
+    Those of namespaces that are not served are among them: what is on the node of them must be known, to be left there,
+    or let go.
+
+    Args:
+        feed: has the orders for them.
+        served: whose deletion is held until somebody says what it is.
+    """
+
+    def __init__(self, api: Api, node: str, feed: OrderFeed, served: Served = EVERYWHERE) -> None:
+        self._served = served
         self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
         self.present = PresentPods(api, node, self.mirror)
         self._api = api
@@ -143,11 +153,21 @@ class NodePods:
     async def wait_released(self, uid: str) -> None:
         """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""
         await self._feed.wait_synced()
-        if (pod := self.pod(uid)) is not None and _may_be_preempted(pod) and await self.is_deleted(pod):
+        if (pod := self.pod(uid)) is not None and self._may_be_preempted(pod) and await self.is_deleted(pod):
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
                     await self._wait_for_checkpoint_or_release(uid)
         await _wait_until(self._feed.checkpoints, lambda: not self._is_held(uid))
+
+    def is_served(self, pod: Pod) -> bool:
+        """Whether its namespace is ours to act in."""
+        return self._served.includes(pod.metadata.namespace)
+
+    def _may_be_preempted(self, pod: Pod) -> bool:
+        """Whether its deletion may be a preemption that nobody has reported yet."""
+        asks = pod.metadata.annotations.get(names.ASKS)
+        is_asking = asks == names.ASKS_ALWAYS or (asks == names.ASKS_IF_EVICTED and pod.is_evicted)
+        return is_asking and self.is_served(pod)
 
     async def is_deleted(self, pod: Pod) -> bool:
         """A container that its probe ends has a preStop as well: nobody will say a word of that.
@@ -184,12 +204,6 @@ class NodePods:
         """Whether an object is about a pod; one of another namespace never is, whatever stands in it."""
         pod = self.pod(uid)
         return one.spec.pod.uid == uid and (pod is None or one.metadata.namespace == pod.metadata.namespace)
-
-
-def _may_be_preempted(pod: Pod) -> bool:
-    """Whether its deletion may be a preemption that nobody has reported yet."""
-    asks = pod.metadata.annotations.get(names.ASKS)
-    return asks == names.ASKS_ALWAYS or (asks == names.ASKS_IF_EVICTED and pod.is_evicted)
 
 
 def _backs_off(pod: Pod) -> bool:

@@ -136,7 +136,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Namespaces that our webhooks never see. */}}
+{{/* Namespaces in which no component acts, and that our webhooks never see. */}}
 {{- define "cedana.excludedNamespaces" -}}
 {{- concat (list .Release.Namespace "kube-system" "kube-public" "kube-node-lease" "kueue-system") .Values.excludedNamespaces | uniq | toJson -}}
 {{- end -}}

@@ -92,7 +92,7 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     levels = {read.log.level for read in (coordinator, agent, webhooks, holds)}
     assert levels == {told.get("log", {}).get("level", "info")}
     excluded = {NAMESPACE, *NEVER_TOUCHED, *told.get("excludedNamespaces", ())}
-    assert webhooks.excluded_namespaces == coordinator.excluded_namespaces == excluded
+    assert webhooks.excluded_namespaces == coordinator.excluded_namespaces == agent.excluded_namespaces == excluded
     assert webhooks.restore.image == find_images()["agent"].tag
     assert named(objects, "Service", webhooks.service)
     assert named(objects, "Secret", webhooks.certificates.secret)
@@ -108,6 +108,7 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
         ({"agent": {"stallSeconds": 77}}, {"agent"}),
         ({"agent": {"holdAwaySeconds": 33}}, {"holds"}),
         ({"log": {"level": "debug"}}, {"agent", "coordinator", "webhooks"}),
+        ({"excludedNamespaces": ["monitoring", "vault"]}, {"agent", "coordinator", "webhooks"}),
     ],
 )
 async def test_a_value_replaces_the_pods_of_those_who_read_it(
@@ -223,6 +224,7 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     written = named(objects, "ConfigMap", "cedana-sched")["data"]["volcano-extender.json"]
     told = ExtenderConfiguration.model_validate_json(written)
     assert (told.namespace, told.victim_steering) == (NAMESPACE, True)
+    assert told.excluded_namespaces == {NAMESPACE, *NEVER_TOUCHED, "monitoring"}
     assert "data" not in named(objects, "Secret", told.secret), "no rendering replaces the secret part of its address"
     [secrets] = [rule for rule in rules_of(objects, EXTENDER) if "secrets" in rule["resources"]]
     assert (secrets["resourceNames"], "create" in secrets["verbs"]) == ([told.secret], False)
