@@ -30,6 +30,13 @@ class Policies(Protocol):
         """
         ...
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        """The policy of a protected pod: its queue's, as it is now, unless that one lets pods choose; else its own.
+
+        What is written on the pod about its queue counts only where no adapter knows of one (see `QueuePolicies`).
+        """
+        ...
+
 
 class Notes(Protocol):
     """What an adapter's scheduler cannot tell it again: a small text that outlives the coordinator."""
@@ -134,6 +141,19 @@ class OptingIn(Protocol):
 
     def on_more_opted_in(self, sink: Callable[[], None]) -> None:
         """`sink` is called when `opted_in` may give something to pods that it gave nothing before. Must not block."""
+        ...
+
+
+@runtime_checkable
+class QueuePolicies(Protocol):
+    """An adapter whose scheduler has queues for which an admin names a policy."""
+
+    def queue_policy(self, pod: Pod) -> str | None:
+        """The name of the policy of a pod's queue; None: none is named, or its queue is not known.
+
+        The queue is the one by which the scheduler counts the pod. What stands on the pod itself, and in its template,
+        says nothing: it is as whoever created the pod has written it.
+        """
         ...
 
 

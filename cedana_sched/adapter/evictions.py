@@ -28,7 +28,6 @@ from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import RetryableError, UsageError
-from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 
@@ -326,7 +325,7 @@ class MarkedEvictions:
         return Victim(
             workload=workload_of(pod),
             identity=identity,
-            policy=self._cluster.policies.named(metadata.annotations.get(names.POLICY), metadata.namespace),
+            policy=self._cluster.policies.of(pod),
             gang=family.gang,
             started_at=pod.status.started_at,
         )

@@ -79,6 +79,9 @@ class _Shared:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=float(name or 600))
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[()]:
         return ()
 

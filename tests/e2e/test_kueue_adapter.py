@@ -50,6 +50,9 @@ class _BuiltIn:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # there is one
         return CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
 
 class _NoNotes:
     async def read(self) -> None: ...

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Withdrawing
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
@@ -88,6 +88,9 @@ class KueueAdapter:
             await self._jobs.synced.wait()  # first: an older Workload beside a newer Job would look evicted again
             group.create_task(self._workloads.run(), name="Workloads")
             await self._workloads.synced.wait()
+            group.create_task(self._admission.run(), name="admission checks")
+            for mirror in self._admission.mirrors:  # by them a victim's queue has its policy
+                await mirror.synced.wait()
             await self._pods.synced.wait()
             await self._remember()
             self._synced.set()
@@ -97,7 +100,6 @@ class KueueAdapter:
                 self._heard(None, pod)
             group.create_task(self._annotating.run(), name="annotations of Jobs")
             group.create_task(self._answering.run(), name="answers to pods")
-            group.create_task(self._admission.run(), name="admission checks")
 
     async def reports(self) -> AsyncIterator[KueueReport]:
         """What is pending, then what happens, until the reader goes away."""
@@ -138,6 +140,12 @@ class KueueAdapter:
             await self._mark(job.metadata, name)
             log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
         self._preemptions.released(release.signal_uid)
+
+    def queue_policy(self, pod: Pod) -> str | None:
+        """See `adapter.cluster.QueuePolicies`: as our check says now, by which Kueue has admitted the pod's Job."""
+        workloads = self._preemptions.workloads_of(owner_uid(pod) or "")
+        of_pod = (one for one in workloads if one.metadata.namespace == pod.metadata.namespace)
+        return next(filter(None, map(self._admission.policy_of, of_pod)), None)
 
     async def withdraw(self) -> None:
         """See `adapter.cluster.Withdrawing`."""
@@ -257,8 +265,5 @@ class KueueAdapter:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: KueueAdapter) -> ClusterAdapter:
-        return adapter
-
-    def _withdraws(adapter: KueueAdapter) -> Withdrawing:
-        return adapter
+    def _fulfils(adapter: KueueAdapter) -> tuple[ClusterAdapter, QueuePolicies, Withdrawing]:
+        return adapter, adapter, adapter

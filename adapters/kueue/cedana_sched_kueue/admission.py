@@ -41,8 +41,6 @@ class Answer(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] = ()
     note: str | None = None
     """Said instead of what it continues from."""
-    of_earlier: str | None = None
-    """The queue's policy of an earlier admission, which stays, said beside it."""
     obstacle: str | None = None
     """Why it waits."""
 
@@ -91,7 +89,6 @@ def answer_of(workload: Workload, policy: str | None, is_saved: Callable[[str], 
     derived = derived_id(owner.name, owner.uid)
     updates: list[Object] = []
     ids: list[str] = []
-    of_earlier: str | None = None
     for pod_set in workload.spec.pod_sets:
         template, annotations = pod_set.template, {}
         other = _other_policy(template, policy)
@@ -101,16 +98,14 @@ def answer_of(workload: Workload, policy: str | None, is_saved: Callable[[str], 
             annotations[names.ID] = derived
             if names.DERIVED not in annotations_of(template):
                 annotations[names.DERIVED] = "true"
-        if other is not None:
-            of_earlier = other
-        elif policy is not None:
+        if other is None and policy is not None:
             annotations[names.QUEUE_POLICY] = policy
             if names.POLICY not in annotations_of(template):
                 annotations[names.POLICY] = policy
         if annotations:
             updates.append({"name": pod_set.name, "annotations": annotations})
         ids += [one for one in (annotations.get(names.ID, named_id(template)),) if one]
-    return Answer(tuple(updates), tuple(ids), of_earlier=of_earlier)
+    return Answer(tuple(updates), tuple(ids))
 
 
 def _other_policy(template: PodTemplate, policy: str | None) -> str | None:

@@ -80,6 +80,11 @@ class AdmissionChecks:
             group.create_task(self._passing.run(), name="admission of Workloads")
             group.create_task(self._declaring.run(), name="state of AdmissionChecks")
 
+    def policy_of(self, workload: Workload) -> str | None:
+        """What the first of our checks of a Workload names, whether there is such a policy or not; None: nothing."""
+        check = self._checks.get(min(self._ours_of(workload), default=""))
+        return None if check is None or check.spec.parameters is None else check.spec.parameters.name
+
     def _workload_changed(self, _before: Workload | None, now: Workload | None) -> None:
         if now is not None and pending_checks(now, self._ours()):
             self._passing.add(f"{now.metadata.namespace}/{now.metadata.name}")
@@ -93,6 +98,9 @@ class AdmissionChecks:
 
     def _ours(self) -> tuple[str, ...]:
         return tuple(check.metadata.name for check in self._checks if is_ours(check))
+
+    def _ours_of(self, workload: Workload) -> set[str]:
+        return {one.name for one in workload.status.admission_checks} & set(self._ours())
 
     def _policy_names(self) -> tuple[str, ...]:
         return tuple(policy.metadata.name for policy in self._policies)
@@ -116,7 +124,7 @@ class AdmissionChecks:
         workload = self._workloads.get(name, namespace)
         if workload is None:
             return
-        all_ours = {one.name for one in workload.status.admission_checks} & set(self._ours())
+        all_ours = self._ours_of(workload)
         for check in pending_checks(workload, all_ours):
             if check == min(all_ours):
                 answer, message = self._answer(workload, check)
@@ -134,9 +142,7 @@ class AdmissionChecks:
             known = self._checks.get(check)
             policy = policy_of(known, self._policy_names()) if known else None
             answer = answer_of(workload, policy, lambda one: any(self._snapshots_of(workload, (one,))))
-            earlier = answer.of_earlier
-            more = "" if earlier is None else f"; its queue's policy stays {earlier!r}, of an earlier admission"
-            return answer, answer.note or in_words(self._snapshots_of(workload, answer.ids)) + more
+            return answer, answer.note or in_words(self._snapshots_of(workload, answer.ids))
         except Exception as error:  # a defect of ours must not keep a Workload from starting
             log.exception("workload passes unprotected", namespace=workload.metadata.namespace, check=check)
             return Answer(), f"starts unprotected: {error!r}"

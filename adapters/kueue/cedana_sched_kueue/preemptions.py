@@ -284,7 +284,7 @@ class Preemptions:
             yield Victim(
                 workload=workload_of(pod),
                 identity=identity,
-                policy=self._policies.named(metadata.annotations.get(names.POLICY), metadata.namespace),
+                policy=self._policies.of(pod),
                 gang=workload.metadata.uid,
                 started_at=pod.status.started_at,
             )

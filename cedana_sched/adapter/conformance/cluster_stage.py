@@ -165,6 +165,9 @@ class ClusterStage(Stage):
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # noqa: ARG002 - all are for all
         return self._policies.get(name or "", CheckpointPolicy())
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+
     def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:  # noqa: ARG002 - nothing is saved
         return ()
 

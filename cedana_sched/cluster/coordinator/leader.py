@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, OptingIn, Withdrawing
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, OptingIn, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import NODE_VARIABLE, CoordinatorConfiguration, CredentialsConfiguration
@@ -137,6 +137,9 @@ class Leader:
             )
 
         self._adapters = {name: _connected(name, access(name)) for name in configuration.adapters}
+        for one in self._adapters.values():
+            if isinstance(one, QueuePolicies):
+                self._policies.look_up(one.queue_policy)
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
         self._pod_reports = PodReports(of_all_pods, self._alive, beginnings)
         self._excluded = Excluded(served)

@@ -121,7 +121,7 @@ class PodReports:
         return Starting(
             workload_of(pod),
             identity,
-            self._cluster.policies.named(annotations.get(names.POLICY), pod.metadata.namespace),
+            self._cluster.policies.of(pod),
             _wanted(pod),
             continues=annotations.get(names.CONTINUES) == "true",
             beginning=self._beginnings.of(pod.metadata.uid),

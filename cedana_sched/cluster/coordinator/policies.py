@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import Happening
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.objects.checkpoint_policy import (
     DEFAULT,
@@ -55,6 +56,7 @@ class ClusterPolicies:
         self._longest_seconds = longest_deadline_seconds
         self._unreadable = unreadable
         self._tell = tell
+        self._queue_policies: list[Callable[[Pod], str | None]] = []
         self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject), unreadable)
         self._mirror.subscribe(self._look)
         self.synced = self._mirror.synced
@@ -70,6 +72,21 @@ class ClusterPolicies:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
         return capped(self._found(name, namespace), self._longest_seconds)
+
+    def look_up(self, queue_policy: Callable[[Pod], str | None]) -> None:
+        """Have `of` look there, too, for the policy of a pod's queue (`adapter.cluster.QueuePolicies`)."""
+        self._queue_policies.append(queue_policy)
+
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        """See `adapter.cluster.Policies`."""
+        said: Mapping[str, str] = pod.metadata.annotations
+        of_queue = next(filter(None, (queue_policy(pod) for queue_policy in self._queue_policies)), None)
+        if of_queue:
+            own = said.get(names.POLICY, "")
+            if own == said.get(names.QUEUE_POLICY):  # its queue's of then, and no choice of its own
+                own = ""
+            said = {names.POLICY: own, names.QUEUE_POLICY: of_queue}
+        return self.named(self.chosen(said), pod.metadata.namespace)
 
     def chosen(self, annotations: Mapping[str, str]) -> str | None:
         """The name of the policy of a pod with these annotations that no webhook has seen; None: none is named."""

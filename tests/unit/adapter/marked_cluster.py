@@ -79,6 +79,9 @@ class Cluster:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
     async def patch(self, resource: object, name: str, namespace: str, patch: Mapping[str, Any]) -> None:
         self.patched.append((name, patch["metadata"]["annotations"]))
         self.was_patched.set()

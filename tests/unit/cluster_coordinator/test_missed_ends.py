@@ -55,6 +55,9 @@ class _Policies:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
 
 class _Events:
     def __init__(self) -> None:

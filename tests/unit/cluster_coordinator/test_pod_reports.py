@@ -30,6 +30,9 @@ class _Policies:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=7 if name == "hasty" else 600)
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+
 
 def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) -> Pod:
     known = {names.ID: "md", names.INDEX: "3", names.RESTORES: "md/3@12"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
 from cedana_sched.kube.events import Happening
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnCheckpointFailure
 
@@ -54,6 +55,41 @@ def test_a_pod_that_no_webhook_has_seen_has_its_queues_policy_unless_that_lets_i
     known = policies(own={}, strict={}, open={"podsMayChoose": True}, broken={"deadlineSeconds": -1})
     assert known.chosen({names.POLICY: "own", names.QUEUE_POLICY: of_queue}) == counts
     assert known.chosen({}) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "of_queues", "seconds"),
+    [
+        ({names.POLICY: "own"}, (), 10),
+        ({names.POLICY: "own"}, (None, "strict"), 20),
+        ({names.POLICY: "own"}, ("strict", "open"), 20),
+        ({names.POLICY: "own"}, ("open",), 10),
+        ({names.POLICY: "own"}, ("gone",), 90),
+        ({}, ("strict",), 20),
+        ({names.POLICY: "own", names.QUEUE_POLICY: "own"}, ("strict",), 20),
+        ({names.POLICY: "own", names.QUEUE_POLICY: "open"}, ("strict",), 20),
+        ({names.POLICY: "own", names.QUEUE_POLICY: "strict"}, (None,), 20),
+        ({names.POLICY: "strict", names.QUEUE_POLICY: "strict"}, ("open",), 30),
+        ({names.POLICY: "own", names.QUEUE_POLICY: "strict"}, ("open",), 10),
+        ({}, (), 90),
+    ],
+)
+def test_the_policy_that_a_pods_queue_has_now_counts_before_all_that_stands_on_the_pod(
+    said: dict[str, str], of_queues: tuple[str | None, ...], seconds: float
+) -> None:
+    known = policies(
+        own={"deadlineSeconds": 10},
+        strict={"deadlineSeconds": 20},
+        open={"deadlineSeconds": 30, "podsMayChoose": True},
+        default={"deadlineSeconds": 90},
+    )
+    for of_queue in of_queues:
+        known.look_up(partial(_of_queue, of_queue))
+    assert known.of(Pod(Metadata("md-0", "lab", annotations=said))).deadline_seconds == seconds
+
+
+def _of_queue(policy: str | None, pod: Pod) -> str | None:
+    return policy if pod.metadata.name == "md-0" else None
 
 
 def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> None:

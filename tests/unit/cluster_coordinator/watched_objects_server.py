@@ -28,6 +28,8 @@ Key = tuple[str, str, str]
 
 CONFIG_MAP_BYTES = 1 << 20
 """The API server's own limit of a ConfigMap's data."""
+LATE_TURNS = 200
+"""Of the loop, in which all is done that waits for nothing else."""
 REFUSALS = (400, 401, 403, 404, 409, 422, 429, 500, 503, 504)
 
 
@@ -47,6 +49,8 @@ class WatchedObjectsServer(ListsInMemory):
         """Of each write that was done its verb, the object's name, and what was sent."""
         self.refusing: dict[str, int] = {}
         """By kind: the status with which every write of it is refused."""
+        self.late: set[str] = set()
+        """Kinds that are listed after `LATE_TURNS`."""
         self.gone: dict[str, tuple[int, bytes]] = {}
         """By namespace: how each create in it is answered."""
         self._dice, self.fault_rate = dice or Random(0), fault_rate
@@ -151,7 +155,8 @@ class WatchedObjectsServer(ListsInMemory):
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
     ) -> tuple[tuple[T, ...], str]:
-        await asyncio.sleep(0)
+        for _ in range(LATE_TURNS if resource.kind in self.late else 1):
+            await asyncio.sleep(0)
         found = [
             body for key, body in self.objects.items() if key[0] == resource.kind and _selected(body, namespace, query)
         ]

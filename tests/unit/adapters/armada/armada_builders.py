@@ -67,6 +67,9 @@ class OnePolicy:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
 
 class KeptSnapshots:
     """What has been saved, by namespace, id and index."""

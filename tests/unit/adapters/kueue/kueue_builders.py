@@ -74,6 +74,9 @@ class OnePolicy:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=float(name)) if name else CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+
 
 def owner(uid: str = JOB_UID, name: str = "md", kind: str = "Job", api_version: str = "batch/v1") -> OwnerReference:
     return OwnerReference(api_version, kind, name, uid, controller=True)

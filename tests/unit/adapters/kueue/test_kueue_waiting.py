@@ -82,12 +82,10 @@ async def test_it_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written.count(WORKLOADS) == 1
 
 
-async def test_a_job_that_has_snapshots_of_us_returns_under_the_policy_that_it_had() -> None:
+async def test_a_job_that_has_snapshots_of_us_returns_whatever_its_template_says_of_its_queue() -> None:
     stage = Stage(is_saved=True)
     async with stage.adapter():
         await stage.settle()
         assert stage.check["state"] == "Ready"
         assert stage.check["podSetUpdates"] == []
-        assert stage.check["message"] == (
-            f"continues from {DERIVED}/0@1; its queue's policy stays 'hourly', of an earlier admission"
-        )
+        assert stage.check["message"] == f"continues from {DERIVED}/0@1"

@@ -47,6 +47,9 @@ class Cluster:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
     async def delete(self, resource: object, name: str, namespace: str, *, uid: str | None = None) -> None:
         if uid in self.replaced:
             raise ConflictError("the UID in the precondition does not match", status=409)
