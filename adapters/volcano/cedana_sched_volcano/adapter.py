@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
+from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn, QueuePolicies
 from cedana_sched.adapter.evictions import MarkedEvictions, Report
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
@@ -26,7 +26,8 @@ from cedana_sched_volcano.doctor.installed import look
 from cedana_sched_volcano.gangs import Gangs
 from cedana_sched_volcano.nominations import Nominations
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, SCHEDULER_NAME, PodGroup
-from cedana_sched_volcano.queues import QueueOptIn, protects
+from cedana_sched_volcano.pod_queues import PodQueues, protects
+from cedana_sched_volcano.queues import QueueOptIn
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +42,8 @@ class VolcanoAdapter:
         self._pods = cluster.pods
         self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.unreadable)
         self._queues = Mirror(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
-        self._opt_in = QueueOptIn(self._queues.get, cluster.served)
+        self._pod_queues = PodQueues(self._queues.get, self._groups.get)
+        self._opt_in = QueueOptIn(self._pod_queues, cluster.served)
         self._nominations = Nominations(cluster.api, cluster.pods, cluster.unreadable)
         gangs = Gangs(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
@@ -65,8 +67,9 @@ class VolcanoAdapter:
         """Keep the watches, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._groups.run(), name="PodGroups")
+            await self._groups.synced.wait()  # first: they say whose pods a Queue that is heard of protects
             group.create_task(self._queues.run(), name="Queues")
-            await self._groups.synced.wait()
+            await self._queues.synced.wait()
             group.create_task(self._evictions.run(), name="eviction marks")
             group.create_task(self._nominations.run(), name="nominations")
 
@@ -82,6 +85,10 @@ class VolcanoAdapter:
                 sink()
 
         self._queues.subscribe(heard)
+
+    def queue_policy(self, pod: Pod) -> str | None:
+        """See `adapter.cluster.QueuePolicies`."""
+        return self._pod_queues.policy_of(pod)
 
     def reports(self) -> AsyncIterator[Report]:
         """See `MarkedEvictions`."""
@@ -111,5 +118,5 @@ def _is_volcanos(pod: Pod) -> bool:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing, OptingIn]:
-        return adapter, adapter, adapter
+    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing, OptingIn, QueuePolicies]:
+        return adapter, adapter, adapter, adapter

@@ -14,7 +14,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
 from cedana_sched_volcano.objects import DEFAULT_QUEUE, SCHEDULER_NAME
-from cedana_sched_volcano.queues import protects
+from cedana_sched_volcano.pod_queues import protects
 from cedana_sched_volcano.vcjob_policies import harmless, losses
 from cedana_sched_webhooks.admission import Answer, Request, Shape
 from cedana_sched_webhooks.identity import is_unnamed, replica_of

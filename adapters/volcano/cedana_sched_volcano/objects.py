@@ -15,15 +15,16 @@ GROUP_NAME: Final = kept("scheduling.k8s.io/group-name")
 """Annotation of a pod: the PodGroup that it belongs to."""
 QUEUES: Final = Resource("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
 QUEUE_NAME: Final = kept("scheduling.volcano.sh/queue-name")
-"""Annotation of a pod: its Queue, without which it is in `DEFAULT_QUEUE`."""
+"""Annotation of a pod that names no PodGroup: the Queue of the one that Volcano makes for it."""
 QUEUE_OF_JOB: Final = kept("volcano.sh/queue-name")
-"""The same on pods of a vcjob, where Volcano writes it."""
+"""Annotation of a vcjob's pods: the Queue, as Volcano writes it there. It reads it on no pod."""
 DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 
 
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
     min_member: int = 1
+    queue: str = ""
 
 
 class PodGroupStatus(msgspec.Struct, frozen=True):
@@ -35,3 +36,8 @@ class PodGroup(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
+
+    @property
+    def queue(self) -> str:
+        """The Queue that its pods are in."""
+        return self.spec.queue or DEFAULT_QUEUE

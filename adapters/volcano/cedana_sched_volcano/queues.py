@@ -6,7 +6,6 @@ queue is said of all its pods that are protected, also of those that name an id.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
@@ -15,7 +14,8 @@ from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
 from cedana_sched.model.served import Served
-from cedana_sched_volcano.objects import DEFAULT_QUEUE, QUEUE_NAME, QUEUE_OF_JOB, SCHEDULER_NAME
+from cedana_sched_volcano.objects import SCHEDULER_NAME
+from cedana_sched_volcano.pod_queues import PodQueues, policy_of, protects
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import is_unnamed
 from cedana_sched_webhooks.json_patch import difference
@@ -27,18 +27,20 @@ class QueueOptIn:
     """Answers for pods at CREATE.
 
     Args:
-        queue: a Queue by its name; None where there is none, or none is known yet.
+        queues: those of pods.
         served: whose pods are answered for.
     """
 
-    def __init__(self, queue: Callable[[str], PartialObject | None], served: Served) -> None:
-        self._queue = queue
+    def __init__(self, queues: PodQueues, served: Served) -> None:
+        self._queues = queues
         self._served = served
 
     async def answer(self, request: Request) -> Answer:
         """What to write on the pod."""
         pod = request.object
-        if pod is None or not self._served.includes(request.namespace) or (queue := self._protecting(pod)) is None:
+        if pod is None or not self._served.includes(request.namespace):
+            return NOT_OURS
+        if (queue := self._protecting(pod, request.namespace)) is None:
             return NOT_OURS
         chosen = _chosen(queue)
         if not is_unnamed(pod):
@@ -49,27 +51,23 @@ class QueueOptIn:
 
     def given(self, pod: Object) -> dict[str, str]:
         """The annotations that its queue gives a pod: where it names an id, the queue's policy at most."""
-        queue = self._protecting(pod)
+        queue = self._protecting(pod, pod["metadata"]["namespace"])
         if queue is None:
             return {}
         return _given(pod, queue) if is_unnamed(pod) else _chosen(queue)
 
-    def _protecting(self, pod: Object) -> PartialObject | None:
+    def _protecting(self, pod: Object, namespace: str) -> PartialObject | None:
         """Its queue, if that one protects all of its pods."""
         if pod["spec"].get("schedulerName") != SCHEDULER_NAME:
             return None
-        queue = self._queue(_queue_of(pod))
+        owner_uid = (_controller(pod) or pod["metadata"]).get("uid") or ""
+        queue = self._queues.of_new(_texts(pod, "annotations"), namespace, owner_uid)
         return queue if queue is not None and protects(queue) else None
-
-
-def protects(queue: PartialObject) -> bool:
-    """Whether it protects all of its pods."""
-    return queue.metadata.annotations.get(names.PROTECT) == "true"
 
 
 def _chosen(queue: PartialObject) -> dict[str, str]:
     """By which annotation its pods say the policy that an admin has given it."""
-    policy = queue.metadata.annotations.get(names.POLICY)
+    policy = policy_of(queue)
     return {names.QUEUE_POLICY: policy} if policy else {}
 
 
@@ -80,7 +78,7 @@ def _given(pod: Object, queue: PartialObject) -> dict[str, str]:
     task = _texts(pod, "labels").get(TASK, "")
     identifier = derived_id(owner["name"], owner["uid"], room=len(f"-{task}") if task else 0)
     annotations = {names.ID: identifier, names.DERIVED: "true"}
-    if policy := queue.metadata.annotations.get(names.POLICY):
+    if policy := policy_of(queue):
         annotations[names.POLICY] = policy
     return annotations | _chosen(queue)
 
@@ -88,11 +86,6 @@ def _given(pod: Object, queue: PartialObject) -> dict[str, str]:
 def _written(pod: Object, annotations: dict[str, str]) -> tuple[Object, ...]:
     """The patch by which the pod has these annotations."""
     return tuple(difference(pod, {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}))
-
-
-def _queue_of(pod: Object) -> str:
-    annotations = _texts(pod, "annotations")
-    return annotations.get(QUEUE_OF_JOB) or annotations.get(QUEUE_NAME) or DEFAULT_QUEUE
 
 
 def _controller(pod: Object) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -9,7 +10,8 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched_volcano.jobs import VCJOB, JobAdmission
-from cedana_sched_volcano.objects import QUEUES
+from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, PodGroup
+from cedana_sched_volcano.pod_queues import PodQueues
 from cedana_sched_volcano.queues import QueueOptIn
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, SchedulerWebhooks
@@ -26,7 +28,8 @@ class VolcanoWebhooks:
 
     def __init__(self, api: Api, configuration: Configuration) -> None:
         self._queues = Mirror(Watch(api, QUEUES, PartialObject))
-        self._opt_in = QueueOptIn(self._queues.get, configuration.served)
+        self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup, within=configuration.served))
+        self._opt_in = QueueOptIn(PodQueues(self._queues.get, self._groups.get), configuration.served)
         self._jobs = JobAdmission(self._queues.get)
 
     @classmethod
@@ -40,7 +43,9 @@ class VolcanoWebhooks:
 
     async def run(self) -> None:
         """See `SchedulerWebhooks`."""
-        await self._queues.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._queues.run(), name="Queues")
+            group.create_task(self._groups.run(), name="PodGroups")
 
 
 if TYPE_CHECKING:

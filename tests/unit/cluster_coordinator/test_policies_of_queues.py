@@ -17,19 +17,20 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, written
 from cedana_sched_kueue.admission import active
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck
+from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, QUEUE_NAME, QUEUE_OF_JOB, QUEUES
 from tests.unit.cluster_coordinator.watched_objects_server import LATE_TURNS, WatchedObjectsServer
 
 NAMESPACE = "lab"
 STRICT, WEAK = 20.0, 10.0
 """The deadlines of two policies, by which they are told apart."""
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid", "controller": True}
-FORGED = {names.POLICY: "weak", names.QUEUE_POLICY: "weak"}
+FORGED = {names.POLICY: "weak", names.QUEUE_POLICY: "weak", QUEUE_NAME: "weak", QUEUE_OF_JOB: "weak"}
 
 
 def _cluster() -> WatchedObjectsServer:
-    """A Job of namespace `lab`, in its strict queue; there is a weak one as well."""
+    """Of each scheduler one job of namespace `lab`, in its strict queue; there is a weak one as well."""
     server = WatchedObjectsServer()
-    server.late = {ADMISSION_CHECKS.kind}  # what says whose policy counts
+    server.late = {QUEUES.kind, ADMISSION_CHECKS.kind}  # what says whose policy counts
 
     def put(resource: Resource, name: str, of: dict[str, Any] | None = None, **parts: Any) -> None:
         at = {"namespace": NAMESPACE} if resource.namespaced else {}
@@ -38,10 +39,13 @@ def _cluster() -> WatchedObjectsServer:
     for name, seconds in (("strict", STRICT), ("weak", WEAK)):
         spec = {"deadlineSeconds": seconds, "allowedNamespaces": {"from": "All"}}
         put(CHECKPOINT_POLICIES, name, spec=spec)
+        put(QUEUES, name, {"annotations": {names.PROTECT: "true", names.POLICY: name}})
         parameters = {"apiGroup": names.GROUP, "kind": "CheckpointPolicy", "name": name}
         check = {"controllerName": names.ADMISSION_CHECK_CONTROLLER, "parameters": parameters}
         known = msgspec.convert({"metadata": {"name": f"{name}-check"}, "spec": check}, AdmissionCheck)
         put(ADMISSION_CHECKS, f"{name}-check", spec=check, **_parts(active(known, (name,), datetime.now(tz=UTC))))
+    put(POD_GROUPS, "group", spec={"minMember": 1, "queue": "strict"})
+    put(POD_GROUPS, "podgroup-set-uid", spec={"minMember": 1, "queue": "strict"})
     template = {"metadata": {"annotations": FORGED}, "spec": {"containers": []}}
     put(JOBS, "md", {"uid": "job-uid"}, spec={"suspend": False, "template": template})
     conditions = [{"type": one, "status": "True"} for one in ("QuotaReserved", "Admitted", "Evicted")]
@@ -72,6 +76,14 @@ def _marked() -> dict[str, str]:
 
 
 CASES = [
+    pytest.param("volcano", {"scheduler": "volcano"}, {GROUP_NAME: "group"}, STRICT, id="another Queue's name"),
+    pytest.param(
+        "volcano",
+        {"scheduler": "volcano", "owner": {**OWNER, "kind": "ReplicaSet", "uid": "set-uid"}},
+        {},
+        STRICT,
+        id="no PodGroup's name",
+    ),
     pytest.param("kueue", {"scheduler": "default-scheduler", "owner": OWNER}, {}, STRICT, id="under a Job by hand"),
 ]
 OF_NO_QUEUE = [

@@ -12,7 +12,7 @@ from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.objects import names
-from cedana_sched_volcano.objects import QUEUES
+from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, QUEUES
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
 
 SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "md-5f", "uid": "set-uid", "controller": True}
@@ -34,6 +34,12 @@ CASES = [
     pytest.param(
         _pod("one", scheduler="volcano", annotations=IN_BIO), "NotPrepared", ["ReplicaSet", "Pod"], id="its queue asks"
     ),
+    pytest.param(
+        _pod("one", scheduler="volcano", annotations={GROUP_NAME: "md"}),
+        "NotPrepared",
+        ["ReplicaSet", "Pod"],
+        id="the queue of its PodGroup asks",
+    ),
     pytest.param(_pod("one", "no name"), "NotProtected", ["Pod", "ReplicaSet"], id="nobody knows who it is"),
 ]
 
@@ -44,7 +50,10 @@ async def test_it_is_found_and_that_is_said_once(
     body: Object, reason: str, involved: list[str], *, is_there_before: bool
 ) -> None:
     server = WatchedObjectsServer()
+    server.late = {POD_GROUPS.kind}
     server.put(QUEUES, {"metadata": {"name": "bio", "uid": "q", "annotations": {names.PROTECT: "true"}}})
+    group = {"metadata": {"name": "md", "namespace": "lab", "uid": "g"}, "spec": {"minMember": 1, "queue": "bio"}}
+    server.put(POD_GROUPS, group)
     strangers = [_pod("other", owner=owner) for owner in (SET | {"uid": "other"}, None)]
     for number, stranger in enumerate(strangers):
         stranger["metadata"] |= {"name": f"other-{number}", "uid": f"other-{number}"}

@@ -170,7 +170,7 @@ PARTS: tuple[Part, ...] = (
 )  # fmt: skip
 WATCHES = {
     "coordinator": 16,
-    "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 1,
+    "storages": 1, "events": 0, "webhooks": 5, "certificates": 3, "volcano_webhooks": 2,
     "extender": 7, "agent": 4,
 }  # fmt: skip
 """How many watches each keeps open."""

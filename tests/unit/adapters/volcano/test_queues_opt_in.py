@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.objects import Metadata, PartialObject, Pod, PodSpec
 from cedana_sched.model.objects import names
 from cedana_sched.model.served import Served
+from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
+from cedana_sched_volcano.pod_queues import PodQueues
 from cedana_sched_volcano.queues import NOT_OURS, QueueOptIn
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import replica_of
@@ -25,11 +27,21 @@ QUEUES = {
     "bio": {names.PROTECT: "true", names.POLICY: "fast"},
     "default": {names.PROTECT: "true"},
     "ml": {},
+    "unprotected": {names.POLICY: "fast"},
 }
+IN_BIO = {"scheduling.volcano.sh/queue-name": "bio"}
+OF_JOB = {GROUP_NAME: "md-1", "volcano.sh/queue-name": "bio"}
+"""As Volcano writes it on a vcjob's pods."""
 
 
 def queue(name: str) -> PartialObject | None:
     return PartialObject(Metadata(name=name, annotations=QUEUES[name])) if name in QUEUES else None
+
+
+def pod_queues(**groups: str) -> PodQueues:
+    """PodGroups of namespace `lab` by their names, each with its Queue."""
+    known = {name.replace("_", "-"): PodGroup(Metadata(), PodGroupSpec(queue=of)) for name, of in groups.items()}
+    return PodQueues(queue, lambda name, namespace: known.get(name) if namespace == "lab" else None)
 
 
 def pod(annotations: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
@@ -41,17 +53,17 @@ def pod(annotations: dict[str, str] | None = None, **fields: Any) -> dict[str, A
     }
 
 
-async def answered(body: dict[str, Any], namespace: str = "lab") -> Answer:
-    opt_in = QueueOptIn(queue, Served(frozenset({"kube-system"})))
+async def answered(body: dict[str, Any], namespace: str = "lab", **groups: str) -> Answer:
+    opt_in = QueueOptIn(pod_queues(**groups), Served(frozenset({"kube-system"})))
     return await opt_in.answer(Request(uid="1", namespace=namespace, object=body))
 
 
-@pytest.mark.parametrize("key", ["volcano.sh/queue-name", "scheduling.volcano.sh/queue-name"])
-async def test_a_pod_of_a_protected_queue_gets_its_owners_id_and_the_queues_policy(key: str) -> None:
-    body = pod({key: "bio", "mine": "x"})
+@pytest.mark.parametrize("said", [OF_JOB, IN_BIO])
+async def test_a_pod_of_a_protected_queue_gets_its_owners_id_and_the_queues_policy(said: dict[str, str]) -> None:
+    body = pod({**said, "mine": "x"})
     answer = await answered(body)
     assert patched(body, answer.patch)["metadata"]["annotations"] == {
-        key: "bio",
+        **said,
         "mine": "x",
         names.ID: "md-1a2b3c4d",
         names.DERIVED: "true",
@@ -65,7 +77,7 @@ async def test_a_pod_of_a_protected_queue_gets_its_owners_id_and_the_queues_poli
 )
 async def test_a_pod_with_an_id_of_its_own_is_told_the_queues_policy(named: dict[str, Any]) -> None:
     own = {
-        "volcano.sh/queue-name": "bio",
+        **IN_BIO,
         names.POLICY: "slow",
         names.QUEUE_POLICY: "slow",
         **named.pop("annotations", {}),
@@ -85,8 +97,8 @@ async def test_a_pod_without_a_queue_is_in_the_default_one_and_keeps_its_own_pol
 @pytest.mark.parametrize(
     "body",
     [
-        pod({"volcano.sh/queue-name": "ml"}),
-        pod({"volcano.sh/queue-name": "unknown"}),
+        pod({"scheduling.volcano.sh/queue-name": "ml"}),
+        pod({"scheduling.volcano.sh/queue-name": "unknown"}),
         pod({names.ID: "mine"}),
         pod(scheduler="default-scheduler"),
         pod(env=[{"name": "CEDANA_CHECKPOINT", "value": "mine"}]),
@@ -107,9 +119,58 @@ async def test_a_pod_that_nobody_makes_again_is_left_alone() -> None:
 
 
 async def test_an_id_leaves_room_for_the_tasks_name() -> None:
-    body = pod({"volcano.sh/queue-name": "bio"}, owners=[{**OWNER, "name": "j" * 60}])
+    body = pod(IN_BIO, owners=[{**OWNER, "name": "j" * 60}])
     body["metadata"]["labels"] = {"volcano.sh/task-spec": "worker", "volcano.sh/task-index": "1"}
     written = patched(body, (await answered(body)).patch)
     replica = replica_of(written)
     assert replica is not None
     assert str(replica) == "j" * (63 - len("-1a2b3c4d-worker")) + "-1a2b3c4d-worker/1"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "groups"),
+    [
+        ({**OF_JOB, "volcano.sh/queue-name": "ml"}, {"md_1": "bio"}),
+        ({GROUP_NAME: "md-1"}, {"md_1": "bio"}),
+        ({"scheduling.volcano.sh/queue-name": "ml"}, {"podgroup_1a2b3c4d_1": "bio"}),
+        ({"volcano.sh/queue-name": "ml", **IN_BIO}, {}),
+    ],
+    ids=["a vcjob's", "made by somebody", "made for its controller", "not made yet"],
+)
+async def test_a_pod_is_in_the_queue_by_which_volcano_counts_it(
+    annotations: dict[str, str], groups: dict[str, str]
+) -> None:
+    body = pod(annotations)
+    written = patched(body, (await answered(body, **groups)).patch)["metadata"]["annotations"]
+    assert written[names.QUEUE_POLICY] == "fast"
+
+
+@pytest.mark.parametrize("annotations", [OF_JOB, {**OF_JOB, **IN_BIO, names.ID: "mine"}])
+async def test_a_pod_gets_nothing_of_a_queue_whose_name_it_only_bears(annotations: dict[str, str]) -> None:
+    body = pod({**annotations, names.QUEUE_POLICY: "fast"})
+    assert await answered(body, md_1="ml") == NOT_OURS
+    assert QueueOptIn(pod_queues(md_1="ml"), frozenset()).given(_there(body)) == {}
+    assert QueueOptIn(pod_queues(md_1="bio"), frozenset()).given(_there(body)) != {}
+
+
+def _there(body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], "namespace": "lab"}}
+
+
+@pytest.mark.parametrize(
+    ("of", "namespace", "policy"),
+    [
+        ("bio", "lab", "fast"),
+        ("bio", "elsewhere", None),
+        ("default", "lab", None),
+        ("", "lab", None),
+        ("unprotected", "lab", None),
+        ("gone", "lab", None),
+    ],
+)
+def test_the_policy_of_a_pod_is_looked_up_by_its_group(of: str, namespace: str, policy: str | None) -> None:
+    """And never by what the pod says of its queue."""
+    metadata = Metadata(name="md-0", namespace=namespace, annotations={GROUP_NAME: "md-1", **IN_BIO})
+    found = pod_queues(md_1=of)
+    assert found.policy_of(Pod(metadata, PodSpec(scheduler_name="volcano"))) == policy
+    assert found.policy_of(Pod(metadata, PodSpec(scheduler_name="default-scheduler"))) is None
