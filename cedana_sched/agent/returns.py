@@ -103,7 +103,11 @@ class Returns:
             )
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
-            return orders.StageFailed(uid, str(error), self._is_read_again(uid, error))
+            is_read_again = self._is_read_again(uid, error)
+            is_damaged = isinstance(error, IntegrityError) and not is_read_again
+            if is_damaged:
+                del self._damaged[uid]  # an older one is read as often
+            return orders.StageFailed(uid, str(error), is_read_again, is_damaged)
         except OSError as error:  # a full disk may have room in a moment, and a cold start costs the work
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, f"the snapshot cannot be laid on this node: {error}", retryable=True)

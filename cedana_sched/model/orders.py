@@ -89,7 +89,7 @@ class Find(msgspec.Struct, frozen=True, tag=True):
     excluding: tuple[str, ...] = ()
     """Checkpoints (uids) that were called off: a snapshot that one of them committed all the same is passed over."""
     avoiding: tuple[int, ...] = ()
-    """Generations that are passed over, because they have killed their program."""
+    """Generations that are passed over, because they have killed their program, or are damaged."""
     namespace_uid: str = ""
     """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
@@ -242,6 +242,8 @@ class StageFailed(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
     why: str
     retryable: bool = False
+    damaged: bool = False
+    """The store has the snapshot, and never as it was written: an older one may be whole."""
 
 
 class Continued(msgspec.Struct, frozen=True, tag=True):

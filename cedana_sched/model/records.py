@@ -210,6 +210,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     failure: str | None = None
     running_at: float | None = None
     finished_at: float | None = None
+    damaged: tuple[SnapshotRef, ...] = ()
+    """The snapshots that its node could not read whole: it looks for an older one."""
     deaths: tuple[SnapshotRef, ...] = ()
     """The snapshots from which a program of this identity was continued only to fail soon, once for each time. Every
     restore takes over those of the one before it."""
@@ -218,6 +220,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def set_aside(self) -> frozenset[SnapshotRef]:
         """Snapshots that are not restored again, because they have killed their program too often."""
         return frozenset(ref for ref in self.deaths if self.deaths.count(ref) >= self.policy.quick_deaths)
+
+    @property
+    def passed_over(self) -> frozenset[SnapshotRef]:
+        """Snapshots that it does not continue from, and looks for an older one."""
+        return self.set_aside.union(self.damaged)
 
 
 Record = Checkpoint | PreemptionHold | Restore

@@ -286,6 +286,7 @@ def _restore_status(record: Restore) -> Object:
         message=record.failure,
         running_at=_moment(record.running_at),
         finished_at=_moment(record.finished_at),
+        damaged=tuple(_named(ref) for ref in record.damaged),
         deaths=tuple(_named(ref) for ref in record.deaths),
         conditions=of_restore(record),
     )
@@ -311,11 +312,16 @@ def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Res
         failure=status.message,
         running_at=_seconds(status.running_at),
         finished_at=_seconds(status.finished_at),
-        deaths=tuple(SnapshotRef(_identity(namespace, name), name.generation) for name in status.deaths),
+        damaged=_refs(namespace, status.damaged),
+        deaths=_refs(namespace, status.deaths),
     )
 
 
 # -- what they are made of
+
+
+def _refs(namespace: str, found: tuple[SnapshotName, ...]) -> tuple[SnapshotRef, ...]:
+    return tuple(SnapshotRef(_identity(namespace, name), name.generation) for name in found)
 
 
 def _identity_spec(identity: Identity) -> IdentitySpec:

@@ -83,10 +83,10 @@ def rivalry(identity: Identity, name: str) -> str:
 
 
 def committed(book: Book, restore: Restore) -> list[SnapshotRef]:
-    """The snapshots of its identity that the book or its start knows, but those that are set aside."""
+    """The snapshots of its identity that the book or its start knows, but those that are passed over."""
     known = book.of_identity(restore.identity, restore.workload)
     found = [restore.committed, *(c.snapshot for c in known if c.step is CheckpointStep.READY)]
-    return [ref for ref in found if ref is not None and ref not in restore.set_aside]
+    return [ref for ref in found if ref is not None and ref not in restore.passed_over]
 
 
 def lost(book: Book, restore: Restore) -> str | None:

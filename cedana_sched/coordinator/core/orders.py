@@ -79,5 +79,5 @@ def find(book: Book, restore: Restore) -> Find:
     """The order that asks the store for what it continues."""
     identity = restore.wanted.identity if restore.wanted else restore.identity
     excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.called_off)
-    avoiding = tuple(sorted(ref.generation for ref in restore.set_aside if ref.identity == restore.identity))
+    avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
     return Find(restore.uid, restore.identity, restore.wanted, excluding, () if restore.wanted else avoiding)

@@ -38,6 +38,8 @@ def uid_of(workload_uid: str, beginning: int) -> str:
 
 STALE_ANSWERS = 3
 """So often an older generation than the newest one that we know is taken for a late answer; then for the truth."""
+STALE_SECONDS = 1.0
+"""After which it is looked for again."""
 
 
 class Restores:
@@ -305,8 +307,10 @@ class Restores:
         snapshot = found.snapshot
         if found.problem is not None:
             self._refuse(restore, found.problem)
-        elif restore.set_aside and (snapshot is None or snapshot in restore.set_aside):
-            self._refuse(restore, f"{words.set_aside(restore)}, and there is no older one")
+        elif restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
+            trouble = self._trouble.get(restore.uid)
+            why = f"{words.passed_over(restore)}, and there is no older one"
+            self._refuse(restore, f"{why}: {trouble}" if trouble else why)
         elif snapshot is None and (lost := obstacles.lost(self._book, restore)) is not None:
             self._refuse(restore, lost)
         elif snapshot is None:
@@ -321,7 +325,7 @@ class Restores:
         ):
             self._refuse(restore, f"the node found {snapshot}, which is another identity's")
         elif self._is_stale(restore, snapshot):
-            return  # the question is repeated by its timer
+            return
         elif obstacles.claimed_by_other(self._book, restore, snapshot):
             self._wants.add(restore.uid, snapshot)
             self._finding.discard(restore.uid)
@@ -343,7 +347,11 @@ class Restores:
         if snapshot.generation >= newest:
             return False
         self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
-        return self._stale[restore.uid] < STALE_ANSWERS
+        if self._stale[restore.uid] >= STALE_ANSWERS:
+            return False
+        self._desk.repeat_in(restore.uid, STALE_SECONDS)
+        self.arm(restore)
+        return True
 
     def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
         if restore.step is RestoreStep.WAITING:
@@ -361,8 +369,15 @@ class Restores:
             self._is_delayed(restore, failed.why)
             self._desk.repeat_in(restore.uid, pause)
             self.arm(restore)
+        elif failed.damaged and restore.wanted is None and restore.snapshot is not None:
+            self._look_for_older(restore, restore.snapshot, failed.why)
         else:
             self._refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
+
+    def _look_for_older(self, restore: Restore, damaged: SnapshotRef, why: str) -> None:
+        words.of_damage(self._desk, restore, damaged, why)
+        self._move(restore, Cause.DAMAGED, snapshot=None, manifest="", damaged=(*restore.damaged, damaged))
+        self._trouble[restore.uid] = why
 
     def _progressed(self, restore: Restore, done_bytes: int) -> None:
         """Bytes that come put the deadline off; what was fetched before and is fetched again does not."""

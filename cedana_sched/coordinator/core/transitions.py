@@ -33,6 +33,7 @@ class Cause(StrEnum):
     DEADLINE = "the deadline passed"
     UNCONFIRMED = "the node does not answer"
     CHOSEN = "a snapshot is claimed"
+    DAMAGED = "the snapshot is damaged, and an older one is looked for"
     START_COLD = "nothing can be continued, and it starts cold"
     GIVE_UP = "nothing can be continued, and the policy says fail"
     SETTLED = "all victims are settled"
@@ -132,6 +133,7 @@ _LIVE = (*_UNDECIDED, R.STARTING_COLD, R.GIVING_UP, R.RUNNING)
 RESTORE: Final[Table[R]] = {
     (R.WAITING, Cause.CHOSEN): R.STAGING,
     (R.STAGING, Cause.STAGED): R.RESTORING,
+    (R.STAGING, Cause.DAMAGED): R.WAITING,
     (R.RESTORING, Cause.CONTINUED): R.RUNNING,
     **{(step, Cause.START_COLD): R.STARTING_COLD for step in _UNDECIDED},
     **{(step, Cause.GIVE_UP): R.GIVING_UP for step in _UNDECIDED},

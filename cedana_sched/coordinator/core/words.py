@@ -103,8 +103,8 @@ def of_restore(desk: Desk, restore: Restore) -> None:
     if restore.step is RestoreStep.STAGING:
         kind = "RestoreScheduled"
         text = f"Will resume {name} from {snapshot} on node {restore.workload.node}"
-        if restore.set_aside:
-            text += f", because {set_aside(restore)}"
+        if why := passed_over(restore):
+            text, warning = f"{text}, because {why}", bool(restore.damaged)
         if (newer := _newer_than(desk, restore)) is not None:
             text, warning = f"{text}: {short(newer)} is not in the store any more, or cannot be read there", True
     elif restore.step is RestoreStep.RUNNING and not restore.cold:
@@ -127,6 +127,14 @@ def _newer_than(desk: Desk, restore: Restore) -> SnapshotRef | None:
     return newest if newest > restore.snapshot else None
 
 
+def passed_over(restore: Restore) -> str:
+    """Which snapshots it does not continue from, and why; empty where there are none."""
+    why = [set_aside(restore)] if restore.set_aside else []
+    if restore.damaged:
+        why.append(f"{', '.join(short(ref) for ref in sorted(restore.damaged))} cannot be read whole")
+    return " and ".join(why)
+
+
 def set_aside(restore: Restore) -> str:
     """Which snapshots are not restored again, and why."""
     refs = ", ".join(short(ref) for ref in sorted(restore.set_aside))
@@ -143,6 +151,12 @@ def of_set_aside(desk: Desk, restore: Restore) -> None:
         f" older snapshot, and starts {last} if there is none"
     )
     desk.tell("SnapshotSetAside", text, identity=restore.identity, workload=restore.workload, warning=True)
+
+
+def of_damage(desk: Desk, restore: Restore, damaged: SnapshotRef, why: str) -> None:
+    """Tell that a snapshot is not what was written, and what follows."""
+    text = f"{short(damaged)} cannot be read whole: {why}; an older snapshot is looked for"
+    desk.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
 def of_delay(desk: Desk, restore: Restore, why: str) -> None:

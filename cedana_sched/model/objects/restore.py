@@ -57,6 +57,8 @@ class RestoreStatus(Reported):
     message: str | None = None
     running_at: MicroTime | None = None
     finished_at: MicroTime | None = None
+    damaged: tuple[SnapshotName, ...] = ()
+    """Snapshots that its node could not read whole."""
     deaths: tuple[SnapshotName, ...] = ()
     """Snapshots from which it was continued only to fail soon, once for each time; enough of them set one aside."""
     transfer: TransferStatus | None = None

@@ -108,6 +108,8 @@ class World:
     """Workloads whose own program failed, soon after it was continued."""
     crashes: Counter[SnapshotRef] = field(default_factory=Counter)
     """Of those that their runtime has told of while the core knew them to be continued."""
+    damaged: set[SnapshotRef] = field(default_factory=set)
+    """Snapshots that nobody can read whole any more."""
     restarts: int = 0
     """Times that a workload came back from a snapshot."""
     beginnings: Counter[str] = field(default_factory=Counter)
@@ -201,7 +203,7 @@ class World:
         if self.crashes[ref] >= MOST_CRASHES:
             raise BrokenInvariantError(f"10: {ref} is restored, its program has failed {self.crashes[ref]} times")
         fork = ref == self.asked_for.get(workload.uid) or any(
-            crashed.identity == ref.identity and crashed.generation > ref.generation for crashed in self.crashes
+            one.identity == ref.identity and one.generation > ref.generation for one in {*self.crashes, *self.damaged}
         )  # a person, or the policy, knows that work is lost
         if not fork and ref.generation < self.saved.get(ref.identity, 0):
             raise BrokenInvariantError(
@@ -379,8 +381,10 @@ class SimulatedAgent:
         chance = self.world.rng.random()
         if self.world.store_is_down or chance < 0.05:
             return StageFailed(order.restore_uid, "the store is down", retryable=True)
-        if self.world.find(order.snapshot) is None or chance < 0.07:
-            return StageFailed(order.restore_uid, "a chunk is damaged")
+        if chance < 0.07:
+            self.world.damaged.add(order.snapshot)
+        if self.world.find(order.snapshot) is None or order.snapshot in self.world.damaged:
+            return StageFailed(order.restore_uid, "a chunk is damaged", damaged=True)
         self.staged.add(order.restore_uid)
         return Staged(order.restore_uid)
 

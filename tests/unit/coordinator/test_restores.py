@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost, OrderLost
@@ -142,6 +143,74 @@ def test_an_answer_that_is_older_than_the_newest_commit_is_asked_again() -> None
     assert told.step("restore.w3") == "Waiting"
     told.tell(Found("restore.w3", ref(2)))
     assert told.order(Stage).snapshot == ref(2)
+
+
+def test_an_older_answer_is_asked_again_at_once_and_believed_long_before_the_deadline() -> None:
+    told = start(saved(), policy=CheckpointPolicy(restore_deadline_seconds=10))
+    told.core.book.update(replace(restore(told), committed=ref(2)))
+    asked = 0
+    while told.step("restore.w2") == "Waiting":
+        if "Find restore.w2" in told.orders():
+            asked += 1
+            told.tell(Found("restore.w2", ref(1)))
+        else:
+            told.after(1)
+    assert asked == STALE_ANSWERS
+    assert (told.step("restore.w2"), told.order(Stage).snapshot) == ("Staging", ref(1))
+
+
+# -- damaged snapshots
+
+
+def saved_twice(policy: CheckpointPolicy = POLICY) -> Told:
+    """`w3` fetches generation 2, the newest."""
+    told = restored().preempt(victim("w2"), uid="s2")
+    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1").ended("w2")
+    return start(told, "w3", policy=policy).tell(Found("restore.w3", ref(2)))
+
+
+def avoided(told: Told) -> tuple[int, ...]:
+    """The generations that the last `Find` passes over."""
+    return [order for order in told.sent() if isinstance(order, Find)][-1].avoiding
+
+
+def damaged(uid: str = "w3") -> StageFailed:
+    return StageFailed(f"restore.{uid}", "chunk 7 is damaged", damaged=True)
+
+
+def test_an_older_snapshot_is_continued_where_the_newest_cannot_be_read_whole() -> None:
+    told = saved_twice().tell(damaged())
+    assert (told.step("restore.w3"), avoided(told)) == ("Waiting", (2,))
+    (delayed,) = [one for one in told.said if isinstance(one, Tell)]
+    told.tell(Found("restore.w3", ref(1)))
+    assert told.order(Stage).snapshot == ref(1)
+    (scheduled,) = [one for one in told.said if isinstance(one, Tell)]
+    assert (delayed.kind, delayed.severity) == ("RestoreDelayed", Severity.WARNING)
+    assert delayed.text == "md/0@2 cannot be read whole: chunk 7 is damaged; an older snapshot is looked for"
+    assert scheduled.severity is Severity.WARNING
+    assert scheduled.text.endswith("because md/0@2 cannot be read whole")
+    told.tell(Staged("restore.w3"), Continued("restore.w3"))
+    assert (restore(told, "w3").snapshot, restore(told, "w3").cold) == (ref(1), False)
+
+
+@pytest.mark.parametrize("policy", [POLICY, FAIL])
+def test_the_policy_holds_where_no_snapshot_can_be_read_whole(policy: CheckpointPolicy) -> None:
+    told = saved_twice(policy).tell(damaged(), Found("restore.w3", ref(1)), damaged())
+    assert avoided(told) == (1, 2)
+    told.tell(Found("restore.w3"))
+    why = "md/0@1, md/0@2 cannot be read whole, and there is no older one: chunk 7 is damaged"
+    assert restore(told, "w3").failure == why
+    assert told.step("restore.w3") == ("StartingCold" if policy is POLICY else "GivingUp")
+
+
+def test_the_very_snapshot_that_was_asked_for_is_no_other_one() -> None:
+    told = start(saved(), wanted=ref(1)).tell(Found("restore.w2", ref(1)), damaged("w2"))
+    assert told.step("restore.w2") == "StartingCold"
+
+
+def test_what_is_damaged_outlives_the_coordinator() -> None:
+    told = saved_twice().tell(damaged()).restart()
+    assert avoided(told) == (2,)
 
 
 # -- claims
