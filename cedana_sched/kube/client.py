@@ -71,7 +71,8 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Page(msgspec.Struct):
     metadata: _ListMeta
-    items: list[msgspec.Raw] = []
+    items: list[msgspec.Raw] | None = None
+    """None as well where there are none: an empty list of metadata alone has `null`."""
 
 
 class Api:
@@ -381,7 +382,7 @@ def _shown(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListM
         page = decoded(f"GET {path}", body, _Page)
     except UnreadableError as error:
         raise ApiUnavailableError(f"GET {path}: the answer is no list: {error.message}", status=200) from error
-    for item in page.items:
+    for item in page.items or ():
         see(item)
     return page.metadata
 

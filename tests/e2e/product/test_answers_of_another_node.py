@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from tests.e2e.product.counting import begun, counting, enough
 from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
+from tests.e2e.product.pausing import paused
 from tests.e2e.product.phases import all_at
 from tests.e2e.product.queues import groups, indexed_job
 from tests.e2e.product.rendering import NAMESPACE
@@ -73,19 +73,6 @@ async def _agent_on(api: Api, node: str) -> Object:
     return agent
 
 
-@asynccontextmanager
-async def _paused(cluster: Cluster, pod: Object) -> AsyncIterator[None]:
-    """Its processes stand still inside the block: a minute later the kubelet would start them anew."""
-    (status,) = pod["status"]["containerStatuses"]
-    task = ("ctr", "--namespace=k8s.io", "task")
-    container, node = status["containerID"].removeprefix("containerd://"), cluster.nodes[pod["spec"]["nodeName"]]
-    await node.run(*task, "pause", container)
-    try:
-        yield
-    finally:
-        await node.run(*task, "resume", container)
-
-
 def _job(name: str, image: str, node: str) -> Object:
     return indexed_job(
         name, "bio", image, *counting(mebibytes=20, counts=None), cpu="400m",
@@ -126,7 +113,7 @@ async def test_an_agent_says_nothing_about_a_pod_of_another_node(
         await namespace.apply(_job("mine", toolbox, here), _job("theirs", toolbox, there))
         await begun(mine, 0)
         await begun(theirs, 0)
-        async with _paused(cluster, agent):
+        async with paused(cluster, agent):  # not for a minute: the kubelet would start it anew
             await namespace.apply(indexed_job("train", "ml", toolbox, "sleep", "3600", pods=2, cpu="400m"))
             own, foreign = await _checkpoint_of(namespace, "mine"), await _checkpoint_of(namespace, "theirs")
             forged = {"type": "Frozen", "checkpoint_uid": foreign["spec"]["uid"]}

@@ -1,18 +1,20 @@
-"""Whoever gets a namespace of a name that somebody had before gets nothing of what was saved in that one.
+"""Whoever gets a namespace of a name that somebody else has, or had before, gets nothing of what was saved in that one.
 
-Its Checkpoints go with a namespace, and so do its snapshots. Here somebody who can write to the bucket keeps them.
+Its Checkpoints go with a namespace, and so do its snapshots. Here somebody who can write to the bucket keeps them. And
+another cluster, which has a namespace of that name too, saves into the same bucket, sealed with the same key.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, namespace_of_uid
-from cedana_sched.model.objects.names import POLICY
+from cedana_sched.model.objects.names import CONTINUES, POLICY
 from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
@@ -30,16 +32,16 @@ from tests.e2e.product.reclaiming import completed
 
 pytestmark = [
     pytest.mark.any_shape,
-    pytest.mark.exhaustive,  # units show it each time; two namespaces come and go
+    pytest.mark.exhaustive,  # units show it each time; Jobs are preempted again and again
 ]
 
 _SOON = 20
 """Seconds after which a return is given up: who can write to a store may keep a namespace from being continued."""
 
 
-def _job(image: str, *command: str, policy: str = "default") -> Object:
+def _job(image: str, *command: str, policy: str = "default", continues: str = "false") -> Object:
     body = indexed_job("md", "bio", image, *command, cpu="600m", env={CHECKPOINT_VARIABLE: "protein"})
-    body["spec"]["template"]["metadata"]["annotations"] = {POLICY: policy}
+    body["spec"]["template"]["metadata"]["annotations"] = {POLICY: policy, CONTINUES: continues}
     return body
 
 
@@ -94,3 +96,35 @@ async def test_a_namespace_of_the_same_name_continues_nothing(
         assert bio.lines(0)[-COUNTS:] == ALL, "it began anew"
         said = await wait_for_messages(again, bio.pods[0][-1], "ColdStart", kind="Warning")
         assert "does not unwrap" in "".join(said)
+
+
+async def test_what_another_cluster_has_saved_under_the_name_of_a_namespace_is_not_continued(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
+) -> None:
+    """What one cluster sees of another is the bucket. So what is saved here is called as the other one would call it."""
+    ours, theirs = await _kept(namespace), namespace_of_uid(namespace.name, str(uuid.uuid4()))
+    async with groups(namespace), Following.of(namespace, "md") as bio:
+        await namespace.apply(_job(toolbox, *counting(counts=None)))
+        await begun(bio, 0)
+        await _preempted(namespace, toolbox)
+        await run_in_bucket(cluster, api, f"mv 'v1/{ours}' 'v1/{theirs}'")
+        for kind in ("job", "cckpt"):
+            await namespace.kubectl("delete", kind, "--all", "--timeout=120s")
+
+        said = await _returned(namespace, toolbox, bio, "ColdStart")
+        assert bio.by_pod(0)[-1][0] == "0", "it began with what another cluster has saved"
+        assert "the store has none of this namespace" in said
+
+        await namespace.kubectl("delete", "job", "--all", "--timeout=120s")
+        await run_in_bucket(cluster, api, f"rm -rf 'v1/{ours}' && mv 'v1/{theirs}' 'v1/{ours}'")
+        said = await _returned(namespace, toolbox, bio, "Restored")
+        assert bio.by_pod(0)[-1][0] != "0", "else it would show nothing"
+        assert "protein/0@1" in said
+
+
+async def _returned(namespace: Namespace, image: str, bio: Following, reason: str) -> str:
+    """Run the Job as one of which somebody knows that the store has a snapshot; what is said of its pod."""
+    lines = len(bio.lines(0))
+    await namespace.apply(_job(image, *counting(counts=None), continues="true"))
+    await asyncio.wait_for(bio.said(0, lines + 5), patient(120))
+    return "".join(await wait_for_messages(namespace, bio.pods[0][-1], reason))

@@ -31,7 +31,7 @@ class _Server:
     """An API server that says what the test tells it to."""
 
     def __init__(self) -> None:
-        self.lists: list[tuple[list[dict[str, Any]], str]] = []
+        self.lists: list[tuple[list[dict[str, Any]] | None, str]] = []
         self.watches: asyncio.Queue[Callable[[web.StreamResponse], Any]] = asyncio.Queue()
         self.asked: list[dict[str, str]] = []
         self.accepted: list[str] = []
@@ -111,6 +111,17 @@ async def test_metadata_alone_is_asked_for_where_nothing_else_matters(server: _S
     partial = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
     wanted = [partial.format("List"), partial.format("")] if only_metadata else ["application/json"] * 2
     assert server.accepted == wanted
+
+
+async def test_a_list_without_objects_is_empty(server: _Server) -> None:
+    """An API server has `"items": null` in one of metadata alone."""
+    server.lists = [(None, "")]
+    server.watches.put_nowait(_lines(("ADDED", _pod("c", 101))))
+    async with _serving(server) as api:
+        listed, added = await _take(Watch(api, PODS, Pod, only_metadata=True), 2)
+    assert isinstance(listed, Listed)
+    assert listed.objects == ()
+    assert isinstance(added, Changed)
 
 
 async def test_watch_that_ends_or_breaks_goes_on_where_it_was(server: _Server) -> None:
