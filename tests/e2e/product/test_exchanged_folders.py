@@ -1,7 +1,7 @@
 """A pod exchanges folders of its volume for links to files of its node, again and again, while root saves or lays them.
 
 Its containers stand still while the agent saves the volume, and have not begun when it lays it. But a debug container,
-which whoever may debug the pod can add at any time, runs meanwhile: here it is added once the agent waits for the store.
+which whoever may debug the pod can add at any time, runs meanwhile: here it comes while the agent waits for the store.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
 
 from cedana_sched.model.objects.names import API_VERSION, RESTORE_CONTAINER
 from cedana_sched.model.records import CheckpointStep, RestoreStep
-from tests.cluster.api.client import Api, Object
+from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
@@ -24,7 +24,7 @@ from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.nodes.node import Node
 from tests.cluster.patience import patient
 from tests.e2e.product import s3_server
-from tests.e2e.product.counting import begun, counting
+from tests.e2e.product.counting import BEGUN, begun, counting
 from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import AGENT, Product
@@ -93,7 +93,9 @@ def _exchanging(name: str, image: str, what: str, pause: float, **fields: object
 
 def _job(image: str, second: str = "second") -> Object:
     """One that counts, and beside that exchanges folders of a volume."""
-    body = indexed_job("md", "bio", image, *counting(counts=None), cpu="500m", volumes=[{"name": "data", "emptyDir": {}}])
+    body = indexed_job(
+        "md", "bio", image, *counting(counts=None), cpu="500m", volumes=[{"name": "data", "emptyDir": {}}]
+    )
     spec = body["spec"]["template"]["spec"]
     spec["containers"][0]["volumeMounts"] = [_VOLUME]
     spec["containers"].append(_exchanging(second, image, "fill", 0.001, resources={"requests": {"cpu": "100m"}}))
@@ -113,7 +115,7 @@ class _HostFiles:
         files = cls(list(cluster.nodes.values()))
         write = f"for n in $(seq -w 0 {_FILES - 1}); do yes {files.secret} | head -c 1024 > f$n; done"
         for node in files._nodes:
-            await node.run("sh", "-c", f"mkdir -m 700 {_HOST} && cd {_HOST} && {write}")
+            await node.run("sh", "-c", f"mkdir -p -m 700 {_HOST} && cd {_HOST} && {write}")
         try:
             yield files
         finally:
@@ -132,38 +134,54 @@ class _HostFiles:
         return (await node.run("sh", "-c", look)).strip() == "0"
 
 
-async def _kept(cluster: Cluster, api: Api, namespace: Namespace, secret: str) -> list[list[str]]:
-    """Of each snapshot of the namespace which it is, and what its volume has; see `_KEPT`."""
-    said = await Namespace(cluster, api, NAMESPACE).kubectl(
-        "exec", "--stdin", f"daemonset/{AGENT}", "--", "python3", "-c", _KEPT, namespace.name,
-        stdin=f"{secret}\n".encode(),
-    )  # fmt: skip
-    return [line.split() for line in said.splitlines()]
+class _Attack:
+    """What befalls the Job while it is saved, and while it returns."""
+
+    def __init__(self, namespace: Namespace, image: str, cluster: Cluster, bio: Following, host: _HostFiles) -> None:
+        self.namespace = namespace
+        self.bio = bio
+        self.host = host
+        self._image = image
+        self._cluster = cluster
+
+    async def preempt(self) -> None:
+        """Have ml take back all that is its own."""
+        await self.namespace.apply(indexed_job("train", "ml", self._image, "sleep", "3600", pods=2))
+
+    @asynccontextmanager
+    async def waiting_for_the_store(self) -> AsyncIterator[None]:
+        """Inside the block whoever needs the store waits."""
+        (pod,) = await self.namespace.api.objects("v1", "Pod", s3_server.NAMESPACE, selector=f"app={s3_server.NAME}")
+        async with paused(self._cluster, pod):
+            yield
+
+    async def is_dumping(self, checkpoint: Object) -> None:
+        """Wait until the agent has seen which containers there are, and has begun."""
+        node = self._cluster.nodes[checkpoint["spec"]["pod"]["nodeName"]]
+        until = f"until test -e {_CAPTURES}/{checkpoint['spec']['uid']}/lock; do sleep 0.05; done"
+        await asyncio.wait_for(node.run("sh", "-c", until), patient(30))
+
+    async def kept(self) -> list[list[str]]:
+        """Of each snapshot of the namespace which it is, and what its volume has; see `_KEPT`."""
+        said = await Namespace(self._cluster, self.namespace.api, NAMESPACE).kubectl(
+            "exec", "--stdin", f"daemonset/{AGENT}", "--", "python3", "-c", _KEPT, self.namespace.name,
+            stdin=f"{self.host.secret}\n".encode(),
+        )  # fmt: skip
+        return [line.split() for line in said.splitlines()]
+
+    async def debug(self, pod: str) -> None:
+        """Add a debug container that does nothing but exchange; returns when it runs."""
+        patch = json.dumps({"spec": {"ephemeralContainers": [_exchanging("debug", self._image, "exchange", 0)]}})
+        await self.namespace.kubectl("patch", f"pod/{pod}", "--subresource=ephemeralcontainers", f"--patch={patch}")
+        await self.namespace.wait("v1", "Pod", pod, _is_debugged)
 
 
-async def _debugged(namespace: Namespace, pod: str, image: str) -> None:
-    """Add a debug container that does nothing but exchange; returns when it runs."""
-    await _add(namespace, pod, _exchanging("debug", image, "exchange", 0))
-
-    def runs(body: Object) -> bool:
-        return any("running" in one["state"] for one in body["status"].get("ephemeralContainerStatuses", []))
-
-    await namespace.wait("v1", "Pod", pod, runs)
+def _is_debugged(pod: Object) -> bool:
+    return any("running" in one["state"] for one in pod["status"].get("ephemeralContainerStatuses", []))
 
 
-async def _add(namespace: Namespace, pod: str, container: Object) -> None:
-    patch = json.dumps({"spec": {"ephemeralContainers": [container]}})
-    await namespace.kubectl("patch", f"pod/{pod}", "--subresource=ephemeralcontainers", f"--patch={patch}")
-
-
-async def _refused(namespace: Namespace, body: Object) -> str:
-    with pytest.raises(ClusterError) as caught:
-        await namespace.kubectl("create", "--filename=-", stdin=json.dumps(body).encode())
-    return str(caught.value)
-
-
-async def _next(namespace: Namespace, kind: str, *steps: str, after: set[str]) -> Object:
-    """The one that is not among those before, once it is at one of these steps."""
+async def _next(namespace: Namespace, kind: str, *steps: str, after: Collection[str] = ()) -> Object:
+    """The one that is not among those before, by their uids, once it is at one of these steps."""
 
     def new(found: list[Object]) -> list[Object]:
         fresh = [one for one in found if one["metadata"]["uid"] not in after]
@@ -180,60 +198,60 @@ async def _uids(namespace: Namespace, kind: str) -> set[str]:
 
 
 async def test_nothing_of_the_node_gets_into_a_snapshot_and_nothing_of_a_snapshot_onto_the_node(
-    namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster
 ) -> None:
-    (s3,) = await api.objects("v1", "Pod", s3_server.NAMESPACE, selector=f"app={s3_server.NAME}")
-    train = indexed_job("train", "ml", toolbox, "sleep", "3600", pods=2)
     async with groups(namespace), Following.of(namespace, "md") as bio, _HostFiles.on(cluster) as host:
         before = await host.seen()
-        pod = _job(toolbox, RESTORE_CONTAINER)["spec"]["template"]
-        pod |= {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ours"}}
-        assert "call yours otherwise" in await _refused(namespace, pod)
+        attack = _Attack(namespace, toolbox, cluster, bio, host)
+        await _not_admitted_under_our_name(namespace, toolbox)
         await namespace.apply(_job(toolbox))
         await begun(bio, 0)
+        await _dumped(attack)
 
-        # saved while a container that is not frozen exchanges: refused, or with nothing that is not the pod's
-        async with paused(cluster, s3):
-            await namespace.apply(train)
-            checkpoint = await _next(namespace, "Checkpoint", CheckpointStep.DUMPING, after=set())
-            node = cluster.nodes[bio.nodes[0][0]]
-            lock = f"{_CAPTURES}/{checkpoint['spec']['uid']}/lock"
-            until = f"until test -e {lock}; do sleep 0.05; done"  # by then the agent has seen which containers there are
-            await asyncio.wait_for(node.run("sh", "-c", until), patient(30))
-            await _debugged(namespace, bio.pods[0][0], toolbox)
-        settled = await _next(namespace, "Checkpoint", CheckpointStep.READY, CheckpointStep.FAILED, after=set())
-        print(settled["status"])
-        kept = await _kept(cluster, api, namespace, host.secret)
-        print(kept)
-        assert not any(secret == "True" for _, _, secret in kept), "the node's file is in the snapshot"
-        if settled["status"]["step"] == CheckpointStep.FAILED:
-            assert "was removed or exchanged while it was saved" in settled["status"]["message"]
-
-        # saved with both containers frozen
         await namespace.delete("batch/v1", "Job", "train")
-        await begun(bio, 0, counts=len(bio.lines(0)) + 20)
+        await begun(bio, 0, counts=len(bio.lines(0)) + BEGUN)
         earlier = await _uids(namespace, "Checkpoint")
-        await namespace.apply(train)
+        await attack.preempt()
         await _next(namespace, "Checkpoint", CheckpointStep.READY, after=earlier)
-        kept = await _kept(cluster, api, namespace, host.secret)
-        print(kept)
-        assert kept
-        assert all((own, secret) == ("True", "False") for _, own, secret in kept[-1:])
+        assert (await attack.kept())[-1][1:] == ["True", "False"], "it has all that is the pod's, and no more"
 
-        # laid while one exchanges
-        returns, lines, pods = await _uids(namespace, "Restore"), len(bio.lines(0)), set(bio.pods[0])
-        async with paused(cluster, s3):
-            await namespace.delete("batch/v1", "Job", "train")
-            await _next(namespace, "Restore", RestoreStep.WAITING, after=returns)
-            (back,) = [one for one in await namespace.api.objects("v1", "Pod", namespace.name)
-                if one["metadata"]["labels"].get("job-name") == "md" and one["metadata"]["name"] not in pods]
-            await _debugged(namespace, back["metadata"]["name"], toolbox)
-        restore = await _next(namespace, "Restore", RestoreStep.RUNNING, after=returns)
-        print(restore["status"])
-        await begun(bio, 0, counts=lines + 20)
+        back = await _laid(attack)
         assert await host.seen() == before, "something was laid into a folder of the node"
-        assert not await host.is_in_volume(cluster.nodes[bio.nodes[0][-1]], back)
-        if restore["status"].get("cold"):
-            said = await wait_for_messages(namespace, back["metadata"]["name"], "ColdStart", kind="Warning")
-            print(said)
-            assert "volume data cannot be filled" in "".join(said)
+        assert not await host.is_in_volume(cluster.nodes[back["spec"]["nodeName"]], back)
+
+
+async def _not_admitted_under_our_name(namespace: Namespace, image: str) -> None:
+    body = {**_job(image, RESTORE_CONTAINER)["spec"]["template"], "apiVersion": "v1", "kind": "Pod"}
+    body["metadata"] = {"name": "ours"}
+    with pytest.raises(ClusterError, match="call yours otherwise"):
+        await namespace.kubectl("create", "--filename=-", stdin=json.dumps(body).encode())
+
+
+async def _dumped(attack: _Attack) -> None:
+    """A container that is not frozen exchanges: it is refused with a reason, or has nothing that is not the pod's."""
+    async with attack.waiting_for_the_store():
+        await attack.preempt()
+        await attack.is_dumping(await _next(attack.namespace, "Checkpoint", CheckpointStep.DUMPING))
+        await attack.debug(attack.bio.pods[0][0])
+    over = await _next(attack.namespace, "Checkpoint", CheckpointStep.READY, CheckpointStep.FAILED)
+    assert not any("True" in foreign for _, _, *foreign in await attack.kept()), "the node's files are in the snapshot"
+    if over["status"]["step"] == CheckpointStep.FAILED:
+        assert "was removed or exchanged while it was saved" in over["status"]["message"]
+
+
+async def _laid(attack: _Attack) -> Object:
+    """A container exchanges before the others begin: the pod continues, or begins anew with a reason; that pod."""
+    namespace, bio = attack.namespace, attack.bio
+    earlier, lines = await _uids(namespace, "Restore"), len(bio.lines(0))
+    async with attack.waiting_for_the_store():
+        await namespace.delete("batch/v1", "Job", "train")
+        returning = await _next(namespace, "Restore", RestoreStep.WAITING, after=earlier)
+        back = returning["spec"]["pod"]["name"]
+        await attack.debug(back)
+    restore = await _next(namespace, "Restore", RestoreStep.RUNNING, after=earlier)
+    await begun(bio, 0, counts=lines + BEGUN)
+    assert bio.pods[0][-1] == back
+    if restore["status"].get("cold"):
+        said = await wait_for_messages(namespace, back, "ColdStart", kind="Warning")
+        assert "volume data cannot be filled" in "".join(said)
+    return await namespace.get("v1", "Pod", back)
