@@ -1,6 +1,6 @@
 """A tenant's pod asks our webhooks, in the API server's place, to have a pod of another tenant evicted: nobody answers.
 
-It reaches them, for no network here enforces policies. The very same question counts where its path is the API server's.
+It reaches them, for no network here enforces policies. The very same question counts if its path is the API server's.
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
-from cedana_sched.model.objects.names import EVICTING, GROUP, PROTECTED
+from cedana_sched.model.objects.names import EVICTING, PROTECTED
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import has_condition
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, pod
@@ -82,22 +81,28 @@ def _eviction(victim: Object) -> Object:
 
 
 async def _paths(api: Api) -> dict[str, str]:
-    """Where the API server finds each webhook: a segment, and what is behind it."""
+    """Where the API server finds a webhook, by what stands behind the secret segment."""
     body = await api.get("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", RELEASE)
-    return {hook["name"]: hook["clientConfig"]["service"]["path"] for hook in body["webhooks"]}
+    known = [hook["clientConfig"]["service"]["path"] for hook in body["webhooks"]]
+    return {f"/{path.split('/', 2)[2]}": path for path in known}
 
 
-def _guessed(paths: dict[str, str]) -> Sequence[str]:
-    """What stands before a path for whoever knows nothing, or was told the path of another webhook."""
-    of_pods, of_others = (paths[f"{name}.{GROUP}"].split("/")[1] for name in ("pods", "volcano-jobs"))
-    return ["", f"/{secrets.token_hex(32)}", f"/{of_pods}", f"/{of_others}", "/", "/%00"]
+def _forged(paths: Mapping[str, str], reviews: Mapping[str, Object]) -> list[tuple[str, Object]]:
+    """Each at the paths of whoever knows nothing, or was told those of other webhooks."""
+    nobody = ("", "/", "/%00", f"/{secrets.token_hex(32)}")
+    guessed = [(f"{before}{path}", review) for path, review in reviews.items() for before in nobody]
+    told = [
+        (f"/{known.split('/')[1]}{path}", review)
+        for path, review in reviews.items() for other, known in paths.items() if other != path
+    ]  # fmt: skip
+    return [*guessed, *told]
 
 
 async def test_a_review_that_a_pod_has_forged_is_not_answered_and_changes_nothing(
     namespace: Namespace, tenant: Namespace, toolbox: str, installed_with_volcano: Product, api: Api, audit: Audit
 ) -> None:
     env = [{"name": CHECKPOINT_VARIABLE, "value": "theirs"}]
-    await namespace.apply(pod("victim", container(toolbox, *counting(counts=None), env=env)))
+    await namespace.apply(pod("victim", container(toolbox, *counting(counts=None), env=env), schedulerName="volcano"))
     victim = await namespace.ready("victim")
     assert victim["metadata"]["labels"][PROTECTED] == "true"
     eviction = _eviction(victim)
@@ -108,16 +113,11 @@ async def test_a_review_that_a_pod_has_forged_is_not_answered_and_changes_nothin
         JOBS: eviction,
     }
     paths = await _paths(api)
-    own = {path: paths[f"{name}.{GROUP}"].split("/")[1] for name, path in (("pods", PODS), ("statuses", STATUSES))}
-    forged = [
-        (f"{before}{path}", review)
-        for before in _guessed(paths) for path, review in reviews.items() if before != f"/{own.get(path)}"
-    ]  # fmt: skip
-
-    assert set(await _posted(tenant, *forged)) == {(404, "")}
+    assert set(await _posted(tenant, *_forged(paths, reviews))) == {(404, "")}
 
     assert await _seen(namespace, audit) == []
-    ((status, body),) = await _posted(tenant, (paths[f"statuses.{GROUP}"], eviction))
+    eviction = _eviction(await namespace.get("v1", "Pod", "victim"))
+    ((status, body),) = await _posted(tenant, (paths[STATUSES], eviction))
     assert (status, json.loads(body)["response"]["status"]["code"]) == (200, 429), "else it would show nothing"
     await reached(namespace, "PreemptionHold", HoldStep.HOLDING)
     (mark,) = [one for one in of_ours(audit, namespace.name) if _is_mark(one)]
