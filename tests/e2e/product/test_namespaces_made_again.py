@@ -1,13 +1,12 @@
 """Whoever gets a namespace of a name that somebody else has, or had before, gets nothing of what was saved in that one.
 
-Its Checkpoints go with a namespace, and so do its snapshots. Here somebody who can write to the bucket keeps them. And
-another cluster, which has a namespace of that name too, saves into the same bucket, sealed with the same key.
+Its Checkpoints go with a namespace, and so do its snapshots. Here somebody who can write to the bucket keeps them, or
+another cluster has saved them there, sealed with the same key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,7 +31,7 @@ from tests.e2e.product.reclaiming import completed
 
 pytestmark = [
     pytest.mark.any_shape,
-    pytest.mark.exhaustive,  # units show it each time; Jobs are preempted again and again
+    pytest.mark.exhaustive,  # units show it each time; namespaces come and go
 ]
 
 _SOON = 20
@@ -98,33 +97,25 @@ async def test_a_namespace_of_the_same_name_continues_nothing(
         assert "does not unwrap" in "".join(said)
 
 
-async def test_what_another_cluster_has_saved_under_the_name_of_a_namespace_is_not_continued(
-    namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_bucket_of_two_clusters_has_for_each_its_own_unless_the_name_is_shared(
+    is_shared: bool, namespace: Namespace, toolbox: str, installed_with_kueue: Product, cluster: Cluster, api: Api
 ) -> None:
-    """What one cluster sees of another is the bucket. So what is saved here is called as the other one would call it."""
-    ours, theirs = await _kept(namespace), namespace_of_uid(namespace.name, str(uuid.uuid4()))
-    async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(_job(toolbox, *counting(counts=None)))
+    """The other cluster is ours before: all that a cluster has of another one is what it finds in the bucket."""
+    name = f"{namespace.name}-b"
+    if is_shared:
+        await installed_with_kueue.ensure(kueue={"enabled": True}, storage={"sharedNamespaces": [name]})
+    async with _made(cluster, api, name) as theirs:
+        async with Following.of(theirs, "md") as bio:
+            await theirs.apply(_job(toolbox, *counting(counts=None)))
+            await begun(bio, 0)
+            await _preempted(theirs, toolbox)
+        await run_in_bucket(cluster, api, f"mkdir '../{name}' && cp -a v1/'{name}'* '../{name}'")
+
+    async with _made(cluster, api, name) as ours, Following.of(ours, "md") as bio:
+        await run_in_bucket(cluster, api, f"rm -rf v1/'{name}'* && mv '../{name}'/* v1 && rmdir '../{name}'")
+        await ours.apply(_job(toolbox, *counting(counts=None), continues="true"))
         await begun(bio, 0)
-        await _preempted(namespace, toolbox)
-        await run_in_bucket(cluster, api, f"mv 'v1/{ours}' 'v1/{theirs}'")
-        for kind in ("job", "cckpt"):
-            await namespace.kubectl("delete", kind, "--all", "--timeout=120s")
-
-        said = await _returned(namespace, toolbox, bio, "ColdStart")
-        assert bio.by_pod(0)[-1][0] == "0", "it began with what another cluster has saved"
-        assert "the store has none of this namespace" in said
-
-        await namespace.kubectl("delete", "job", "--all", "--timeout=120s")
-        await run_in_bucket(cluster, api, f"rm -rf 'v1/{ours}' && mv 'v1/{theirs}' 'v1/{ours}'")
-        said = await _returned(namespace, toolbox, bio, "Restored")
-        assert bio.by_pod(0)[-1][0] != "0", "else it would show nothing"
-        assert "protein/0@1" in said
-
-
-async def _returned(namespace: Namespace, image: str, bio: Following, reason: str) -> str:
-    """Run the Job as one of which somebody knows that the store has a snapshot; what is said of its pod."""
-    lines = len(bio.lines(0))
-    await namespace.apply(_job(image, *counting(counts=None), continues="true"))
-    await asyncio.wait_for(bio.said(0, lines + 5), patient(120))
-    return "".join(await wait_for_messages(namespace, bio.pods[0][-1], reason))
+        assert (bio.lines(0)[0] != "0") == is_shared, "it goes on with what the other one has saved, if that is shared"
+        said = await wait_for_messages(ours, bio.pods[0][0], "Restored" if is_shared else "ColdStart")
+        assert ("protein/0@1" if is_shared else "the store has none of this namespace") in "".join(said)
