@@ -309,8 +309,8 @@ class Restores:
             self._refuse(restore, found.problem)
         elif restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
             trouble = self._trouble.get(restore.uid)
-            why = f"{words.passed_over(restore)}, and there is no older one"
-            self._refuse(restore, f"{why}: {trouble}" if trouble else why)
+            more = f": {trouble}" if trouble else ""
+            self._refuse(restore, f"{words.passed_over(restore)}, and there is no older one{more}")
         elif snapshot is None and (lost := obstacles.lost(self._book, restore)) is not None:
             self._refuse(restore, lost)
         elif snapshot is None:

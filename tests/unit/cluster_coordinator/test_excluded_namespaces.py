@@ -162,6 +162,9 @@ class _Policies:
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
+    def of(self, pod: Pod) -> CheckpointPolicy:
+        return CheckpointPolicy()
+
 
 def _returning(*init_containers: str) -> Pod:
     annotations = {names.ID: "md", names.INDEX: "3", names.RESTORES: "md/3@12"}

@@ -149,8 +149,8 @@ async def test_a_pod_is_in_the_queue_by_which_volcano_counts_it(
 async def test_a_pod_gets_nothing_of_a_queue_whose_name_it_only_bears(annotations: dict[str, str]) -> None:
     body = pod({**annotations, names.QUEUE_POLICY: "fast"})
     assert await answered(body, md_1="ml") == NOT_OURS
-    assert QueueOptIn(pod_queues(md_1="ml"), frozenset()).given(_there(body)) == {}
-    assert QueueOptIn(pod_queues(md_1="bio"), frozenset()).given(_there(body)) != {}
+    assert QueueOptIn(pod_queues(md_1="ml"), Served(frozenset())).given(_there(body)) == {}
+    assert QueueOptIn(pod_queues(md_1="bio"), Served(frozenset())).given(_there(body)) != {}
 
 
 def _there(body: dict[str, Any]) -> dict[str, Any]:
