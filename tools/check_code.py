@@ -8,6 +8,7 @@ may have put a link: `cedana_sched/runtime/beneath.py` does it by descriptors.
 from __future__ import annotations
 
 import ast
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Every breach in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    for line, what in (*_psutil(path, tree), *_walks(path, tree), *_unguarded(path, tree), *_two_words(tree)):
+    rules = (_psutil(path, tree), _walks(path, tree), _unguarded(path, tree), _two_words(tree), _guards(path, tree))
+    for line, what in itertools.chain.from_iterable(rules):
         yield f"{path}:{line}: {what}"
 
 
@@ -166,6 +168,22 @@ def _two_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 ]
                 if len(set(subjects)) < len(subjects):
                     yield node.lineno, "asserts one word or another of the same text: say which one it is"
+
+
+_GUARDS = frozenset({"asyncio.timeout", "asyncio.wait", "asyncio.wait_for"})
+_EXPECTED_SECONDS, _GUARD_SECONDS = 1.0, 60.0
+"""A test waits so long for what is not to happen, at most; and so long for what is, at least."""
+
+
+def _guards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """What keeps a test from hanging, and ends it on a busy machine as well."""
+    if not path.startswith(("tests/unit/", "tests/integration/")):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _GUARDS:
+            for given in (*node.args, *(word.value for word in node.keywords)):
+                if isinstance(given, ast.Constant) and _EXPECTED_SECONDS < (given.value or 0) < _GUARD_SECONDS:
+                    yield node.lineno, f"{given.value} s are over on a busy machine: give it {_GUARD_SECONDS:.0f}"
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from cedana_sched.runtime.wait import FOLDER
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.toolchain import Toolchain
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 CGROUP = f"cedana-sched-test-{os.getpid()}"
 _CAPABILITIES = ["CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_NET_BIND_SERVICE"]
 _MASKED = ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/scsi", "/sys/firmware"]

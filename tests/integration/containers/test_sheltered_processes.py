@@ -88,7 +88,7 @@ async def test_who_takes_more_ends_and_it_is_said_how_to_let_it(is_criu: bool) -
         await node.limit(process.pid, 0)
         if is_criu:
             spare_from_oom_killer(process.pid)  # where we may: it needs CAP_SYS_RESOURCE
-        said, _ = await asyncio.wait_for(process.communicate(b"\n"), 30)
+        said, _ = await asyncio.wait_for(process.communicate(b"\n"), 60)
     finally:
         if process.returncode is None:
             process.kill()

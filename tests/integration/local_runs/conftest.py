@@ -22,7 +22,7 @@ from tests.integration.folder_sink import FolderSink
 from tests.leftovers import mounts_below
 from tests.processes import using
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 
 
 class Lab:

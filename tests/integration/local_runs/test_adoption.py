@@ -187,7 +187,7 @@ async def assert_silence(lab: Lab, uid: str) -> None:
 
 
 async def end_of_process(process: ProcessId) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while process.alive():  # noqa: ASYNC110  # there is no engine here that would watch it
             await asyncio.sleep(0.01)
 

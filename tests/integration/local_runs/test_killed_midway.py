@@ -111,7 +111,7 @@ async def kill_supervisor(lab: Lab, uid: str, delay_milliseconds: int) -> None:
 
 async def supervisor_of(lab: Lab, uid: str) -> RunDirectory:
     directory = RunDirectory(lab.state / "runs" / uid)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while directory.state() is None:  # noqa: ASYNC110  # the runtime itself watches this file
             await asyncio.sleep(0.001)
     return directory

@@ -94,7 +94,7 @@ def _decided_meanwhile(
         order = asyncio.ensure_future(decide(_returns(site), uid, ref))
         await asyncio.wait({order}, timeout=1)
         await asyncio.to_thread(after)
-        outcome = await asyncio.wait_for(order, 30)
+        outcome = await asyncio.wait_for(order, 60)
         await asyncio.gather(agent, return_exceptions=True)
         return outcome
 

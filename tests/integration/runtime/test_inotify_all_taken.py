@@ -82,7 +82,7 @@ async def main():
     await asyncio.gather(*for_ever, return_exceptions=True)
     print("left", held())
 
-asyncio.run(asyncio.wait_for(main(), 30))
+asyncio.run(asyncio.wait_for(main(), 60))
 """
 
 

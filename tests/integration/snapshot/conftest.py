@@ -25,7 +25,7 @@ from tests.processes import children
 
 _V1 = Path("/sys/fs/cgroup/freezer")
 _V2 = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 class Laboratory:

@@ -83,7 +83,7 @@ class SlowSink:
 
     def write(self, data: memoryview) -> None:
         self.reached.set()
-        self.go_on.wait(30)
+        self.go_on.wait(60)
 
     def close(self) -> None:
         pass
@@ -122,7 +122,7 @@ def test_a_dump_can_be_cancelled_while_it_streams(lab: Laboratory) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert sink.reached.wait(30)
+    assert sink.reached.wait(60)
     dump.cancel("the job was asked to end")
     sink.go_on.set()
     thread.join(30)

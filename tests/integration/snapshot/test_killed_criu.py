@@ -113,7 +113,7 @@ class StuckSink:
         if len(data) > 1 << 20 and not self.go_on.is_set():
             if self.kill:
                 os.kill(criu_of(self.lab), signal.SIGKILL)
-            self.go_on.wait(30)
+            self.go_on.wait(60)
 
     def close(self) -> None:
         pass

@@ -146,14 +146,14 @@ async def followed(cluster: Cluster) -> AsyncIterator[asyncio.Queue[Report]]:
 
 
 async def preempted(heard: asyncio.Queue[Report]) -> Preempted:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         report = await heard.get()
     assert isinstance(report, Preempted)
     return report
 
 
 async def cancelled(heard: asyncio.Queue[Report]) -> str:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         report = await heard.get()
     assert isinstance(report, PreemptionCancelled)
     assert report.why == NOT_ASKED

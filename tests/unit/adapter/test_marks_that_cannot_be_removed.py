@@ -37,7 +37,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def patched(cluster: Cluster, times: int) -> None:
     """Wait until so many removals were tried."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(cluster.patched) < times:
             cluster.was_patched.clear()
             await cluster.was_patched.wait()

@@ -96,7 +96,7 @@ async def test_kueue_tries_again_at_once_when_its_namespace_is_excluded_while_it
     stage.served = EXCLUDED
     async with stage.adapter() as adapter:
         await adapter.release(Release(signal.uid, {victim.uid: Verdict.NOT_NEEDED}, {}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await stage.evicted(victim)
     job = stage.api.stored(JOBS, name, "bio")
     assert job is not None

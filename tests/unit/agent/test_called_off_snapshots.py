@@ -71,7 +71,7 @@ async def test_called_off_snapshot_goes_when_the_store_is_back(place: Place) -> 
     agent = place.agent()
     assert await _perform(agent, Abort("c1", WORKLOAD, SIM, "called off")) == Aborted("c1")
     place.is_away = False
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await place.removed.wait()
     assert place.left() == ["c0"]
     found = await _perform(agent, Find("r1", SIM))
@@ -87,7 +87,7 @@ async def test_next_agent_removes_what_the_one_before_could_not(place: Place) ->
     after = place.part()
     after.start()
     assert after._trying is not None
-    await asyncio.wait_for(after._trying, 5)
+    await asyncio.wait_for(after._trying, 60)
     assert place.left() == ["c0"]
     last = place.part()
     last.start()

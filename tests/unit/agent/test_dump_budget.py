@@ -188,7 +188,7 @@ class Agent:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - threads freeze, and tell nobody here
             await asyncio.sleep(0.001)
 

@@ -39,17 +39,17 @@ def _assert_ended(outcome: Outcome) -> None:
 async def test_answer_waits_until_the_owner_knows(tmp_path: Path) -> None:
     runtime = _KnowingRuntime(tmp_path)
     freezing = asyncio.create_task(_frozen(runtime, tmp_path))
-    await asyncio.wait_for(runtime.asked.wait(), 10)
+    await asyncio.wait_for(runtime.asked.wait(), 60)
     assert not freezing.done()
     runtime.known.set()
-    _assert_ended(await asyncio.wait_for(freezing, 10))
+    _assert_ended(await asyncio.wait_for(freezing, 60))
 
 
 async def test_workload_whose_owner_knows_of_no_end_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "END_KNOWN_SECONDS", 0.01)
-    outcome = await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 10)
+    outcome = await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 60)
     assert isinstance(outcome, CheckpointFailed)
     assert not outcome.gone
     assert outcome.retryable, "its containers are being started again: another attempt finds them"
@@ -58,4 +58,4 @@ async def test_workload_whose_owner_knows_of_no_end_is_tried_again(
 async def test_answer_comes_at_once_where_nobody_has_to_be_told(tmp_path: Path) -> None:
     runtime = FakeRuntime(tmp_path)
     runtime.runs = False
-    _assert_ended(await asyncio.wait_for(_frozen(runtime, tmp_path), 10))
+    _assert_ended(await asyncio.wait_for(_frozen(runtime, tmp_path), 60))

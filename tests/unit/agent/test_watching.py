@@ -22,7 +22,7 @@ def test_silence_is_ended_once_and_said() -> None:
         ended.set()
 
     with ended_when_quiet(lambda: 1, lambda: False, STALL, end):
-        assert ended.wait(30)
+        assert ended.wait(60)
     assert said == ["nothing of the snapshot could be read or stored for 0.4 s"]
 
 
@@ -39,7 +39,7 @@ def test_what_moves_or_is_watched_elsewhere_is_not(moves: bool, criu: bool) -> N
         return number if moves else 0
 
     with ended_when_quiet(signs, lambda: criu, STALL, said.append):
-        assert seen.wait(30)
+        assert seen.wait(60)
     assert said == []
 
 

@@ -112,7 +112,7 @@ def test_a_checkpoint_tells_its_steps_where_there_is_no_terminal(engine: FakeEng
     assert made is not None
 
     def act(_: str, job: JobView) -> JobView:
-        assert watching.wait(5)
+        assert watching.wait(60)
         for step in ("Freezing", "Dumping", "Dumping"):
             engine.put(msgspec.structs.replace(job, checkpoint=msgspec.structs.replace(made, step=step)))
         engine.put(a_job())

@@ -41,7 +41,7 @@ def test_follow_copies_what_is_appended_and_ends_with_the_job(engine: FakeEngine
     engine.on_watch = watching.set
 
     def run() -> None:
-        assert watching.wait(5)
+        assert watching.wait(60)
         with log.open("a") as file:
             for step in range(500):
                 file.write(f"step {step}\n")

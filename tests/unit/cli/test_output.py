@@ -79,7 +79,7 @@ def test_a_checkpoint_moves_a_bar_on_a_terminal(engine: FakeEngine, tmp_path: Pa
     engine.on_watch = watched.set
 
     def act(_: str, job: JobView) -> JobView:
-        assert watched.wait(10)
+        assert watched.wait(60)
         return a_job()
 
     engine.on_action = act

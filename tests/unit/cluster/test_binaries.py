@@ -189,7 +189,7 @@ async def _end_of(process: int) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process, gone.set)
     try:
-        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.wait_for(gone.wait(), 60)
     finally:
         loop.remove_reader(process)
         os.close(process)

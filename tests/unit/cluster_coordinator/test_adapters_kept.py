@@ -125,7 +125,7 @@ def kept(adapter: Adapter | WatchingAdapter, told: Told, registry: CollectorRegi
 async def stopped(task: asyncio.Task[None]) -> None:
     """Nothing of it is left: neither it nor its connections."""
     task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=10)
+    done, _ = await asyncio.wait({task}, timeout=60)
     assert done == {task}
 
 
@@ -172,7 +172,7 @@ async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is
     rights, told, registry = Rights(403, watch_alone=watch_alone), Told(), CollectorRegistry()
     async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
         task = kept(WatchingAdapter(api), told, registry)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await told.told.wait()
             (event,) = told.events[:1]
             assert event.reason == "SchedulerNotFollowed"
@@ -193,7 +193,7 @@ async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: p
         watch = Watch(api, WORKLOADS, PartialObject)
         mirror = Mirror(watch)
         task = asyncio.create_task(mirror.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await rights.asked_again.wait()
         assert watch.problem is not None
         assert mirror.refused is None
@@ -239,7 +239,7 @@ async def test_an_adapter_that_fails_while_it_is_cancelled_is_not_started_again(
     await adapter.runs.wait()
     adapter.runs.clear()
     task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=10)
+    done, _ = await asyncio.wait({task}, timeout=60)
     assert done == {task}
     assert task.cancelled()
     assert not adapter.runs.is_set()

@@ -153,7 +153,7 @@ class Scene:
         }
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.server.until(holds)
 
     async def runs(self, uid: str) -> None:

@@ -78,7 +78,7 @@ async def test_components_and_adapters_see_no_pod_of_it() -> None:
     configuration = CoordinatorConfiguration(
         namespace="ours", excluded_namespaces=frozenset({"bio"}), adapters=("kueue", "volcano")
     )
-    async with server.serving() as api, asyncio.timeout(20):
+    async with server.serving() as api, asyncio.timeout(60):
         leader = Leader(api, configuration, "me")
         kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
         unprepared = leader._unprepared

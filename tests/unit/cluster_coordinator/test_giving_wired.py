@@ -47,7 +47,7 @@ async def test_agents_are_answered_with_the_certificate_that_is_published() -> N
         def published() -> str:
             return str(api.stored(CONFIG_MAPS, NAME, OURS).get("data", {}).get(AUTHORITIES, ""))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while awaited() is not None or not published():  # noqa: ASYNC110  # in memory, each turn is progress
                 await asyncio.sleep(0)
         trusted = ssl.create_default_context(cadata=published())
@@ -75,7 +75,7 @@ async def test_its_certificate_is_valid_by_the_api_servers_clock(monkeypatch: py
     for resource in (SECRETS, CONFIG_MAPS):
         api.put(resource, {"metadata": {"name": NAME, "namespace": OURS}})
     values = {"bucket": {"bucket": "snapshots"}, "account": "agent", "name": NAME, "port": free_port()}
-    async with giving(api, CredentialsConfiguration.model_validate(values), OURS) as awaited, asyncio.timeout(20):
+    async with giving(api, CredentialsConfiguration.model_validate(values), OURS) as awaited, asyncio.timeout(60):
         while awaited() is not None:  # noqa: ASYNC110  # in memory, each turn is progress
             await asyncio.sleep(0)
     for name in ("ca.crt", "tls.crt"):

@@ -80,7 +80,7 @@ async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: py
 
     leading = asyncio.create_task(lead())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.asked.wait()
             for mirror in (leads.pods, leads._policies):
                 await mirror.synced.wait()

@@ -100,7 +100,7 @@ class Cluster:
                 task.cancel()
 
     async def reports(self, count: int) -> list[Report]:
-        async with self.reporting() as queue, asyncio.timeout(5):
+        async with self.reporting() as queue, asyncio.timeout(60):
             return [await queue.get() for _ in range(count)]
 
 
@@ -119,7 +119,7 @@ async def test_successor_of_a_pod_that_ended_while_nobody_led_continues_at_once(
     cluster = Cluster(_pod("p2"), records=told.core.records())
     async with cluster.reporting() as queue:
         with suppress(TimeoutError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 for _ in range(2):
                     told.report(await queue.get())
     assert told.core.book.restores[uid].step is RestoreStep.ENDED, "nobody has noticed its end"
@@ -154,7 +154,7 @@ async def test_only_records_that_wait_for_an_end_are_looked_up(record: Record, l
     cluster = Cluster(records=(record,))
     async with cluster.reporting() as queue:
         if lives:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert isinstance(await queue.get(), Ended)
         else:
             await _silence(queue)
@@ -162,7 +162,7 @@ async def test_only_records_that_wait_for_an_end_are_looked_up(record: Record, l
 
 async def test_end_of_a_record_that_came_after_the_reader_is_told() -> None:
     cluster = Cluster()
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         await _silence(queue)
         cluster.alive.recorded((_of("a"),), ())
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
@@ -195,7 +195,7 @@ async def test_pod_that_ends_while_it_is_looked_for_is_looked_for_again(monkeypa
         return found
 
     monkeypatch.setattr(cluster.server, "find", slow)
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         await has_looked.wait()
         cluster.mirror._put(shown)
         cluster.server.remove(PODS, "a", "bio")
@@ -223,7 +223,7 @@ async def test_pod_that_ends_before_the_mirror_has_shown_it_again_is_not_missed(
     monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.001)
     hidden = _pod("a")
     cluster = Cluster(hidden=(replace(hidden, metadata=replace(hidden.metadata, labels=labels)),), records=(_of("a"),))
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         await _silence(queue)
         cluster.server.remove(PODS, "a", "bio")
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
@@ -240,7 +240,7 @@ async def test_pod_that_the_mirror_shows_is_not_looked_for_again(monkeypatch: py
         return await find(resource, name, *given, **named)
 
     monkeypatch.setattr(cluster.server, "find", counting)
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
         cluster.pods._ends.doubt(_of("a").workload)
         await _silence(queue)
@@ -261,7 +261,7 @@ async def test_conflict_with_another_writer_of_the_pod_ends_nothing(monkeypatch:
         labelled.set()
 
     monkeypatch.setattr(cluster.server, "patch", refusing)
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         await labelled.wait()
         await _silence(queue)
 
@@ -269,7 +269,7 @@ async def test_conflict_with_another_writer_of_the_pod_ends_nothing(monkeypatch:
 async def test_label_that_is_taken_away_while_it_is_watched_ends_nothing() -> None:
     shown = _pod("a")
     cluster = Cluster(shown, records=(_of("a"),))
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
         await cluster.server.api.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
         cluster.mirror._drop(shown)
@@ -285,7 +285,7 @@ async def test_label_that_is_taken_away_while_it_is_watched_ends_nothing() -> No
 async def test_who_opted_out_and_concerns_no_record_is_left_alone() -> None:
     shown = _pod("a")
     cluster = Cluster(shown)
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
         await cluster.server.api.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
         cluster.mirror._drop(shown)
@@ -296,7 +296,7 @@ async def test_who_opted_out_and_concerns_no_record_is_left_alone() -> None:
 async def test_ends_in_the_gap_of_a_watch_are_told_with_its_next_list() -> None:
     first, second = _pod("a"), _pod("b")
     cluster = Cluster(first, second)
-    async with cluster.reporting() as queue, asyncio.timeout(5):
+    async with cluster.reporting() as queue, asyncio.timeout(60):
         assert {type(await queue.get()) for _ in range(2)} == {Starting}
         cluster.server.remove(PODS, "a", "bio")
         renewed = replace(second, metadata=replace(second.metadata, uid="another", resource_version="2"))
@@ -329,7 +329,7 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
         await asyncio.sleep(0)
     assert not early.done(), "before all nodes are known, none is lost"
     nodes.synced.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert {await early, await anext(changes)} == {NodeLost("gone"), NodeLost("tainted")}
         nodes._drop(_node("well"))
         assert await anext(changes) == NodeLost("well")

@@ -60,7 +60,7 @@ async def _shown(server: Busy, projection: Projection, *records: Checkpoint) -> 
     for record in records:
         projection.order(record.uid, Freeze(record.uid, record.workload))
         server.turn.release()
-    await asyncio.wait_for(projection.flushed(), 10)
+    await asyncio.wait_for(projection.flushed(), 60)
     assert len(server.written) == len(records)
     server.written.clear()
 
@@ -81,7 +81,7 @@ async def test_first_orders_stand_in_their_creations_which_no_status_holds_up() 
         assert len(projection.pending().records) == MANY, "a coordinator that starts now sees no status"
         for _ in range(MANY):
             server.turn.release()
-        await asyncio.wait_for(projection.flushed(), 10)
+        await asyncio.wait_for(projection.flushed(), 60)
         assert len(server.written) == MANY
 
 
@@ -98,7 +98,7 @@ async def test_orders_are_written_before_what_is_only_shown() -> None:
         projection.order(last.uid, Kill(last.uid, last.workload))
         for _ in range(MANY):
             server.turn.release()
-        await asyncio.wait_for(projection.flushed(), 10)
+        await asyncio.wait_for(projection.flushed(), 60)
         steps = [step for _, step, _ in server.written]
         assert steps.index(CheckpointStep.KILLING) <= projections.WRITERS
 
@@ -117,7 +117,7 @@ async def test_what_an_order_overtakes_is_not_written() -> None:
             projection.order(record.uid, Kill(record.uid, record.workload))
         for _ in range(2 * MANY):
             server.turn.release()
-        await asyncio.wait_for(projection.flushed(), 10)
+        await asyncio.wait_for(projection.flushed(), 60)
         assert len(server.written) == MANY + projections.WRITERS  # those that were on their way, and one of each
         assert {name for name, step, _ in server.written if step == CheckpointStep.KILLING} == {
             name for name, _, _ in server.written

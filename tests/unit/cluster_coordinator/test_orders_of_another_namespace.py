@@ -93,7 +93,7 @@ class Side:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             task = group.create_task(self.projection.run())
             yield
             task.cancel()

@@ -57,7 +57,7 @@ class _Cluster:
         self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores)).reports()
 
     async def next(self) -> Report:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await anext(self._reports)
 
     async def silence(self) -> bool:

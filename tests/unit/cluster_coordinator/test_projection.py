@@ -37,7 +37,7 @@ async def test_a_write_is_not_overtaken_by_the_next_one() -> None:
     running = asyncio.create_task(projection.run())
     releasing, released = (msgspec.structs.replace(HOLD, step=step) for step in (HoldStep.RELEASING, HoldStep.RELEASED))
     projection.write((releasing,), ())
-    await asyncio.wait_for(server.began.wait(), 5)
+    await asyncio.wait_for(server.began.wait(), 60)
     projection.write((released,), ())
     for _ in range(10):  # turns in which another worker would begin
         await asyncio.sleep(0)
@@ -45,10 +45,10 @@ async def test_a_write_is_not_overtaken_by_the_next_one() -> None:
 
     server.began.clear()
     server.under_way[HoldStep.RELEASING].set()
-    await asyncio.wait_for(server.began.wait(), 5)
+    await asyncio.wait_for(server.began.wait(), 60)
     assert projection.pending().records == (released,)
     server.under_way[HoldStep.RELEASED].set()
-    await asyncio.wait_for(projection.flushed(), 5)
+    await asyncio.wait_for(projection.flushed(), 60)
     assert server.says == HoldStep.RELEASED
     assert projection.pending().records == ()
     running.cancel()

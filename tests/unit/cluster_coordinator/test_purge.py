@@ -71,7 +71,7 @@ class Coordinator:
         await self.until(lambda: not set(keys) & self.server.objects.keys())
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds():
                 self.server.moved.clear()
                 await self.server.moved.wait()

@@ -72,7 +72,7 @@ async def writing(server: FakeApiServer) -> AsyncIterator[Projection]:
     projection = Projection(cast("Api", server), SYSTEM)
     task = asyncio.create_task(projection.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             yield projection
     finally:
         task.cancel()

@@ -69,7 +69,7 @@ class Cluster:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.TaskGroup]:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             works = (self.projection.run(), self.agents.run(), *(feed.run() for feed in self._feeds))
             tasks = [group.create_task(work) for work in works]
             for feed in self._feeds:
@@ -84,7 +84,7 @@ class Cluster:
 
 async def _until(holds: Callable[[], bool], otherwise: str) -> None:
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds():  # noqa: ASYNC110 - it lets everybody else go on
                 await asyncio.sleep(0)
     except TimeoutError:

@@ -42,7 +42,7 @@ class CreatingOnly(FakeApiServer):
 
 
 async def make(server: CreatingOnly) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await make_sealing_secret(cast("Api", server), "cedana-system", "cedana-sched-sealing")
 
 

@@ -47,7 +47,7 @@ async def _first_status(spec: Object, report: StoreReport | Exception, scoping: 
     storages = StorageProbe(cast("Api", server), probe, probe, scoping)
     trying = asyncio.create_task(storages._keep_trying(StorageObject(Metadata(name="lab"), spec)))
     try:
-        return await asyncio.wait_for(server.said.get(), 10)
+        return await asyncio.wait_for(server.said.get(), 60)
     finally:
         trying.cancel()
         with suppress(asyncio.CancelledError):

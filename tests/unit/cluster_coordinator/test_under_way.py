@@ -47,7 +47,7 @@ async def test_many_are_counted() -> None:
 async def test_wait_ends_with_the_last_of_them() -> None:
     waits = UnderWay()
     waits.recorded((replace(HOLD, step=HoldStep.HOLDING), DUMPING), ())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         waiting = asyncio.create_task(waits.wait_ended(_after(10)))
         await asyncio.sleep(0)
         waits.recorded((replace(HOLD, step=HoldStep.RELEASED),), ())

@@ -87,7 +87,7 @@ async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str,
             await asyncio.sleep(0)
         assert not released.done(), step
     node.order(CheckpointStep.READY)
-    await asyncio.wait_for(released, 5)
+    await asyncio.wait_for(released, 60)
 
 
 class Written:
@@ -137,7 +137,7 @@ async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "ASK_SECONDS", 0.05)
     node = Node()
     node.put(names.ASKS_ALWAYS)
-    await asyncio.wait_for(node.pods.wait_released(UID), 5)
+    await asyncio.wait_for(node.pods.wait_released(UID), 60)
 
 
 @pytest.mark.parametrize("ends_by", ["a word", "the time"])

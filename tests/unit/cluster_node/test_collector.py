@@ -52,7 +52,7 @@ class Site:
         collector = Collector(self.api, NODE, NAME, OURS, self.open)
         running = asyncio.create_task(collector.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await collector._mirror.synced.wait()
                 yield
         finally:

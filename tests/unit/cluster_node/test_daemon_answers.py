@@ -30,7 +30,7 @@ async def test_it_is_waited_for(tmp_path: Path) -> None:
     done, _ = await asyncio.wait({waiting}, timeout=0.5)
     assert not done
     async with await asyncio.start_unix_server(lambda _, writer: writer.close(), socket):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
 
 
 _LISTENS = """
@@ -56,14 +56,14 @@ async def test_one_that_has_just_started_is_waited_for_as_well(tmp_path: Path, m
         done, _ = await asyncio.wait({waiting}, timeout=1.0)
         assert not done
         monkeypatch.setattr(daemon_answers, "SETTLED_SECONDS", 0.0)
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
     finally:
         daemon.kill()
         await daemon.wait()
 
 
 async def test_but_not_for_ever(tmp_path: Path) -> None:
-    await asyncio.wait_for(wait_until_settled(tmp_path / "nobody.sock", longest_seconds=0.01), 10)
+    await asyncio.wait_for(wait_until_settled(tmp_path / "nobody.sock", longest_seconds=0.01), 60)
 
 
 async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> None:

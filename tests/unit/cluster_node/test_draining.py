@@ -43,14 +43,14 @@ async def test_a_checkpoint_that_has_begun_is_finished_first() -> None:
     await turns()
     assert not ending.done()
     feed.shows(CheckpointStep.READY)
-    await asyncio.wait_for(ending, 5)
+    await asyncio.wait_for(ending, 60)
 
 
 async def test_one_that_nobody_has_begun_is_the_next_agents() -> None:
     feed, stopping = Feed(), asyncio.Event()
     feed.shows(CheckpointStep.WAITING)
     stopping.set()
-    await asyncio.wait_for(until_drained(stopping, asyncio.sleep(3600), [feed.feed]), 5)
+    await asyncio.wait_for(until_drained(stopping, asyncio.sleep(3600), [feed.feed]), 60)
 
 
 async def test_an_agent_that_fails_fails_at_once() -> None:

@@ -96,7 +96,7 @@ async def test_who_is_frozen_when_his_namespace_is_excluded_waits_until_he_is_th
     await _settled()
     assert not released.done()
     node.checkpoint(CheckpointStep.FAILED)
-    await asyncio.wait_for(released, 5)
+    await asyncio.wait_for(released, 60)
 
 
 class _Containers:

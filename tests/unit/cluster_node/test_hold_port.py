@@ -111,7 +111,7 @@ async def test_an_agent_that_cannot_look_goes_on(tmp_path: Path, monkeypatch: py
         assert not running.done()
         table.rmdir()
         table.symlink_to("/proc/net/tcp")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert "listens at port" in await told.get()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -131,7 +131,7 @@ async def test_the_process_says_which_socket_is_its_own(tmp_path: Path) -> None:
         namespace="n", port=port, socket=tmp_path / "s", listeners=tmp_path / "l", serving=tmp_path / "serving"
     )
     stopping = asyncio.Event()
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(serve(told, stopping))
         while not told.serving.exists():  # noqa: ASYNC110  # nothing else shows it
             await asyncio.sleep(0.01)
@@ -147,7 +147,7 @@ async def test_whoever_holds_connections_open_takes_no_room_from_calls(
     agents, held = Agents(tmp_path), Held()
     keeper = Keeper(agents.socket, 30.0)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         agents.one(held),
         keeper,
         keeper.serve(0) as port,

@@ -243,7 +243,7 @@ async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch:
     running = asyncio.create_task(node.beginnings.run())
     await asyncio.sleep(0)
     node.begins()  # the agent hears of it by the container's own files
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await node.heard.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -259,7 +259,7 @@ async def test_return_that_is_decided_while_its_container_fails_is_looked_at_aga
         await asyncio.sleep(0.001)
     assert node.told == []
     node.restores._put(restore(RestoreStep.FAILED))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await node.heard.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -271,7 +271,7 @@ async def test_containers_are_heard_of_once_runc_has_written_their_state(tmp_pat
     watching = asyncio.create_task(containers_made(states, lambda: heard.put_nowait(None)))
     await asyncio.sleep(0)
     states.mkdir()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.get()  # what was there before
         (states / "c1").mkdir()
         (states / "c1/state-123").write_text("{}")
@@ -303,7 +303,7 @@ async def test_container_that_cannot_be_watched_is_looked_for(tmp_path: Path, mo
     monkeypatch.setattr(Inotify, "add_watch", taken)
     heard: asyncio.Queue[None] = asyncio.Queue()
     watching = asyncio.create_task(containers_made(states, lambda: heard.put_nowait(None)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.get()
         (states / "c1").mkdir()
         await asyncio.sleep(0.05)
@@ -326,7 +326,7 @@ async def test_containers_are_looked_for_where_nobody_tells_of_them(
     monkeypatch.setattr("cedana_sched.service.watches.Inotify", spent)
     heard: asyncio.Queue[None] = asyncio.Queue()
     watching = asyncio.create_task(containers_made(tmp_path, lambda: heard.put_nowait(None)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.get()
         for name in ("c1", "c2"):
             (tmp_path / name).mkdir()
@@ -350,7 +350,7 @@ async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkey
 
     monkeypatch.setattr(Bundles, "beginnings", fails)
     running = asyncio.create_task(node.beginnings.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await node.heard.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -309,7 +309,7 @@ async def test_a_checkpoint_of_another_namespace_holds_no_pod() -> None:
         read(body_with(CHECKPOINTS, order)), metadata=Metadata("forged", "tenant-b", "u", "1")
     )
     feed.checkpoints._put(theirs)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         await pods.wait_released(POD)
     feed.checkpoints._put(read(body_with(CHECKPOINTS, order)))
     assert pods._is_held(POD)

@@ -160,7 +160,7 @@ async def test_who_looks_for_ever_into_one_pod_sees_the_others(
     monkeypatch.setattr("cedana_sched.cluster.node.runtime.describe", look)
     orders = [asyncio.create_task(runtime.running(POD)) for _ in range(40)]
     try:
-        other = await asyncio.wait_for(runtime.running(structs.replace(POD, uid="p2")), 20)
+        other = await asyncio.wait_for(runtime.running(structs.replace(POD, uid="p2")), 60)
         assert other is not None
         assert not any(order.done() for order in orders)
     finally:

@@ -63,7 +63,7 @@ class Node:
         self._changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds():
                 self._changed.clear()
                 await self._changed.wait()
@@ -73,7 +73,7 @@ class Node:
         self.pods.mirror._put(HELD)
         self.told.clear()
         self.pods.mirror._drop(HELD)
-        await asyncio.wait_for(self.server.asked.wait(), 10)
+        await asyncio.wait_for(self.server.asked.wait(), 60)
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -119,7 +119,7 @@ async def test_a_pod_ends_when_the_api_server_says_so(node: Node, now: Pod | Non
     await node.lose_label()
     waiting = asyncio.create_task(node.pods.wait_ended(REF.uid))
     node.server.pod = now
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     assert node.pods.uids() == []
     assert node.pods.pod("u0") is None
     assert node.told[-1][1] is None

@@ -279,7 +279,7 @@ async def test_what_waits_for_the_journal_has_an_end(monkeypatch: pytest.MonkeyP
         coordinator.post(Killed("c1"))
     await bench.clock.advance(600)
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(coordinator.ended(), 5)
+        await asyncio.wait_for(coordinator.ended(), 60)
     with pytest.raises(ExceptionGroup):
         await coordinator.stop()
     assert caught.group_contains(shell.TooManyWaitingError, match="refused")

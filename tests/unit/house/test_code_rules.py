@@ -90,3 +90,31 @@ def test_every_exception_to_walking_by_descriptors_is_still_one(check_code: Modu
     for path in near:
         text = (check_code.ROOT / path).read_text()
         assert list(check_code.complaints(f"{check_code.NEAR_PODS[0]}x.py", text)), f"{path} walks nothing any more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "async with asyncio.timeout(5):\n    await it()",
+        "await asyncio.wait_for(it(), 10)",
+        "await asyncio.wait_for(it(), timeout=59.0)",
+        "done, _ = await asyncio.wait({task}, timeout=30)",
+    ],
+)
+def test_a_guard_that_a_busy_machine_breaks(check_code: ModuleType, text: str) -> None:
+    (complaint,) = _found(check_code, text)
+    assert "give it 60" in complaint
+    assert _found(check_code, text, "tests/cluster/x.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "async with asyncio.timeout(60):\n    await it()",
+        "with pytest.raises(TimeoutError):\n    await asyncio.wait_for(it(), 0.5)",
+        "await asyncio.wait_for(it(), patient(5))",
+        "async with asyncio.timeout(None):\n    await it()",
+    ],
+)
+def test_a_guard_that_no_machine_breaks(check_code: ModuleType, text: str) -> None:
+    assert _found(check_code, text) == []

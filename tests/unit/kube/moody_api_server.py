@@ -59,7 +59,7 @@ class MoodyApiServer:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something is so; looked at after every answer."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not holds():
                     self._changed.clear()
                     await self._changed.wait()

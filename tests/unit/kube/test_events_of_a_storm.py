@@ -43,7 +43,7 @@ class Slow:
         self.changed.set()
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(one["count"] for one in self.written) < count:
                 self.changed.clear()
                 await self.changed.wait()

@@ -42,7 +42,7 @@ async def test_a_watch_tells_nothing_of_an_excluded_namespace() -> None:
     for namespace in ("bio", "kube-system"):
         server.put(PODS, _pod("listed", namespace))
         server.put(PODS, _unreadable("odd", namespace))
-    async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(10):
+    async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
         mirror = Mirror(Watch(api, PODS, Pod, within=SERVED), unreadable)
         seen: asyncio.Queue[Any] = asyncio.Queue()
         mirror.subscribe(lambda before, now: seen.put_nowait(now))
@@ -64,7 +64,7 @@ async def test_a_part_of_a_mirror_shows_what_is_served_as_it_changes() -> None:
     server, told = MoodyApiServer(), list[tuple[Any, Any]]()
     for namespace in ("bio", "kube-system"):
         server.put(PODS, _pod("listed", namespace))
-    async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(10):
+    async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
         whole = Mirror(Watch(api, PODS, Pod))
         part = whole.within(SERVED)
         part.subscribe(lambda before, now: told.append((before and before.metadata.uid, now and now.metadata.uid)))

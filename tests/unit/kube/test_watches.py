@@ -77,7 +77,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
 
 async def _take(watch: Watch[Pod], count: int) -> list[Any]:
     taken: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         changes = watch.changes()
         async for change in changes:
             taken.append(change)
@@ -162,7 +162,7 @@ async def test_mirror_tells_what_a_new_list_changed_and_who_was_made_anew(server
         mirror = Mirror(Watch(api, PODS, Pod))
         mirror.subscribe(heard)
         task = asyncio.create_task(mirror.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await done.wait()
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -190,7 +190,7 @@ async def test_objects_that_cannot_be_read_cost_no_other_and_stay_what_they_were
         mirror = Mirror(Watch(api, PODS, Pod), lambda _, one: named.append((one.metadata.name, one.problem)))
         mirror.subscribe(lambda _, now: seen.set() if now is not None and now.metadata.uid == "again" else None)
         task = asyncio.create_task(mirror.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await seen.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -212,7 +212,7 @@ async def test_a_subscriber_that_fails_costs_no_other(server: _Server) -> None:
         mirror.subscribe(lambda _, now: told.append(now.metadata.name if now else ""))
         task = asyncio.create_task(mirror.run())
         with structlog.testing.capture_logs() as logs:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await mirror.synced.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -239,7 +239,7 @@ async def test_why_nothing_is_listed_is_said_with_its_remedy(mood: Mood, said: s
         assert not task.done()
         assert said in (mirror.awaited or "")
         moody.fall_into(None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await mirror.synced.wait()
         assert mirror.awaited is None
         task.cancel()

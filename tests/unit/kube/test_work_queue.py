@@ -17,7 +17,7 @@ async def _running(perform: Callable[[str], Awaitable[None]]) -> AsyncIterator[W
     queue = WorkQueue("test", perform)
     task = asyncio.create_task(queue.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             yield queue
     finally:
         task.cancel()

@@ -14,7 +14,7 @@ from tests.unit.local.loop_bench import Bench
 
 
 async def read(reports: AsyncIterator[Report], count: int) -> list[Report]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [await anext(reports) for _ in range(count)]
 
 

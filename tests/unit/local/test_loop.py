@@ -190,7 +190,7 @@ class TestPreemption:
         running = asyncio.create_task(bench.loop.run())
         bench.time += 0.01
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await told.wait()
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -492,7 +492,7 @@ class TestJournal:
         await bench.running("sim")
         bench.journal.full = True
         ending = asyncio.create_task(bench.end("sim"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await bench.journal.refused.wait()
         assert bench.phase("sim") is RUNNING
         bench.journal.full = False

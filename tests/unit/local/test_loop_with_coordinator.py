@@ -151,7 +151,7 @@ class Engine:
             self._changed.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(condition)
 
     async def phase(self, name: str, phase: JobPhase) -> Job:

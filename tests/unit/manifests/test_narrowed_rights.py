@@ -111,7 +111,7 @@ async def test_events_are_told_in_our_name_and_counted() -> None:
     running = asyncio.create_task(recorder.run())
     happening = Happening(PODS.reference("p", "lab", "u"), "Saved", "it is saved")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             recorder.tell(happening)
             created = await api.created.get()
             recorder.tell(happening)

@@ -19,7 +19,7 @@ from cedana_sched.runtime.layer import LayerError, lay
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="owners are kept, which needs root"),
-    pytest.mark.timeout(30),
+    pytest.mark.timeout(120),
 ]
 
 NAMES = st.sampled_from([

@@ -11,7 +11,7 @@ import pytest
 from cedana_sched.runtime.locks import PosixLock, _holder
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_pipe_keeps_nobody_who_asks(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     descriptor = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)

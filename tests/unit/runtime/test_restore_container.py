@@ -244,7 +244,7 @@ async def test_the_agent_waits_until_the_container_runs(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     assert not waiting.done(), "the volume may not be mounted yet"
     (tmp_path / "late/plugins/kubernetes.io~empty-dir/cedana-restore/ready").touch()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting
 
 

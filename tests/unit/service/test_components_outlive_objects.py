@@ -329,7 +329,7 @@ async def _has_last(mirror: Mirror[Any], server: MoodyApiServer) -> None:
 
     mirror.subscribe(heard)
     heard()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await seen.wait()
 
 

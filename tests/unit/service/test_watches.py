@@ -183,7 +183,7 @@ async def test_who_makes_events_without_end_does_not_take_the_whole_process(
         for number in range(200):
             (tmp_path / str(number)).touch()
         most = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(handled) < 200:
                 before = len(handled)
                 await asyncio.sleep(0)

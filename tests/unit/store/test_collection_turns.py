@@ -179,9 +179,9 @@ def test_two_that_begin_at_the_same_moment_do_not_both_collect() -> None:
         if ran:
             put(key, data)
             return
-        both.wait(10)
+        both.wait(60)
         put(key, data)
-        both.wait(10)
+        both.wait(60)
 
     nodes.backend.put = put_together  # type: ignore[method-assign,assignment]
 

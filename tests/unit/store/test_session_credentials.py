@@ -93,13 +93,13 @@ def test_many_callers_fetch_once() -> None:
     def fetch() -> SessionCredentials:
         asked.append(1)
         entered.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return SessionCredentials("key", "secret", "token", LIFE)
 
     renewed = RenewedCredentials(fetch)
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(renewed.current) for _ in range(8)]
-        entered.wait(10)
+        entered.wait(60)
         go_on.set()
         assert {answer.result()[0].access_key for answer in answers} == {"key"}
     assert len(asked) == 1
@@ -114,13 +114,13 @@ def test_nobody_waits_for_whoever_renews_them() -> None:
 
     def slowly() -> SessionCredentials:
         entered.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return fetch()
 
     giver.renewed._fetch = slowly
     with ThreadPoolExecutor(1) as pool:
         renewing = pool.submit(giver.key)
-        assert entered.wait(10)
+        assert entered.wait(60)
         assert giver.key() == "key-1"
         go_on.set()
         assert renewing.result() == "key-2"

@@ -166,7 +166,7 @@ async def test_what_a_stranger_sends_is_not_read() -> None:
             yield bytes(1 << 16)
             await asyncio.sleep(0)
 
-    async with replica(Marks(), knowing()) as address, aiohttp.ClientSession() as client, asyncio.timeout(20):
+    async with replica(Marks(), knowing()) as address, aiohttp.ClientSession() as client, asyncio.timeout(60):
         with contextlib.suppress(aiohttp.ClientError):  # closed in the middle of what it wrote
             async with client.post(f"{address}{PODS}", data=endless()) as answer:
                 assert answer.status == 404

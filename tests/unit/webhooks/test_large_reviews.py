@@ -339,7 +339,7 @@ async def test_a_few_large_reviews_are_read_at_a_time_and_small_ones_beside_them
         body = review(pod(annotations={"x": "y" * 200_000}))
         small = json.dumps({"request": {"uid": "7", "name": "small", "object": pod()}}).encode()
         waiting = [asyncio.ensure_future(ask("/slow", body)) for _ in range(3 * LARGE_AT_ONCE)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while entered < LARGE_AT_ONCE:
                 assert (await ask("/slow", small))["allowed"]
             for _ in range(20):

@@ -110,7 +110,7 @@ class Installation:
         return self.bundles() == {self.secret().get("ca.crt", b"-")} and self.paths() <= {self.path()}
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # all is in memory: each turn of the loop is progress
                 for task in self._tasks:
                     assert not task.done(), task.exception()

@@ -52,7 +52,7 @@ async def ready(port: int) -> int:
 
 
 async def until_ready(port: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await ready(port) != 200:  # noqa: ASYNC110  # it is what the kubelet does
             await asyncio.sleep(0.01)
 
@@ -91,7 +91,7 @@ async def test_from_the_start_to_the_end() -> None:
                 async with client.post(url, json={"request": request}, server_hostname=HOST) as answer:
                     return (await answer.json())["response"]
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not (path := called_at(api)):  # noqa: ASYNC110  # all is in memory: each turn is progress
                     await asyncio.sleep(0)
             assert path == f"/{segment_of(secret, PODS)}{PODS}"
@@ -169,7 +169,7 @@ async def test_sigterm_ends_the_process_in_good_order(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "cedana_sched_webhooks", "--config", str(file), "--kubeconfig", str(kubeconfig)]
     process = await asyncio.create_subprocess_exec(*program, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while b'"listening"' not in (line := await process.stderr.readline()):
             assert line, "it ended before it listened"
         assert await ready(settings.operations_port) == 503

@@ -82,6 +82,6 @@ async def test_a_replica_finds_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async with MoodyApiServer().serving() as api, asyncio.TaskGroup() as tasks:
         mirrors = knowledge.Mirrors(api)
         running = tasks.create_task(mirrors.run())
-        await asyncio.wait_for(found.wait(), 10)
+        await asyncio.wait_for(found.wait(), 60)
         assert mirrors.knowledge.has_restart_rules
         running.cancel()

@@ -266,7 +266,7 @@ async def test_files_are_read_again_when_the_folder_changes(
 
 
 async def _until_trusted(url: str, issued: Issued) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 async with trusting(issued.authorities) as client, client.post(url, data=review(pod())) as answer:

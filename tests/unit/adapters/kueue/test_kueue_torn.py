@@ -193,7 +193,7 @@ async def test_who_is_evicted_unheld_is_reported_and_not_let_go() -> None:
     async with stage.adapter() as adapter:
         reports = adapter.reports()
         await stage.preempt(victim)
-        report = await asyncio.wait_for(anext(reports), 5)
+        report = await asyncio.wait_for(anext(reports), 60)
         assert isinstance(report, Preempted)
         assert [one.workload.uid for one in report.signal.victims] == [victim.workload.uid]
         await stage.settle()
@@ -211,7 +211,7 @@ async def test_who_is_not_evicted_is_let_go_at_once(by: str) -> None:
         elif by == "a person suspends the Job":
             stage.api.merge(JOBS, job_name, NAMESPACE, {"spec": {"suspend": True}})
         stage.remove_pod(victim)
-        await asyncio.wait_for(stage.api.until(lambda: stage.is_let_go(victim)), 5)
+        await asyncio.wait_for(stage.api.until(lambda: stage.is_let_go(victim)), 60)
 
 
 async def test_a_deletion_that_comes_before_the_news_of_its_eviction_is_asked_about() -> None:

@@ -66,7 +66,7 @@ class Installation:
             await asyncio.wait([task])
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 for task in self._tasks:
                     assert not task.done(), task.exception()

@@ -78,7 +78,7 @@ async def test_from_the_start_to_the_end() -> None:
                 async with client.get(f"{operations}/readyz") as answer:
                     return answer.status
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not _listens(settings.operations_port):  # noqa: ASYNC110  # as the kubelet does
                     await asyncio.sleep(0)
             assert _listens(settings.port), "whoever may be called ready listens"
@@ -87,7 +87,7 @@ async def test_from_the_start_to_the_end() -> None:
             assert await ready() == 503, "nobody can be known yet"
             holding.synced = False
             api.put(SECRETS, {"metadata": {"name": settings.secret, "namespace": "ours"}})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not address.callers.is_told:  # noqa: ASYNC110  # all is in memory
                     await asyncio.sleep(0)
             data = api.stored(SECRETS, settings.secret, "ours")["data"]
@@ -234,7 +234,7 @@ async def test_nobody_is_answered_before_there_is_an_address() -> None:
 
 
 async def test_what_says_that_it_is_too_long_is_refused_before_it_is_sent() -> None:
-    async with replica() as url, asyncio.timeout(20):
+    async with replica() as url, asyncio.timeout(60):
         port = int(url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         length = server.LONGEST_REQUEST_BYTES + 1
@@ -263,7 +263,7 @@ async def test_who_finds_all_places_taken_is_told_so_at_once_and_the_next_is_ans
         await ended.wait()
         yield ASKED[10:]
 
-    async with replica(metrics=metrics) as url, aiohttp.ClientSession() as client, asyncio.timeout(20):
+    async with replica(metrics=metrics) as url, aiohttp.ClientSession() as client, asyncio.timeout(60):
 
         async def ask(body: Any) -> tuple[int, str | None]:
             async with client.post(f"{url}/{SEGMENT}/reclaimable", data=body) as answer:
@@ -296,7 +296,7 @@ async def test_who_sends_more_slowly_than_a_scheduler_waits_gives_his_place_back
     async with (
         replica(metrics=metrics, seconds=0.05) as url,
         aiohttp.ClientSession() as client,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
 
         async def ask() -> int:

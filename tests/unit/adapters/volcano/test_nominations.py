@@ -53,7 +53,7 @@ def _nominated(api: FakeApi, name: str) -> str:
 async def test_who_waits_for_nobody_that_goes_may_ask_again(api: FakeApi) -> None:
     _protected(api, "victim", "here")
     api.put(PODS, _pod("urgent", nominated="here"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await api.until(lambda: not _nominated(api, "urgent"))
         api.merge(PODS, "urgent", "bio", {"status": {"nominatedNodeName": "here"}})  # it has asked, in vain again
         await api.until(lambda: not _nominated(api, "urgent"))
@@ -66,7 +66,7 @@ async def test_once_somebody_leaves_the_node_the_note_stands(api: FakeApi) -> No
     await loop_turns(500)
     assert _nominated(api, "urgent") == "here"
     api.remove(PODS, "stranger", "bio")  # and the place was not enough
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await api.until(lambda: not _nominated(api, "urgent"))
 
 
@@ -101,7 +101,7 @@ async def test_a_gang_that_waits_for_one_node_is_looked_at_together(
     members = [f"urgent-{number}" for number in range(30)]
     for name in members:
         api.put(PODS, _pod(name, nominated="here"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await api.until(lambda: not any(_nominated(api, name) for name in members))
     assert len(looked) < 10
     assert {query["resourceVersion"] for query in looked} == {"0"}, "by memory, as every kubelet does"
