@@ -75,10 +75,10 @@ async def wait_for(
             async for last in states:
                 if (last or condition is is_gone) and condition(last):
                     return last
-    except TimeoutError:
+    except TimeoutError as error:
         shown = json.dumps({"metadata": {"name": name}, **last.get("status", {})}, indent=1) if last else "absent"
         wanted = getattr(condition, "__qualname__", repr(condition))
-        raise WaitedInVainError(f"{kind} {name}: {wanted} not seen within {within} s; last: {shown}") from None
+        raise WaitedInVainError(f"{kind} {name}: {wanted} not seen within {within} s; last: {shown}") from error
     raise AssertionError("a watch never ends")
 
 
@@ -126,10 +126,10 @@ async def wait_for_all(
                         present[event.object["metadata"]["uid"]] = event.object
                     if condition(list(present.values())):
                         return list(present.values())
-    except TimeoutError:
+    except TimeoutError as error:
         raise WaitedInVainError(
             f"{kind} in {namespace}: not as wanted within {within} s; last: {_summary(list(present.values()))}"
-        ) from None
+        ) from error  # and from what the block that is left has failed by
     raise AssertionError("a watch never ends")
 
 
