@@ -26,8 +26,7 @@ APART_SECONDS = 600.0
 def apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
     """The API server's clock less ours, in seconds."""
     seconds = float(request.param)
-    monkeypatch.setattr(SERVER_TIME, "_least", seconds)
-    monkeypatch.setattr(SERVER_TIME, "_most", seconds)
+    monkeypatch.setattr(SERVER_TIME, "_epoch", SERVER_TIME._epoch + seconds)
     return seconds
 
 

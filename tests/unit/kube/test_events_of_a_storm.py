@@ -154,8 +154,7 @@ async def test_events_are_found_by_the_source_that_the_page_names() -> None:
 
 @pytest.mark.parametrize("apart", [-600.0, 600.0])
 async def test_event_is_as_old_as_the_objects_beside_it(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
-    monkeypatch.setattr(SERVER_TIME, "_least", apart)
-    monkeypatch.setattr(SERVER_TIME, "_most", apart)
+    monkeypatch.setattr(SERVER_TIME, "_epoch", SERVER_TIME._epoch + apart)
     api = Slow()
     api.open.set()
     async with recording(api) as recorder:

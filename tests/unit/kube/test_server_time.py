@@ -24,7 +24,13 @@ class Machine:
     def __init__(self, off: float) -> None:
         self.true = BEGAN
         self.off = off
-        self.time = ServerTime(lambda: self.true + self.off, lambda: self.true)
+        self.uncounted = 0.0
+        self.time = ServerTime(lambda: self.true + self.off, lambda: self.true - self.uncounted)
+
+    def stood_still(self, seconds: float) -> None:
+        self.true += seconds
+        self.uncounted += seconds
+        self.off -= seconds
 
     def ask(self, seconds: float = 0.2, ahead: float = 0.0) -> None:
         """One request, answered half way, by a server whose clock is so many seconds ahead."""
@@ -56,16 +62,43 @@ def test_a_clock_that_may_be_right_is_left_alone(off: float) -> None:
     for _ in range(20):
         machine.true += 0.37
         machine.ask(0.01)
-    assert machine.time.offset_seconds == 0.0
+    assert machine.error == pytest.approx(off, abs=1e-3)
 
 
-def test_a_clock_that_is_set_is_corrected_anew() -> None:
-    machine = Machine(30.0)
+@pytest.mark.parametrize("off", [-3600.0, -30.0, 30.0, 3600.0])
+def test_a_clock_that_is_set_right_takes_no_time_along(off: float) -> None:
+    """Deadlines that are far would pass, and holds end, in the seconds or minutes until the next answer."""
+    machine = Machine(off)
     machine.ask()
     machine.off = 0.0
     machine.true += 5
+    assert abs(machine.error) < 1.3
     machine.ask()
-    assert machine.time.offset_seconds == 0.0
+    assert machine.error == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_wrong_takes_no_time_along(off: float) -> None:
+    machine = Machine(0.0)
+    machine.ask()
+    machine.off = off
+    for _ in range(5):
+        machine.true += 5
+        assert abs(machine.error) < 1.3
+        machine.ask()
+    assert abs(machine.error) < 1.3
+
+
+def test_machine_that_stood_still_unnoticed_follows_its_clock_once_that_is_set() -> None:
+    """As a virtual machine does: the seconds are counted nowhere."""
+    machine = Machine(0.0)
+    machine.ask()
+    machine.stood_still(600.0)
+    machine.ask()
+    assert machine.error == pytest.approx(-600.0, abs=1e-3), "one answer says so, and our own clock does not"
+    machine.off = 0.0
+    machine.ask()
+    assert machine.error == pytest.approx(0.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("ahead", [-365 * 86_400.0, -60.0, 60.0, 365 * 86_400.0])
@@ -124,7 +157,7 @@ def test_what_cannot_be_read_says_nothing() -> None:
     machine = Machine(0.0)
     for date in (None, "", "yesterday"):
         machine.time.answered(date, machine.time.sent())
-    assert machine.time.offset_seconds == 0.0
+    assert machine.error == pytest.approx(0.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("apart", [-30.0, -13.0, 13.0, 30.0])

@@ -132,8 +132,7 @@ async def test_certificate_is_valid_by_the_clock_of_who_verifies_it(
     monkeypatch: pytest.MonkeyPatch, apart: float
 ) -> None:
     """An API server that does not take it calls no webhook, and nothing is held."""
-    monkeypatch.setattr(SERVER_TIME, "_least", apart)
-    monkeypatch.setattr(SERVER_TIME, "_most", apart)
+    monkeypatch.setattr(SERVER_TIME, "_epoch", SERVER_TIME._epoch + apart)
     api, settings, stop = FakeApiServer(), here(), asyncio.Event()
     put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[])
     async with asyncio.TaskGroup() as tasks:
