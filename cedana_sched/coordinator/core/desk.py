@@ -47,6 +47,10 @@ class Desk:
         """Repeat the record's order after this pause; the pauses after it double."""
         self._repeat[uid] = (self.now + seconds, seconds)
 
+    def hasten(self) -> None:
+        """The clock was set back: repeat every unanswered order within its pause, from now."""
+        self._repeat = {uid: (min(at, self.now + pause), pause) for uid, (at, pause) in self._repeat.items()}
+
     def repeat_at(self, uid: str) -> float | None:
         """When the record's order is due for repetition (epoch seconds); None when it waits on none."""
         entry = self._repeat.get(uid)

@@ -23,6 +23,7 @@ from cedana_sched.coordinator.core.events import (
 from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.instructions import Instruction, Persist
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
+from cedana_sched.coordinator.core.set_back import SET_BACK_SECONDS, set_back, was_ahead
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model.orders import CheckpointFailed, Retain
 from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore, of_namespace
@@ -51,8 +52,10 @@ class Core:
         stored = sorted(records, key=lambda record: record.created_at)
         for record in stored:
             desk.book.load(record)
+        if was_ahead(stored, now):
+            set_back(desk, now)
         for record in stored:
-            core._repeat(record)
+            core._repeat(desk.book.get(record.uid) or record)
         core._draw()
         core._pass_deadlines()
         return core, core._take_instructions()
@@ -83,19 +86,26 @@ class Core:
     def handle(self, event: Event, now: float) -> tuple[Instruction, ...]:
         """Take in one event; the first instruction is the `Persist`, when anything changed.
 
-        Deadlines that have passed by `now` come before the event: what arrives late is late. `now` never runs
-        backwards: an earlier time than the last one counts as the last one.
+        Deadlines that have passed by `now` come before the event: what arrives late is late. A time that is a little
+        earlier than the last one counts as the last one; one that is far earlier sets the clock back.
 
         Raises:
             IllegalTransitionError: the event contradicts the record. Nothing of it was taken in; what its time
                 made due is handed out with the next event, so follow with a `Tick`.
         """
+        if self._desk.now - now > SET_BACK_SECONDS:
+            self._set_back(now)
         self._desk.now = max(now, self._desk.now)
         self._pass_deadlines()
         self._dispatch(event)
         self._draw()
         self._pass_deadlines()
         return self._take_instructions()
+
+    def _set_back(self, now: float) -> None:
+        set_back(self._desk, now)
+        for record in tuple(self._desk.book.records()):
+            self._arm(record)
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, Tick):
