@@ -59,7 +59,7 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     async def wait_until(self, at: float) -> None:
-        """Return when `now()` is at least `at`."""
+        """Return when `now()` is at least `at`, or would be by now, had the clock not been set back meanwhile."""
         ...
 
 

@@ -146,12 +146,14 @@ class _Engine:
         self._owned: set[asyncio.Task[None]] = set()
         self._runtime = LocalRuntime(state, toolchain, self._job_of, stall_seconds=configuration.stall_seconds)
         self._machine = Machine(self._runtime)
+        clock = SystemClock()
         self._loop = SchedulingLoop(
             configuration,
             journal,
             self._machine,
             node=NODE,
             outputs=state / "output",
+            now=clock.now,
         )
         self._records = Records(journal, self._recorded)
         about = About(os.getpid(), time.time(), state, options.store, toolchain.version)
@@ -169,7 +171,7 @@ class _Engine:
             journal=self._records,
             adapters={EmbeddedAdapter.name: EmbeddedAdapter(self._loop)},
             agents=LocalAgents(self._agent, self._service.progressed),
-            clock=SystemClock(),
+            clock=clock,
             listener=self._service,
         )
 

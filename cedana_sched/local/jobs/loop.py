@@ -11,7 +11,6 @@ the API.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +77,7 @@ class SchedulingLoop:
         *,
         node: str,
         outputs: Path,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float],
         new_uid: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
         self.configuration = configuration

@@ -1,4 +1,4 @@
-"""A clock that was wrong for a moment, and is set back: it costs what was under way then at most, nothing afterwards."""
+"""A clock that was wrong for a moment and is set back costs at most what was under way then, and nothing later."""
 
 from __future__ import annotations
 

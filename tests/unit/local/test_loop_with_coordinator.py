@@ -114,7 +114,9 @@ class Engine:
     async def running(self) -> AsyncIterator[Engine]:
         async with SqliteJournal.open(self._directory) as journal:
             config = configuration()
-            self.loop = SchedulingLoop(config, journal, self, node="here", outputs=self._directory)
+            self.loop = SchedulingLoop(
+                config, journal, self, node="here", outputs=self._directory, now=SystemClock().now
+            )
             self.loop.watch(self)
             self._node.loop = self.loop
             await self.loop.load()
