@@ -146,6 +146,15 @@ class PreemptionHold(_Read, frozen=True):
         deadline, over = datetime.fromisoformat(self.status.deadline), self.over_at
         return deadline if over is None else min(deadline, over)
 
+    def dated(self, moment: str | None, now: datetime) -> str:
+        """The moment at which it was made, to be compared with others'; empty, and so the earliest, if nobody knows.
+
+        The clock of who dates it may have been ahead: one that is over already was not made in the future.
+        """
+        if not moment or self.status.step is HoldStep.HOLDING:
+            return moment or ""
+        return moment if datetime.fromisoformat(moment) <= now + CLOCKS_DIFFER else ""
+
     def __post_init__(self) -> None:
         _check_moments(self.metadata.creation_timestamp)
 

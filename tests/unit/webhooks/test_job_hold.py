@@ -56,6 +56,18 @@ def test_a_hold_past_its_deadline_allows() -> None:
     assert Desk(hold(deadline="2026-05-01T12:00:30.000000Z")).ask(suspension()) == Answer("past-deadline")
 
 
+def test_a_hold_that_is_over_hides_none_though_it_was_dated_ahead() -> None:
+    """The API server's clock was half an hour ahead when the Job was evicted the last time."""
+    over = hold(
+        "hold-0",
+        step=HoldStep.RELEASED,
+        created="2026-05-01T12:30:00Z",
+        deadline="2026-05-01T12:40:00Z",
+        verdicts=(Verdict.COMMITTED,),
+    )
+    assert refused(Desk(hold(), over).ask(suspension()))
+
+
 @pytest.mark.parametrize("step", [HoldStep.RELEASING, HoldStep.RELEASED])
 def test_a_hold_that_is_over_allows(step: HoldStep) -> None:
     assert Desk(hold(step=step)).ask(suspension()) == Answer("over")

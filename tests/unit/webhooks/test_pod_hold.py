@@ -203,6 +203,11 @@ def test_of_several_holds_the_newest_counts() -> None:
     assert refused(Desk(over, hold()).ask(eviction()))
 
 
+def test_a_hold_that_is_over_hides_none_though_it_was_dated_ahead() -> None:
+    over = hold(HoldStep.RELEASED, Verdict.COMMITTED, released=-2, uid="signal-0", created=1800, left=2400)
+    assert refused(Desk(over, hold()).ask(eviction()))
+
+
 @pytest.mark.parametrize(("since", "held"), [(-29, True), (-31, False)])
 def test_nobody_waits_for_ever_for_a_coordinator(since: float, held: bool) -> None:
     answer = Desk().ask(eviction(annotations=mark(since=since, last=-1)))

@@ -54,7 +54,7 @@ def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seco
         waited_seconds: since this run's suspension was asked for first.
         now: by the clock that deadlines are written with.
     """
-    newest = max(holds, key=_age, default=None)
+    newest = max(holds, key=lambda hold: _age(hold, now), default=None)
     if newest is not None and newest.status.step is HoldStep.HOLDING and (ends_at := newest.ends_at) is not None:
         left = (ends_at - now).total_seconds()
         if eviction.released != newest.metadata.name and left > 0:
@@ -77,8 +77,8 @@ def _is_released(eviction: Eviction, holds: tuple[PreemptionHold, ...], newest: 
     return eviction.released is not None and all(eviction.released != hold.metadata.name for hold in holds)
 
 
-def _age(hold: PreemptionHold) -> tuple[str, str]:
-    return hold.metadata.creation_timestamp or "", hold.metadata.resource_version.zfill(20)
+def _age(hold: PreemptionHold, now: datetime) -> tuple[str, str]:
+    return hold.dated(hold.metadata.creation_timestamp, now), hold.metadata.resource_version.zfill(20)
 
 
 def _of_this_run(hold: PreemptionHold, eviction: Eviction) -> bool:

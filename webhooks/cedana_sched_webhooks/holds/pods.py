@@ -85,7 +85,7 @@ def decide(
     `UNANNOUNCED_SECONDS`, at most.
     """
     holds = tuple(holds)
-    newest = max(holds, key=lambda hold: hold.spec.created_at, default=None)
+    newest = max(holds, key=lambda hold: hold.dated(hold.spec.created_at, now), default=None)
     if newest is not None and (ends_at := newest.ends_at) is not None:
         if newest.status.step is HoldStep.HOLDING:
             left = (ends_at - now).total_seconds()
@@ -109,7 +109,7 @@ def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: d
     taken back as often as he likes, for he can remove the mark.
     """
     spared = (hold for hold in holds if hold.status.step is not HoldStep.HOLDING and _is_spared(pod_uid, hold))
-    newest = max(spared, key=lambda hold: hold.spec.created_at, default=None)
+    newest = max(spared, key=lambda hold: hold.dated(hold.spec.created_at, now), default=None)
     if newest is None or (deadline := newest.ends_at) is None or not newest.spec.created_at:
         return waited
     if waited > (deadline - datetime.fromisoformat(newest.spec.created_at)).total_seconds():
