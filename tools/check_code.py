@@ -1,8 +1,9 @@
 """House rules on the syntax tree: what fails by luck, what cannot fail, and what leads root elsewhere.
 
 `make lint` calls it. A process may end, or become a zombie, between any two looks at it: who looks at /proc or through
-psutil says what happens then. An assertion must be able to fail. And root walks no folder by its path in which a pod
-may have put a link: `cedana_sched/runtime/beneath.py` does it by descriptors.
+psutil says what happens then. An assertion must be able to fail. Root walks no folder by its path in which a pod
+may have put a link: `cedana_sched/runtime/beneath.py` does it by descriptors. And nothing is decided by a machine's
+time of day, which somebody may set.
 """
 
 from __future__ import annotations
@@ -46,6 +47,40 @@ WALKS_OWN_FOLDERS = {
 }
 """What walks, copies or removes trees by path there, or reads archives, with whose files these are: never a pod's."""
 
+PRODUCT = ("cedana_sched/", "webhooks/", "adapters/")
+SHOWN = "shown to people"
+TELLS_THE_TIME = {
+    "cedana_sched/adapter/conformance/cluster_stage.py": "a scheduler on a stage",
+    "cedana_sched/agent/frozen.py": "shown, and the age of a snapshot, in days",
+    "cedana_sched/cli/engine.py": SHOWN,
+    "cedana_sched/cli/jobs.py": SHOWN,
+    "cedana_sched/cli/live.py": SHOWN,
+    "cedana_sched/cli/snapshots.py": SHOWN,
+    "cedana_sched/cli/submit.py": SHOWN,
+    "cedana_sched/cluster/node/containers/daemon_answers.py": "since when a daemon runs; who waits for it is bounded",
+    "cedana_sched/coordinator/clock.py": "followed, but slowly",
+    "cedana_sched/kube/lease.py": "shown; others count the seconds in which it did not change",
+    "cedana_sched/kube/server_time.py": "compared with the API server's",
+    "cedana_sched/local/engine.py": SHOWN,
+    "cedana_sched/local/runs/cgroup_site.py": "the age of folders; the kernel keeps those in use",
+    "cedana_sched/local/runs/runtime.py": SHOWN,
+    "cedana_sched/local/runs/shim.py": SHOWN,
+    "cedana_sched/local/runs/supervision.py": SHOWN,
+    "cedana_sched/local/service.py": SHOWN,
+    "cedana_sched/store/node_cache.py": "the age of copies of what the store has",
+    "cedana_sched/store/s3.py": "the client of the store compares it with the same clock; what is refused is renewed",
+    "cedana_sched/store/sealing/data_keys.py": "in names, of which those of the future come last",
+    "cedana_sched/store/sealing/key_file.py": "in a name",
+    "cedana_sched/store/snapshots.py": "ages of snapshots, in days; the newest stays",
+    "cedana_sched/store/sts.py": "signs requests, which the store compares with its own",
+    "cedana_sched/store/writer.py": "shown, and the age of a snapshot, in days",
+}  # fmt: skip
+"""Who reads the machine's clock there, and what for. Others count seconds, or take the time of who decides."""
+_CLOCKS = frozenset({
+    "date.today", "datetime.date.today", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow",
+    "datetime.now", "datetime.today", "datetime.utcnow", "time.CLOCK_REALTIME", "time.time", "time.time_ns",
+})  # fmt: skip
+
 _WALKS = frozenset({
     "os.removedirs", "os.renames", "os.scandir", "os.walk", "shutil.copytree", "shutil.move", "shutil.rmtree",
     "shutil.unpack_archive", "tarfile.TarFile", "tarfile.TarInfo", "tarfile.open", "zipfile.ZipFile",
@@ -62,8 +97,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Every breach in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    rules = (_psutil(path, tree), _walks(path, tree), _unguarded(path, tree), _two_words(tree), _guards(path, tree))
-    for line, what in itertools.chain.from_iterable(rules):
+    rules = (_psutil, _walks, _unguarded, _guards, _clocks)
+    found = (*(rule(path, tree) for rule in rules), _two_words(tree))
+    for line, what in itertools.chain(*found):
         yield f"{path}:{line}: {what}"
 
 
@@ -91,6 +127,19 @@ def _walks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{function.attr} goes by path, and a pod's process may put a link there; {remedy}"
             case ast.Call(func=function) if (name := ast.unparse(function)) in _WALKS:
                 yield node.lineno, f"{name} goes by path, and a pod's process may put a link there; {remedy}"
+
+
+def _clocks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The machine's time of day, also where it is only handed on."""
+    if not path.startswith(PRODUCT) or path in TELLS_THE_TIME:
+        return
+    remedy = "SERVER_TIME, a clock that is handed in, or time.monotonic; what only shows it: TELLS_THE_TIME"
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute() if (name := ast.unparse(node)) in _CLOCKS:
+                yield node.lineno, f"{name} jumps when somebody sets the machine's clock; {remedy}"
+            case ast.ImportFrom(module="time", names=names) if {one.name for one in names} & {"time", "time_ns"}:
+                yield node.lineno, f"imports a clock that jumps when somebody sets it; {remedy}"
 
 
 def _is_all_of_proc(node: ast.expr) -> bool:

@@ -15,6 +15,7 @@ from cedana_sched.adapter.conformance.stage import beside
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import Release, Signal
@@ -59,7 +60,7 @@ class VolcanoHold:
             namespace="-", scheduler_users=frozenset({SCHEDULER}), restore=RestoreContainer(image="-")
         )
         requests = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
-        self._answers = PodHold(knowledge, configuration, marker, first_requests=requests)
+        self._answers = PodHold(knowledge, configuration, marker, first_requests=requests, now=SERVER_TIME.now)
 
     @classmethod
     @asynccontextmanager

@@ -118,3 +118,36 @@ def test_a_guard_that_a_busy_machine_breaks(check_code: ModuleType, text: str) -
 )
 def test_a_guard_that_no_machine_breaks(check_code: ModuleType, text: str) -> None:
     assert _found(check_code, text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "began = time.time()",
+        "def wait(now: Callable[[], float] = time.time): ...",
+        "now = time.time_ns()",
+        "from time import time",
+        "now = datetime.now(tz=UTC)",
+        "clock = lambda: datetime.datetime.now(UTC)",
+        "today = date.today()",
+        "time.clock_gettime(time.CLOCK_REALTIME)",
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["cedana_sched/kube/x.py", "webhooks/cedana_sched_webhooks/x.py", "adapters/kueue/cedana_sched_kueue/x.py"]
+)
+def test_clock_that_somebody_may_set(check_code: ModuleType, text: str, path: str) -> None:
+    assert len(_found(check_code, text, path)) == 1
+    assert _found(check_code, text) == [], "a test may look at it"
+
+
+@pytest.mark.parametrize("text", ["began = time.monotonic()", "now = SERVER_TIME.now()", "from time import monotonic"])
+def test_clocks_that_nobody_sets(check_code: ModuleType, text: str) -> None:
+    assert _found(check_code, text, "cedana_sched/kube/x.py") == []
+
+
+def test_who_tells_the_time_still_does(check_code: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = dict(check_code.TELLS_THE_TIME)
+    monkeypatch.setattr(check_code, "TELLS_THE_TIME", {})
+    for path in allowed:
+        assert any("jumps" in one for one in check_code.complaints(path, (check_code.ROOT / path).read_text())), path

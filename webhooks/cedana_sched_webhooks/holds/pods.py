@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import msgspec
@@ -159,7 +159,7 @@ class PodHold:
         marker: Marker,
         *,
         first_requests: FirstRequests,
-        now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
+        now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._knowledge = knowledge
