@@ -36,7 +36,7 @@ from cedana_sched.agent.messages import (
 )
 from cedana_sched.agent.orphans import await_orphans, lock
 from cedana_sched.agent.watching import beside, ended_when_quiet
-from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError
+from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError, may_pass
 from cedana_sched.model.manifest import SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.records import Transfer
 from cedana_sched.snapshot import freezer
@@ -231,7 +231,7 @@ def _sentence(error: CedanaSchedError) -> str:
 
 
 def _is_retryable(error: BaseException) -> bool:
-    return isinstance(error, RetryableError) or isinstance(error.__cause__, RetryableError)
+    return may_pass(error) or (error.__cause__ is not None and may_pass(error.__cause__))
 
 
 if __name__ == "__main__":

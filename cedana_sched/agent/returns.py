@@ -11,7 +11,13 @@ from cedana_sched.agent.runtime import KnowsBeginnings, ShowsStaging, WorkloadRu
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
-from cedana_sched.model.errors import CedanaSchedError, IntegrityError, RetryableError, StoreUnavailableError
+from cedana_sched.model.errors import (
+    CedanaSchedError,
+    IntegrityError,
+    RetryableError,
+    StoreUnavailableError,
+    may_pass,
+)
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.store.reader import Progress
@@ -118,7 +124,7 @@ class Returns:
         if isinstance(error, IntegrityError):
             self._damaged[uid] += 1
             return self._damaged[uid] < DAMAGED_TIMES
-        return isinstance(error, RetryableError)
+        return may_pass(error)
 
     def _shows(self, workload: WorkloadRef) -> Progress | None:
         runtime = self._runtime

@@ -123,3 +123,13 @@ class IntegrityError(StoreError):
 
 class IllegalTransitionError(CedanaSchedError):
     """An event that the transition table does not allow; the evidence is the history of that record."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same may succeed before a deadline, also where a person must act first: he may be at it.
+
+    Keys and rights are replaced on one node, and in one server, after the other; clocks are set right.
+    """
+    if isinstance(error, UnsealedError):
+        return False
+    return isinstance(error, RetryableError | StoreDeniedError | CommitConflictError)

@@ -19,7 +19,14 @@ from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model import orders
-from cedana_sched.model.errors import CedanaSchedError, OlderCriuError, RestoreError, SealedError, StoreUnavailableError
+from cedana_sched.model.errors import (
+    CedanaSchedError,
+    OlderCriuError,
+    RestoreError,
+    SealedError,
+    StoreDeniedError,
+    StoreUnavailableError,
+)
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotMetadata
 from cedana_sched.snapshot.restore import RestoreInterruptedError
@@ -104,7 +111,7 @@ async def test_a_generation_that_is_avoided_is_passed_over(bench: Bench) -> None
     assert await bench.returns.find(orders.Find("r1", MD, avoiding=(1, 2, 3))) == orders.Found("r1")
 
 
-@pytest.mark.parametrize("kind", [StoreUnavailableError, SealedError])
+@pytest.mark.parametrize("kind", [StoreUnavailableError, StoreDeniedError, SealedError])
 async def test_a_store_that_is_away_is_no_answer_and_neither_is_a_key_that_is_on_its_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[CedanaSchedError]
 ) -> None:
