@@ -45,6 +45,8 @@ _RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=3), "base": 2},
 }
 _WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403 Forbidden", "401 Unauthorized")
+_EXPIRED = "400 Bad Request"
+"""Source: Amazon S3 API, error responses: ExpiredToken, InvalidToken; of an answer to HEAD nothing else is seen."""
 _EVIDENCE_CHARACTERS = 300
 _ABORTS = 3
 
@@ -63,14 +65,18 @@ def explain(error: Exception, action: str, place: str) -> StoreError:
     if "QuotaExceeded" in text or "507 Insufficient" in text:  # Ceph answers 403 to it
         remedy = "make room, or raise its quota"
         return StoreUnavailableError(f"{sentence}: it is full", remedy=remedy, evidence=evidence)
-    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-    if denied or any(word in text for word in _WRONG_KEYS):
+    if _is_denied(error):
         remedy = "check the keys, and that they may read, write, list and delete there"
         return StoreDeniedError(f"{sentence}: the server refuses these keys", remedy=remedy, evidence=evidence)
     if isinstance(error, NotSupportedError) or "501 Not Implemented" in text:
         return StoreDeniedError(f"{sentence}: the server cannot do this", remedy="use another", evidence=evidence)
     remedy = "check the endpoint, and that the server is running"
     return StoreUnavailableError(f"{sentence}: no good answer came", remedy=remedy, evidence=evidence)
+
+
+def _is_denied(error: Exception) -> bool:
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    return denied or any(word in str(error) for word in _WRONG_KEYS)
 
 
 def _provider(credentials: RenewedCredentials) -> Callable[[], S3Credential]:
@@ -107,7 +113,7 @@ class S3Sink:
 
     def write(self, data: Buffer) -> None:
         if self._error is not None:
-            raise explain(self._error, "write a pack", self._backend.description) from self._error
+            raise self._backend.explained(self._error, "write a pack") from self._error
         owned = bytes(data)
         if self._thread is not None:
             self._queue.put(owned)
@@ -125,7 +131,7 @@ class S3Sink:
             return
         self._end()
         if self._error is not None:
-            raise explain(self._error, "finish a pack", self._backend.description) from self._error
+            raise self._backend.explained(self._error, "finish a pack") from self._error
 
     def abort(self) -> None:
         self._given_up = True
@@ -179,15 +185,20 @@ class S3Backend(Backend):
     ) -> None:
         self.location = location
         self._trials = trials
-        keys = location.keys()
+        self._credentials = credentials
+        self._ranges = True
+        self.objects = self._client()
+
+    def _client(self) -> S3Store:
+        location, keys = self.location, self.location.keys()
         options: dict[str, Any] = {"region": location.region}
         if keys is not None:
             options |= {"access_key_id": keys[0], "secret_access_key": keys[1]}
         if location.endpoint is not None:
             options["endpoint"] = location.endpoint.rstrip("/")
-        if credentials is not None:
-            options["credential_provider"] = _provider(credentials)
-        self.objects = S3Store(
+        if self._credentials is not None:
+            options["credential_provider"] = _provider(self._credentials)
+        return S3Store(
             location.bucket,
             prefix=location.prefix or None,
             client_options={
@@ -198,8 +209,6 @@ class S3Backend(Backend):
             retry_config=_RETRIES,
             **options,
         )
-        self._ranges = True
-        self._lists_all = credentials is None
 
     @staticmethod
     def place(location: S3Location) -> str:
@@ -219,7 +228,7 @@ class S3Backend(Backend):
         try:
             obstore.put(self.objects, key, data, use_multipart=False)
         except (BaseError, OSError) as error:
-            raise explain(error, "write", self.description) from error
+            raise self.explained(error, "write") from error
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         try:
@@ -227,7 +236,7 @@ class S3Backend(Backend):
         except AlreadyExistsError:
             return False
         except (BaseError, OSError) as error:
-            raise explain(error, "create", self.description) from error
+            raise self.explained(error, "create") from error
         return True
 
     def open_sink(self, key: str) -> S3Sink:
@@ -256,13 +265,13 @@ class S3Backend(Backend):
                 for one in batch:
                     yield Entry(one["path"], one["size"], one["last_modified"].timestamp())
         except (BaseError, OSError) as error:
-            raise explain(error, "list", self.description) from error
+            raise self.explained(error, "list") from error
 
     def folders(self, prefix: str) -> tuple[str, ...]:
         try:
             found = obstore.list_with_delimiter(self.objects, prefix)["common_prefixes"]
         except (BaseError, OSError) as error:
-            raise explain(error, "list", self.description) from error
+            raise self.explained(error, "list") from error
         return tuple(sorted(path.rstrip("/").rpartition("/")[2] for path in found))
 
     def stat(self, key: str) -> Entry | None:
@@ -287,7 +296,7 @@ class S3Backend(Backend):
             except FileNotFoundError:
                 continue
             except (BaseError, OSError) as error:
-                raise explain(error, "delete", self.description) from error
+                raise self.explained(error, "delete") from error
 
     def now(self) -> float:
         key = f"{self._trials}/clock-{uuid4().hex}"
@@ -318,19 +327,27 @@ class S3Backend(Backend):
         whose = f"{self._root}{prefix}/"
         return sweep_uploads(self.location, whose, until, lambda key: spare(key.removeprefix(self._root)))
 
+    def explained(self, error: Exception, action: str) -> StoreError:
+        """As `explain`; the next call is made with other credentials than those that the store refuses."""
+        is_refused = _is_denied(error) or _EXPIRED in str(error)
+        if is_refused and self._credentials is not None and self._credentials.refused():
+            self.objects = self._client()
+        return explain(error, action, self.description)
+
     def _explain(self, error: Exception, action: str, key: str) -> StoreError:
         """As `explain`; a key that is refused to who may list its folder alone may not be there at all.
 
         Source: Amazon S3 API, GetObject: for what is not there it answers 403 to who may not list the bucket.
         """
-        explained = explain(error, action, self.description)
-        if self._lists_all or not isinstance(explained, StoreDeniedError):
-            return explained
+        if self._credentials is None or not isinstance(explain(error, action, self.description), StoreDeniedError):
+            return self.explained(error, action)
         try:
             is_there = self._is_listed(key)
         except (BaseError, OSError):
-            return explained
-        return explained if is_there else MissingObjectError(f"cannot {action} in {self.description}: it is not there")
+            is_there = True
+        if is_there:
+            return self.explained(error, action)
+        return MissingObjectError(f"cannot {action} in {self.description}: it is not there")
 
     def _is_listed(self, key: str) -> bool:
         folder = key.rpartition("/")[0]

@@ -21,6 +21,8 @@ EXPIRED_BEFORE_SECONDS: Final = 15.0
 """They are not used any more so long before they expire: a request that was signed must still arrive."""
 AGAIN_SECONDS: Final = 2.0
 """Between two attempts, however many callers there are."""
+REFUSED_AGAIN_SECONDS: Final = 10.0
+"""Credentials that are younger were refused for another reason than their age, and new ones would be as well."""
 _LONGER: Final = "have the coordinator's clock set right, and the store give longer ones"
 
 
@@ -40,6 +42,11 @@ class SessionCredentials(msgspec.Struct, frozen=True, rename="camel"):
         return f"SessionCredentials({self.access_key}, {self.seconds:.0f} s)"
 
 
+def _elapsed() -> float:
+    """Credentials grow old also while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class RenewedCredentials:
     """The credentials of one namespace. Any thread may call.
 
@@ -48,12 +55,26 @@ class RenewedCredentials:
         clock: seconds of a clock that never goes back.
     """
 
-    def __init__(self, fetch: Callable[[], SessionCredentials], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fetch: Callable[[], SessionCredentials], clock: Callable[[], float] = _elapsed) -> None:
         self._fetch = fetch
         self._clock = clock
         self._lock = threading.Lock()
         self._held: tuple[SessionCredentials, float] | None = None
         self._failed: tuple[StoreUnavailableError, float] | None = None
+        self._refused: SessionCredentials | None = None
+
+    def refused(self) -> bool:
+        """The store does not take them; True: whoever needs some next gets new ones, if there are any.
+
+        A store that is started anew may have forgotten its sessions, and the key may be replaced that they are made of.
+        """
+        if self._held is None:
+            return False
+        credentials, until = self._held
+        if self._clock() - (until - credentials.seconds) < REFUSED_AGAIN_SECONDS:
+            return False
+        self._refused = credentials
+        return True
 
     def current(self) -> tuple[SessionCredentials, float]:
         """Some that are valid, and for how many seconds they are.
@@ -88,10 +109,9 @@ class RenewedCredentials:
         left = until - self._clock()
         return (credentials, left) if left > EXPIRED_BEFORE_SECONDS else None
 
-    @staticmethod
-    def _is_due(valid: tuple[SessionCredentials, float]) -> bool:
+    def _is_due(self, valid: tuple[SessionCredentials, float]) -> bool:
         credentials, left = valid
-        return left <= credentials.seconds * (1 - RENEWED_AT)
+        return credentials is self._refused or left <= credentials.seconds * (1 - RENEWED_AT)
 
     def _renew(self) -> tuple[SessionCredentials, float] | None:
         """None: it failed now, or a moment ago."""

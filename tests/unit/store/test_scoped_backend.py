@@ -13,12 +13,18 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError
+from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store import scoped, session_credentials
 from cedana_sched.store.backend import MissingObjectError
 from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.s3 import PART_BYTES
 from cedana_sched.store.scoped import ScopedBackend
-from cedana_sched.store.session_credentials import AGAIN_SECONDS, CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.session_credentials import (
+    AGAIN_SECONDS,
+    REFUSED_AGAIN_SECONDS,
+    CredentialsRefusedError,
+    SessionCredentials,
+)
 from cedana_sched.store.snapshots import open_backend
 
 UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -36,7 +42,7 @@ class Store:
     """A server that says yes to everything, and remembers by whose token what was asked.
 
     With `listed` it refuses every object, as S3 refuses what is not there to who may not list the bucket, and lists
-    these keys; with `lists_nothing` it refuses that, too.
+    these keys; with `lists_nothing` it refuses that, too. Tokens that it has `forgotten` it refuses as it `says`.
     """
 
     def __init__(self) -> None:
@@ -44,6 +50,8 @@ class Store:
         self.url = ""
         self.listed: tuple[str, ...] | None = None
         self.lists_nothing = False
+        self.forgotten: tuple[str, ...] = ()
+        self.says = 403, DENIED
 
     def answer(self, method: str, path: str, named: list[str]) -> tuple[int, bytes]:
         if self.listed is not None and method in {"GET", "HEAD"}:
@@ -78,8 +86,8 @@ def store() -> Iterator[Store]:
             sent = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
             named = _KEY.findall(sent) if self.command == "POST" else [self.path.removeprefix("/snapshots/")]
             token = self.headers.get("x-amz-security-token", "")
-            there.asked += [(token, key) for key in named]
-            status, answered = there.answer(self.command, self.path, named)
+            there.asked += [(token, key) for key in named or [self.path]]
+            status, answered = there.says if token in there.forgotten else there.answer(self.command, self.path, named)
             self.send_response(status)
             self.send_header("Content-Length", str(len(answered)))
             self.send_header("ETag", '"1"')
@@ -111,6 +119,7 @@ class Coordinator:
         self.given: dict[str, int] = {}
         self.is_away = False
         self.now = 0.0
+        self.life = LIFE
 
     def fetch(self, namespace: str) -> SessionCredentials:
         if self.is_away:
@@ -118,7 +127,7 @@ class Coordinator:
         if namespace == GONE:
             raise CredentialsRefusedError("no pod of it is here")
         self.given[namespace] = self.given.get(namespace, 0) + 1
-        return SessionCredentials("key", "secret", f"{namespace.partition('.')[0]}-{self.given[namespace]}", LIFE)
+        return SessionCredentials("key", "secret", f"{namespace.partition('.')[0]}-{self.given[namespace]}", self.life)
 
 
 @pytest.fixture
@@ -187,6 +196,74 @@ def test_credentials_are_renewed_while_the_client_lives_on(
     coordinator.is_away = False
     coordinator.now += AGAIN_SECONDS
     put_until(backend, store, "bio-3")
+
+
+EXPIRED = (
+    b'<?xml version="1.0"?><Error><Code>ExpiredToken</Code><Message>The provided token has expired</Message></Error>'
+)
+
+
+@pytest.mark.parametrize("says", [(403, DENIED), (400, EXPIRED)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda there: there.put(f"v1/{BIO}/a", b"x"),
+        lambda there: there.put_if_absent(f"v1/{BIO}/a", b"x"),
+        lambda there: there.get_range(f"v1/{BIO}/a", 0, 1),
+        lambda there: there.get(f"v1/{BIO}/a"),
+        lambda there: there.stat(f"v1/{BIO}/a"),
+        lambda there: list(there.list(f"v1/{BIO}/packs")),
+        lambda there: there.delete([f"v1/{BIO}/a"]),
+        lambda there: written(there, 1),
+        lambda there: written(there, PART_BYTES + 1),
+    ],
+)
+def test_credentials_that_the_store_refuses_are_not_used_again(
+    backend: ScopedBackend,
+    store: Store,
+    coordinator: Coordinator,
+    call: Callable[[ScopedBackend], object],
+    says: tuple[int, bytes],
+) -> None:
+    """It was started anew, and has forgotten its sessions; or the key was replaced that they were made of."""
+    coordinator.life = 3600.0  # the client of the store asks for none meanwhile
+    backend.put(f"v1/{BIO}/a", b"x")
+    coordinator.now += REFUSED_AGAIN_SECONDS
+    store.forgotten, store.says = ("bio-1",), says
+    with pytest.raises((StoreDeniedError, StoreUnavailableError)):
+        call(backend)
+    store.asked.clear()
+    with contextlib.suppress(StoreError):  # what this server answers to some of them is no good
+        call(backend)
+    assert set(store.tokens()) == {"bio-2"}
+
+
+def written(backend: ScopedBackend, size: int) -> None:
+    sink = backend.open_sink(f"v1/{BIO}/packs/a-1")
+    sink.write(b"x" * size)
+    sink.finish()
+
+
+def test_store_that_refuses_what_is_new_does_not_get_newer_ones_all_the_time(
+    backend: ScopedBackend, store: Store, coordinator: Coordinator
+) -> None:
+    store.forgotten = tuple(f"bio-{number}" for number in range(99))
+    for _ in range(20):
+        with pytest.raises(StoreDeniedError):
+            backend.put(f"v1/{BIO}/a", b"x")
+        coordinator.now += 1
+    assert coordinator.given[BIO] == 2
+
+
+def test_what_is_only_not_there_costs_no_credentials(
+    backend: ScopedBackend, store: Store, coordinator: Coordinator
+) -> None:
+    store.listed = ()
+    backend.stat(KEY)
+    coordinator.now += REFUSED_AGAIN_SECONDS
+    backend.stat(KEY)
+    backend.stat(KEY)
+    assert coordinator.given[BIO] == 1
 
 
 def test_a_namespace_that_is_refused_is_no_request_to_the_store(backend: ScopedBackend, store: Store) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +13,7 @@ from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.store.session_credentials import (
     AGAIN_SECONDS,
     EXPIRED_BEFORE_SECONDS,
+    REFUSED_AGAIN_SECONDS,
     CredentialsRefusedError,
     RenewedCredentials,
     SessionCredentials,
@@ -49,6 +52,32 @@ def test_they_are_used_again_until_half_of_their_life_is_over() -> None:
     giver.now += 1
     assert giver.key() == "key-2"
     assert giver.asked == 2
+
+
+def test_those_that_the_store_refuses_are_replaced_at_once_and_used_where_none_are_given() -> None:
+    giver = Giver()
+    assert not giver.renewed.refused(), "nobody had any"
+    giver.key()
+    assert not giver.renewed.refused(), "it is not because they are old"
+    giver.now += REFUSED_AGAIN_SECONDS
+    assert giver.renewed.refused()
+    giver.problem = StoreUnavailableError("nobody answers")
+    assert giver.key() == "key-1", "it may have been the refusal of one request"
+    giver.now += AGAIN_SECONDS
+    giver.problem = None
+    assert [giver.key(), giver.key()] == ["key-2", "key-2"]
+
+
+def test_they_expire_also_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLOCK_MONOTONIC stands still then."""
+    elapsed = {time.CLOCK_BOOTTIME: 1000.0, time.CLOCK_MONOTONIC: 1000.0}
+    monkeypatch.setattr(time, "clock_gettime", elapsed.__getitem__)
+    monkeypatch.setattr(time, "monotonic", lambda: elapsed[time.CLOCK_MONOTONIC])
+    numbers = itertools.count(1)
+    renewed = RenewedCredentials(lambda: SessionCredentials(f"key-{next(numbers)}", "secret", "token", LIFE))
+    renewed.current()
+    elapsed[time.CLOCK_BOOTTIME] += LIFE
+    assert renewed.current()[0].access_key == "key-2"
 
 
 def test_how_long_they_are_valid_counts_from_when_they_were_wanted() -> None:
