@@ -21,7 +21,7 @@ from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.session_credentials import RenewedCredentials, SessionCredentials
 
 MOST_OPEN: Final = 64
-"""Namespaces; one that is opened again gets credentials again."""
+"""Clients of the store. Credentials are kept until they expire: whoever gives them may be away."""
 
 
 class ScopedBackend(Backend):
@@ -36,7 +36,8 @@ class ScopedBackend(Backend):
         self._location = location
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, tuple[S3Backend, RenewedCredentials]] = OrderedDict()
+        self._open: OrderedDict[str, S3Backend] = OrderedDict()
+        self._credentials: dict[str, RenewedCredentials] = {}
 
     @property
     def description(self) -> str:
@@ -84,15 +85,21 @@ class ScopedBackend(Backend):
         namespace = self._namespace_of(key)
         with self._lock:
             if namespace not in self._open:
-                credentials = RenewedCredentials(lambda: self._fetch(namespace))
-                trials = f"{layout.namespace_folder(namespace)}/{TRIALS}"
-                self._open[namespace] = S3Backend(self._location, credentials, trials=trials), credentials
-                while len(self._open) > MOST_OPEN:
-                    self._open.popitem(last=False)
+                self._open_client(namespace)
             self._open.move_to_end(namespace)
-            backend, credentials = self._open[namespace]
+            backend, credentials = self._open[namespace], self._credentials[namespace]
         credentials.current()  # whoever gets none is told so by us, and not by the client of the store
         return backend
+
+    def _open_client(self, namespace: str) -> None:
+        known = self._credentials.get(namespace)
+        credentials = known or RenewedCredentials(lambda: self._fetch(namespace))
+        trials = f"{layout.namespace_folder(namespace)}/{TRIALS}"
+        self._open[namespace] = S3Backend(self._location, credentials, trials=trials)
+        while len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+        kept = {name: one for name, one in self._credentials.items() if name in self._open or one.are_valid()}
+        self._credentials = {**kept, namespace: credentials}
 
     def _namespace_of(self, key: str) -> str:
         root, _, rest = key.partition("/")

@@ -63,6 +63,10 @@ class RenewedCredentials:
         self._failed: tuple[StoreUnavailableError, float] | None = None
         self._refused: SessionCredentials | None = None
 
+    def are_valid(self) -> bool:
+        """Whether some are here that have not expired."""
+        return self._valid() is not None
+
     def refused(self) -> bool:
         """The store does not take them; True: whoever needs some next gets new ones, if there are any.
 

@@ -317,9 +317,21 @@ def test_few_namespaces_are_kept_open(backend: ScopedBackend, coordinator: Coord
     for number in range(scoped.MOST_OPEN + 1):
         backend.within(f"v1/n{number}.{UID}")
     assert len(backend._open) == scoped.MOST_OPEN
-    backend.within(f"v1/n0.{UID}")
-    assert coordinator.given[f"n0.{UID}"] == 2
     assert not store.asked
+
+
+def test_credentials_are_kept_as_long_as_they_are_valid(backend: ScopedBackend, coordinator: Coordinator) -> None:
+    """Whoever gives them may be away when the namespace is asked for again."""
+    everybody = [f"v1/n{number}.{UID}" for number in range(2 * scoped.MOST_OPEN)]
+    for namespace in everybody:
+        backend.within(namespace)
+    coordinator.is_away = True
+    for namespace in everybody:
+        backend.within(namespace)
+    coordinator.now += LIFE
+    coordinator.is_away = False
+    backend.within(f"v1/{BIO}")
+    assert len(backend._credentials) <= scoped.MOST_OPEN, "what has expired is not kept for ever"
 
 
 def test_a_capture_gets_the_same_place_by_its_pipe_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
