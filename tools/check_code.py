@@ -62,6 +62,7 @@ TELLS_THE_TIME = {
     "cedana_sched/kube/lease.py": "shown; others count the seconds in which it did not change",
     "cedana_sched/kube/server_time.py": "compared with the API server's",
     "cedana_sched/local/engine.py": SHOWN,
+    "cedana_sched/cluster/node/capture_groups.py": "the age of folders; the kernel keeps those in use",
     "cedana_sched/local/runs/cgroup_site.py": "the age of folders; the kernel keeps those in use",
     "cedana_sched/local/runs/runtime.py": SHOWN,
     "cedana_sched/local/runs/shim.py": SHOWN,
