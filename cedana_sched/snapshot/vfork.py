@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-_WAITING_IN = ("kernel_clone", "wait_for_vfork_done")  # /proc/PID/wchan: the wait is inlined on most kernels
+_WAITING_IN = ("kernel_clone", "wait_for_vfork_done")  # the wait is inlined on most kernels
+_NOT_SAID = "0"
+"""In /proc/PID/wchan, of a thread that runs. And, since Linux 6.12, of one that sleeps and is still on the run queue,
+because it has had more than its share of a busy processor (DELAY_DEQUEUE in kernel/sched/features.h)."""
 
 
 def held_by_vfork(pids: Iterable[int]) -> list[int]:
@@ -29,6 +32,9 @@ def _tasks(pid: int) -> list[Path]:
 
 def _waits(task: Path) -> bool:
     try:
-        return (task / "wchan").read_text().startswith(_WAITING_IN)
+        where = (task / "wchan").read_text()
+        if where.strip() != _NOT_SAID:
+            return where.startswith(_WAITING_IN)
+        return any(f" {name}+" in line for line in (task / "stack").read_text().splitlines() for name in _WAITING_IN)
     except OSError:
-        return False
+        return False  # it has ended, or this kernel shows no stacks
