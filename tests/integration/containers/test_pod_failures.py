@@ -15,7 +15,7 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.snapshot import freezer
 from tests.integration.containers.conftest import Laboratory, NobodyKnows, NoReturns
-from tests.integration.containers.pods import until
+from tests.integration.containers.pods import Container, until
 from tests.integration.containers.test_pod_generations import COUNTER
 
 pytestmark = pytest.mark.criu
@@ -179,11 +179,19 @@ async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) ->
         assert await lab.runtime.running(lab.ref(pod)) is None
         assert all(map(freezer.is_frozen, running.freezers))
         assert all(map(freezer.members, running.freezers))
-        lines = [len(container.lines) for container in containers]
+        for container in containers:
+            await asyncio.to_thread(_last_line, container, "frozen")
         await lab.runtime.deleted(pod.uid)
         assert not any(map(freezer.members, running.freezers))
     pod.end()
-    assert [len(container.lines) for container in containers] == lines
+    assert [container.lines[-1] for container in containers] == ["frozen", "frozen"]
+
+
+def _last_line(container: Container, line: str) -> None:
+    """Have a line follow all that a frozen container has printed; returns once it has come."""
+    first, *_ = freezer.members(container.freezer)
+    Path(f"/proc/{first}/fd/1").write_text(f"{line}\n")
+    until(lambda: container.lines[-1] == line, lambda: f"{line!r} of {container.name}: {container.lines[-5:]}")
 
 
 def test_an_agent_in_a_mount_namespace_of_its_own(elsewhere: subprocess.Popen[bytes], lab: Laboratory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import sys
@@ -109,7 +110,8 @@ async def test_a_deadline_that_cannot_be_met_lets_the_job_go_and_says_so(engine:
     async with engine.client() as client:
         await client.preempt(witness.uid)
     back = await witness.running(2)
-    assert "not committed within 0.0" in (back.runs[1].cold_because or ""), back.runs
+    said = r"not committed within 0\.0|its deadline had passed before it was seen"  # a busy machine sees it later
+    assert re.search(said, back.runs[1].cold_because or ""), back.runs
     assert witness.rewinds == 1
     await witness.end(cold_starts=1)
 

@@ -27,7 +27,7 @@ def instances() -> int:
     return sum(str(link.readlink()) == "anon_inode:inotify" for link in links)
 
 
-async def hears(changes: Changes, seconds: float = 10) -> bool:
+async def hears(changes: Changes, seconds: float = 60) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await changes.wait()
