@@ -232,8 +232,9 @@ def _guards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _GUARDS:
             for given in (*node.args, *(word.value for word in node.keywords)):
-                if isinstance(given, ast.Constant) and _EXPECTED_SECONDS < (given.value or 0) < _GUARD_SECONDS:
-                    yield node.lineno, f"{given.value} s are over on a busy machine: give it {_GUARD_SECONDS:.0f}"
+                seconds = given.value if isinstance(given, ast.Constant) else None
+                if isinstance(seconds, int | float) and _EXPECTED_SECONDS < seconds < _GUARD_SECONDS:
+                    yield node.lineno, f"{seconds} s are over on a busy machine: give it {_GUARD_SECONDS:.0f}"
 
 
 def main() -> int:
