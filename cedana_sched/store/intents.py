@@ -2,8 +2,10 @@
 
 The object `intents/<writer>` is rewritten every quarter of its time to live. Its age is judged by the store's own
 clock (the object's date against the date of a fresh object), so machines need not agree on the time. The writer
-judges itself by its monotonic clock from *before* the last heartbeat it sent, which is never later than the store's
-date: a writer that believes in itself is believed by everybody.
+judges itself by a clock that goes on while its machine is suspended, from *before* the last heartbeat it sent, which is
+never later than the store's date, and by the dates of two heartbeats: those go on while its virtual machine is paused.
+A writer that believes in itself is believed by everybody. Whose lease has run out once does so never again: its packs
+may have been collected since.
 """
 
 from __future__ import annotations
@@ -58,14 +60,17 @@ class Lease:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._confirmed = float("-inf")
+        self._dated: float | None = None
+        """By the store's clock, of the last heartbeat."""
+        self._has_lapsed = False
         self._announce()
         self._thread = threading.Thread(target=self._beat, name=f"store-intent-{writer[:8]}", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether everybody still believes that this writer is at work."""
-        return time.monotonic() - self._confirmed < self._time_to_live
+        """Whether everybody believes that this writer is at work, and always has."""
+        return not self._has_lapsed and _seconds() - self._confirmed < self._time_to_live
 
     def protect(self, packs: tuple[str, ...]) -> None:
         """Announce the packs of earlier generations that may be referred to."""
@@ -73,11 +78,13 @@ class Lease:
         self._announce()
 
     def require(self) -> None:
-        """Raise if the lease has run out.
+        """Announce it once more, and raise if the lease has run out since it began.
 
         Raises:
-            StoreUnavailableError: heartbeats did not get through for too long.
+            StoreError: the store cannot be written now, or heartbeats did not get through for too long.
         """
+        if self.alive:
+            self._announce()
         if not self.alive:
             sentence = f"the store heard nothing of this writer for {self._time_to_live:.0f} s"
             raise StoreUnavailableError(sentence, remedy="take the snapshot again")
@@ -95,9 +102,18 @@ class Lease:
 
     def _announce(self) -> None:
         with self._lock:
-            begun = time.monotonic()
+            begun = _seconds()
             self._backend.put(self._key, msgspec.msgpack.encode(self._intent))
-            self._confirmed = begun
+            entry = self._backend.stat(self._key)
+            if entry is None or self._came_late(begun, entry.modified):
+                self._has_lapsed = True
+                return
+            self._confirmed, self._dated = begun, entry.modified
+
+    def _came_late(self, begun: float, dated: float) -> bool:
+        if self._dated is None:
+            return False
+        return begun - self._confirmed >= self._time_to_live or dated - self._dated > self._time_to_live
 
     def _beat(self) -> None:
         while not self._stop.wait(self._time_to_live / 4):
@@ -105,6 +121,11 @@ class Lease:
                 self._announce()
             except CedanaSchedError as error:
                 _log.warning("heartbeat_failed", key=self._key, why=str(error))
+
+
+def _seconds() -> float:
+    """Of a clock that is never set, and that a suspended machine does not stop."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Intents(msgspec.Struct, frozen=True):

@@ -184,8 +184,8 @@ def test_a_writer_that_nobody_has_heard_of_for_too_long_does_not_commit(
     with store.begin(WORKLOAD, checkpoint_uid="uid") as writer:
         with writer.open_stream("core.img") as stream:
             stream.write(b"state")
-        late = time.monotonic() + TIME_TO_LIVE_SECONDS + 1
-        monkeypatch.setattr("cedana_sched.store.intents.time.monotonic", lambda: late)
+        late = time.clock_gettime(time.CLOCK_BOOTTIME) + TIME_TO_LIVE_SECONDS + 1
+        monkeypatch.setattr("cedana_sched.store.intents.time.clock_gettime", lambda _: late)
         with pytest.raises(StoreUnavailableError, match="heard nothing of this writer for 180 s"):
             writer.commit(metadata("uid"))
 
