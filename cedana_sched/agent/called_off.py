@@ -56,8 +56,8 @@ class CalledOff:
         self._left |= self._noted()
         self._try_later()
 
-    async def remove(self, identity: Identity, checkpoint_uid: str) -> None:
-        """Remove what this checkpoint has committed, if anything; where that fails, it is done later."""
+    async def remove(self, identity: Identity, checkpoint_uid: str) -> bool:
+        """Remove what this checkpoint has committed, if anything; False: that failed, and is done later."""
         try:
             await self._threads.run(self.remove_committed, identity, checkpoint_uid)
         except CedanaSchedError as error:
@@ -65,8 +65,9 @@ class CalledOff:
             self._left[checkpoint_uid] = identity
             await asyncio.to_thread(self._note, checkpoint_uid, identity)
             self._try_later()
-        else:
-            await self._done(checkpoint_uid)
+            return False
+        await self._done(checkpoint_uid)
+        return True
 
     async def close(self) -> None:
         """Try no more; the notes stay."""

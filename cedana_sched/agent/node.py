@@ -274,8 +274,8 @@ class NodeAgent:
         self._budget.give_back(uid)
         await self._captures.stop(uid, await self._runtime.running(order.workload))
         await self._frozen.thaw(uid, order.workload)
-        await self._called_off.remove(order.identity, uid)
-        return orders.Aborted(uid)
+        is_removed = await self._called_off.remove(order.identity, uid)
+        return orders.Aborted(uid, left=not is_removed)
 
     async def _retain(self, order: orders.Retain) -> orders.Outcome:
         try:

@@ -216,7 +216,11 @@ class Resumed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Aborted(msgspec.Struct, frozen=True, tag=True):
+    """The workload runs on."""
+
     checkpoint_uid: str
+    left: bool = False
+    """What it may have committed could not be removed yet; an older agent does not say so."""
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):

@@ -108,8 +108,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     spared: bool = False
     """Its scheduler did not evict it after all: it was thawed, and runs on past its snapshot."""
     unconfirmed: bool = False
-    """Settled although its node never answered the last order, which is repeated until it does, or until the
-    record is forgotten. Also of a lost node, where it was called off and may have been committed all the same."""
+    """Settled although its node never answered the last order, or has left a snapshot that was called off: it is
+    repeated until that is done, or until the record is forgotten. Also of a lost node, where it was called off and may
+    have been committed all the same."""
 
     @property
     def phase(self) -> Phase:

@@ -34,7 +34,9 @@ class CheckpointSteps:
             return moved
         self._desk.answered(moved.uid)
         order = orders.of_checkpoint(moved, self._desk.now, self._book.lineage(moved.workload.uid))
-        if order is not None:
+        if order is not None and cause is Cause.ABORTED:  # its node has just tried
+            self._desk.repeat_in(moved.uid, self._desk.timing.lost)
+        elif order is not None:
             self._desk.order(moved.uid, moved.workload.node, order)
         words.of_checkpoint(self._desk, moved, cause)
         if moved.step is CheckpointStep.READY and cause is not Cause.JOIN:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cedana_sched.coordinator.core import obstacles, orders, words
 from cedana_sched.coordinator.core.book import unconfirmed
-from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps
+from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps, may_have_left_a_snapshot
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import Failures, uid_of
 from cedana_sched.coordinator.core.transitions import Cause
@@ -107,20 +107,7 @@ class Checkpoints:
         elif isinstance(outcome, CheckpointFailed):
             self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, outcome.why, retryable=outcome.retryable)
         else:
-            cause = _SIMPLE_ANSWERS[type(outcome)]
-            changes: dict[str, object] = {}
-            if isinstance(outcome, Frozen):
-                changes["frozen_at"] = self._desk.now
-            elif isinstance(outcome, Killed):
-                changes["doomed"] = outcome.doomed
-            if self._steps.move(checkpoint, cause, **changes) is not None:
-                return
-            if cause is Cause.FROZEN:
-                self._frozen_too_late(checkpoint)
-            elif isinstance(outcome, Killed):
-                self._killed_again(checkpoint, doomed=outcome.doomed)
-            else:
-                self._steps.confirm(checkpoint)
+            self._answer_simply(checkpoint, outcome)
 
     def cancel(self, signal_uid: str, why: str) -> None:
         """The preemption is called off: abort whatever can be, the workloads run on. Also after the release."""
@@ -241,6 +228,27 @@ class Checkpoints:
                 self._steps.arm(tightened)
 
     # -- the steps
+
+    def _answer_simply(self, checkpoint: Checkpoint, outcome: Frozen | Killed | Resumed | Aborted) -> None:
+        changes: dict[str, object] = {}
+        match outcome:
+            case Frozen():
+                changes["frozen_at"] = self._desk.now
+            case Killed():
+                changes["doomed"] = outcome.doomed
+            case Aborted():
+                changes["unconfirmed"] = outcome.left and checkpoint.frozen_at is not None
+        if self._steps.move(checkpoint, _SIMPLE_ANSWERS[type(outcome)], **changes) is not None:
+            return
+        match outcome:
+            case Frozen():
+                self._frozen_too_late(checkpoint)
+            case Killed():
+                self._killed_again(checkpoint, doomed=outcome.doomed)
+            case Aborted(left=True) if may_have_left_a_snapshot(checkpoint):
+                pass  # it stays as it is, and its order is repeated
+            case _:
+                self._steps.confirm(checkpoint)
 
     def _try_to_begin(self, waiting: Checkpoint) -> None:
         """Order the freeze of the whole set, unless something is in the way of any member."""

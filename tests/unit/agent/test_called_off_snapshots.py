@@ -69,11 +69,14 @@ async def _perform(agent: NodeAgent, order: Any) -> Any:
 
 async def test_called_off_snapshot_goes_when_the_store_is_back(place: Place) -> None:
     agent = place.agent()
-    assert await _perform(agent, Abort("c1", WORKLOAD, SIM, "called off")) == Aborted("c1")
+    abort = Abort("c1", WORKLOAD, SIM, "called off")
+    assert await _perform(agent, abort) == Aborted("c1", left=True)
+    assert await _perform(agent, abort) == Aborted("c1", left=True), "as long as it is there"
     place.is_away = False
     async with asyncio.timeout(60):
         await place.removed.wait()
     assert place.left() == ["c0"]
+    assert await _perform(agent, abort) == Aborted("c1")
     found = await _perform(agent, Find("r1", SIM))
     assert found == Found("r1", place.good), "long after the coordinator has forgotten that checkpoint"
     await agent._called_off.close()

@@ -353,9 +353,9 @@ class SimulatedAgent:
                 raise BrokenInvariantError(f"3: {snapshot.ref} was restored, and is called off")
             if any(p.killed_by == uid for p in self.world.processes.values()):
                 raise BrokenInvariantError(f"6: {uid} is called off, its process was killed already")
-            snapshot.discarded = True
+            snapshot.discarded = not self.world.store_is_down
         self._thaw(order.workload.uid, uid)
-        return Aborted(uid)
+        return Aborted(uid, left=self.world.store_is_down)
 
     def _thaw(self, workload_uid: str, uid: str) -> None:
         process = self.world.processes.get(workload_uid)

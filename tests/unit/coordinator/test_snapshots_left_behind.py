@@ -13,7 +13,7 @@ import pytest
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Find, Found, StartedCold
+from cedana_sched.model.orders import Abort, Aborted, Find, Found, StartedCold
 from tests.unit.coordinator.core_builders import POLICY, Told, victim, workload
 
 RANK0, RANK1 = Identity("bio", "mpi", 0), Identity("bio", "mpi", 1)
@@ -51,7 +51,13 @@ def silent() -> Told:
     return told.after(60).after(120).ended("w1").ended("w2")
 
 
-ALL = [lost_in_its_dump, lost_in_its_abort, lost_after_it_was_silent, lost_after_its_commit, silent]
+def not_removed() -> Told:
+    """Its node has thawed it, and the store has not let it remove what it had committed unheard."""
+    told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", left=True))
+    return told.ended("w1").ended("w2")
+
+
+ALL = [not_removed, lost_in_its_dump, lost_in_its_abort, lost_after_it_was_silent, lost_after_its_commit, silent]
 
 
 def much_later(told: Told) -> Told:
@@ -82,6 +88,28 @@ def test_node_that_comes_back_is_ordered_to_remove_it_and_then_it_is_forgotten()
     told = much_later(told.aborted("s1.w1.1"))
     assert told.core.book.checkpoints == {}
     assert finding(told).excluding == ()
+
+
+def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
+    told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", left=True))
+    assert told.orders() == [], "it has just tried"
+    assert told.verdicts() == {"w1": "LetGo", "w2": "LetGo"}, "its eviction does not wait for the store"
+    assert told.after(1).orders() == ["Abort s1.w1.1"]
+    assert told.tell(Aborted("s1.w1.1", left=True)).orders() == []
+    assert told.after(2).orders() == ["Abort s1.w1.1"]
+    told = much_later(told.aborted("s1.w1.1").ended("w1").ended("w2"))
+    assert told.core.book.checkpoints == {}
+
+
+def test_another_attempt_waits_until_the_one_before_has_left_nothing() -> None:
+    told = Told().running().preempt().frozen().failed(retryable=True).tell(Aborted("s1.w1.1", left=True))
+    assert told.after(1).orders() == ["Abort s1.w1.1"]
+    assert told.aborted().orders() == ["Freeze s1.w1.2"]
+
+
+def test_nothing_is_left_of_what_was_never_frozen() -> None:
+    told = Told().running().preempt().cancel().tell(Aborted("s1.w1.1", left=True))
+    assert not told.core.book.checkpoints["s1.w1.1"].unconfirmed
 
 
 def test_it_is_forgotten_once_there_is_a_newer_snapshot() -> None:
