@@ -44,6 +44,8 @@ class FrozenWorkloads:
         self._frozen_at: dict[str, float] = {}
         self._frozen_as: dict[str, frozenset[Tree]] = {}
         self._over: dict[str, None] = {}
+        self._to_end: set[str] = set()
+        """Checkpoints that are committed, and whose workloads must not run on."""
 
     def frozen_at(self, checkpoint_uid: str) -> float:
         """Seconds since the epoch; now, if that was before this agent's time."""
@@ -106,6 +108,27 @@ class FrozenWorkloads:
                 await asyncio.to_thread(freezer.thaw_together, running.freezers)
             self._forget(checkpoint_uid, workload)
 
+    def keep(self, checkpoint_uid: str) -> None:
+        """It is committed, and what it has frozen is to end: from now on an order alone thaws it."""
+        self._to_end.add(checkpoint_uid)
+
+    async def thaw_late(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
+        """Let it run on without an order, if this checkpoint has frozen it, and it is not to end; whether it does.
+
+        Nothing is frozen or dumped for the checkpoint any more.
+
+        Raises:
+            FreezerError: it did not thaw in time.
+        """
+        async with self._turn(workload):
+            if self._frozen_by.get(workload.uid) != checkpoint_uid or checkpoint_uid in self._to_end:
+                return False
+            self.close(checkpoint_uid)
+            if running := await self._runtime.running(workload):
+                await asyncio.to_thread(freezer.thaw_together, running.freezers)
+            self._forget(checkpoint_uid, workload)
+            return True
+
     async def kill(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         """End it without letting it execute another instruction; see `WorkloadRuntime.end_frozen`.
 
@@ -123,6 +146,7 @@ class FrozenWorkloads:
 
     def _forget(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
         self._frozen_at.pop(checkpoint_uid, None)
+        self._to_end.discard(checkpoint_uid)
         if self._frozen_by.get(workload.uid, checkpoint_uid) == checkpoint_uid:
             self._frozen_as.pop(workload.uid, None)
         if self._frozen_by.get(workload.uid) == checkpoint_uid:

@@ -29,6 +29,7 @@ from cedana_sched.agent.room import Reserve
 from cedana_sched.agent.runtime import KnowsEnds, RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.agent.thaws import Thaws
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 from cedana_sched.model.preemption import WorkloadRef
@@ -109,6 +110,7 @@ class NodeAgent:
         self._preflight = Preflight(runtime)
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
+        self._thaws = Thaws(self._frozen.thaw_late, self._budget.give_back)
         self._captures = Captures(toolchain, self._work, shelter)
 
     async def __aenter__(self) -> Self:
@@ -120,6 +122,7 @@ class NodeAgent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._thaws.close()
         await self._captures.__aexit__(kind, error, trace)
         await self._prefetching.close()
         await self._garbage.close()
@@ -153,6 +156,7 @@ class NodeAgent:
 
     async def _checkpoint(self, order: orders.Freeze | orders.Kill | orders.Resume | orders.Abort) -> orders.Outcome:
         await self._captures.none_of_before()
+        await self._thaws.cancel(order.checkpoint_uid)
         match order:
             case orders.Freeze():
                 return await self._freeze(order)
@@ -181,7 +185,7 @@ class NodeAgent:
                 raise TypeError(f"no such order: {order!r}")
 
     async def _freeze(self, order: orders.Freeze) -> orders.Outcome:
-        uid = order.checkpoint_uid
+        uid, began = order.checkpoint_uid, asyncio.get_running_loop().time()
         if obstacle := await self._preflight.obstacle(order.workload):
             return orders.CheckpointFailed(uid, obstacle)
         if not order.in_gang and not await self._has_turn(order):
@@ -198,6 +202,8 @@ class NodeAgent:
                 self._budget.give_back(uid)
         if running is None:
             return await self._gone(uid, order.workload, "has no processes any more")
+        if order.timeout_seconds is not None:
+            await self._thaws.set(uid, order.workload, began + order.timeout_seconds)
         return orders.Frozen(uid)
 
     async def _has_turn(self, order: orders.Freeze | orders.Dump) -> bool:
@@ -228,7 +234,7 @@ class NodeAgent:
             self._budget.give_back(uid)
 
     async def _dump_in_turn(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
-        uid = order.checkpoint_uid
+        uid, began = order.checkpoint_uid, asyncio.get_running_loop().time()
         has_turn = await self._has_turn(order)
         running = await self._runtime.running(order.workload)
         if running is None or not has_turn or self._frozen.is_over(uid):
@@ -238,7 +244,15 @@ class NodeAgent:
             why = f"a container of {order.workload.name} was restarted after it had been frozen"
             yield orders.CheckpointFailed(uid, why, retryable=True)
             return
+        await self._thaws.cancel(uid)
+        if self._frozen.is_over(uid):
+            yield orders.CheckpointFailed(uid, "the checkpoint is past its deadline")
+            return
         async for report in self._captures.run(self._request(order, running)):
+            if isinstance(report, CaptureCommitted) and not order.runs_on:
+                self._frozen.keep(uid)
+            elif not isinstance(report, CaptureProgress):
+                await self._thaws.set(uid, order.workload, began + order.timeout_seconds)
             match report:
                 case CaptureProgress():
                     yield orders.Progress(uid, report.transfer)

@@ -42,6 +42,8 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
     """How long the dump may take; the coordinator's deadline as seen when the order was given."""
     lineage: Lineage | None = None
     """Where its work comes from; None, from an older coordinator: from the newest generation."""
+    runs_on: bool = False
+    """Whether a `Resume` follows the commit, and no `Kill`; an older coordinator does not say so."""
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):

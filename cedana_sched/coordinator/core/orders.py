@@ -30,7 +30,8 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = 
         return Freeze(uid, workload, checkpoint.gang is not None, left)
     if step is CheckpointStep.DUMPING:
         compression, who = checkpoint.policy.compression, (checkpoint.reason, checkpoint.adapter)
-        return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage)
+        runs_on = not checkpoint.stops
+        return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage, runs_on)
     if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
         return Kill(uid, workload) if checkpoint.stops else Resume(uid, workload)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
