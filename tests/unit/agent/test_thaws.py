@@ -115,14 +115,14 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 async def test_who_is_frozen_past_its_deadline_runs_on_and_gives_its_turn_back(node: Node) -> None:
     await node.freeze()
-    await asyncio.wait_for(node.thawed.wait(), 5)
+    await asyncio.wait_for(node.thawed.wait(), 60)
     assert node.runtime.state == "THAWED"
     assert not node.agent._budget._running
 
 
 async def test_nothing_is_frozen_or_dumped_for_that_checkpoint_afterwards(node: Node) -> None:
     await node.freeze()
-    await asyncio.wait_for(node.thawed.wait(), 5)
+    await asyncio.wait_for(node.thawed.wait(), 60)
     node.captures.reports = (CaptureCommitted(SnapshotRef(MD, 1), Transfer()),)
     assert isinstance(await node.dump(), CheckpointFailed), "its work since then would be lost"
     assert isinstance(await node.perform(Freeze("c1", WORKLOAD, False, 60.0)), CheckpointFailed)
@@ -139,7 +139,7 @@ async def test_a_dump_under_way_is_left_alone_and_its_failure_thawed(node: Node)
     assert not node.will_thaw()
     node.captures.goes_on.set()
     assert isinstance(await dumping, CheckpointFailed)
-    await asyncio.wait_for(node.thawed.wait(), 5)
+    await asyncio.wait_for(node.thawed.wait(), 60)
 
 
 async def test_who_is_committed_and_to_be_killed_never_runs_on(node: Node) -> None:
@@ -163,7 +163,7 @@ async def test_who_is_committed_and_to_run_on_does(node: Node) -> None:
     await node.freeze(LATER)
     node.captures.reports = (CaptureCommitted(SnapshotRef(MD, 1), Transfer()),)
     assert isinstance(await node.dump(runs_on=True), Committed)
-    await asyncio.wait_for(node.thawed.wait(), 5)
+    await asyncio.wait_for(node.thawed.wait(), 60)
 
 
 @pytest.mark.parametrize(
@@ -204,5 +204,5 @@ async def test_a_thaw_that_fails_is_tried_again(node: Node, monkeypatch: pytest.
 
     monkeypatch.setattr(freezer, "thaw_together", failing)
     await node.freeze()
-    await asyncio.wait_for(node.thawed.wait(), 5)
+    await asyncio.wait_for(node.thawed.wait(), 60)
     assert node.runtime.state == "THAWED"
