@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
+from cedana_sched.coordinator.core.words import short
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Metadata, read_time
+from cedana_sched.kube.objects import Metadata, Pod, read_time
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -14,6 +17,7 @@ from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
 
 ANY_NAMESPACE = "any"
 """The API server sees to it that namespaces are names."""
+_LEAVES_NOTHING = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
@@ -127,6 +131,16 @@ class KnownCheckpoint(_Read, frozen=True):
         return read_time(self.status.committed_at)
 
     @property
+    def began_at(self) -> float | None:
+        """In seconds since the epoch; None where the API server has not dated it."""
+        return read_time(self.metadata.creation_timestamp)
+
+    @property
+    def may_be_continued(self) -> bool:
+        """Whether there is a snapshot of it, or may be soon."""
+        return self.status.step not in _LEAVES_NOTHING and not self.is_deleted
+
+    @property
     def is_deleted(self) -> bool:
         """Whether it goes as soon as nobody keeps it back."""
         return self.metadata.deletion_timestamp is not None
@@ -157,6 +171,13 @@ class KnownCheckpoint(_Read, frozen=True):
         return names.SETTLED in self.metadata.labels
 
 
+def in_words(missed: KnownCheckpoint) -> str:
+    """Of one that was not continued: which it is, and whether there is a snapshot yet."""
+    if (snapshot := missed.snapshot) is not None:
+        return f"{short(snapshot)}, which was there"
+    return f"{short(missed.identity)}, which is still being made"
+
+
 class BySnapshot(Index[SnapshotRef, KnownCheckpoint]):
     """Checkpoints by the snapshot that they describe: mostly one, but preemptions that meet share theirs."""
 
@@ -179,6 +200,23 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
         """See `adapter.cluster.Snapshots`."""
         ready = (one for one in self.of((namespace, identifier)) if one.status.step is CheckpointStep.READY)
         return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
+
+    def missed_by(self, pod: Pod, identifier: str, index: int | None = None) -> KnownCheckpoint | None:
+        """The newest that a pod which began anew could have continued; in flight it has no snapshot yet.
+
+        Another pod's, which had begun when this one came to its node. `index`: None where any replica's would do.
+        """
+        created, started = read_time(pod.metadata.creation_timestamp), pod.status.started_at
+        came = inf if started is None else max(started, created or started)  # two clocks say it, and one may be behind
+        missed = (
+            one
+            for one in self.of((pod.metadata.namespace, identifier))
+            if one.may_be_continued
+            and one.spec.pod.uid != pod.metadata.uid
+            and index in {None, one.spec.identity.index}
+            and (one.began_at or 0.0) <= came
+        )
+        return max(missed, key=lambda one: inf if one.snapshot is None else one.snapshot.generation, default=None)
 
     def was_saved(self, pod_uid: str, identity: Identity, before: float) -> bool:
         """Whether a snapshot of this very pod was committed before that moment (seconds since the epoch)."""

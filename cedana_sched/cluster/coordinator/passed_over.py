@@ -1,4 +1,4 @@
-"""Protected pods that began anew although a snapshot of theirs was there: no webhook has given it to them.
+"""Protected pods that began anew although a snapshot of theirs was there, or in the making: no webhook gave it to them.
 
 A webhook whose cache of Checkpoints is behind prepares a pod for its next preemption, and not for its return. The pod
 begins anew then, and nothing else shows it. It cannot be undone: the program runs. So it is published.
@@ -11,14 +11,12 @@ from collections.abc import Callable
 from datetime import datetime
 
 from cedana_sched.adapter.pods import find_identity, workload_of
-from cedana_sched.cluster.coordinator.known import ById
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
-from cedana_sched.coordinator.core.words import short
 from cedana_sched.kube.objects import Pod, read_time
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror
-from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 
 LATE_SECONDS = 600.0
@@ -31,7 +29,7 @@ class PassedOver:
 
     Args:
         pods: every protected one.
-        snapshots: what there is to continue from.
+        snapshots: what there is to continue from, or will be.
         tell: publishes it.
         now: the time of day.
     """
@@ -69,20 +67,16 @@ class PassedOver:
         created = read_time(now.metadata.creation_timestamp)
         if created is None or self._now().timestamp() - created >= LATE_SECONDS:
             return
-        if (newest := self._newest_before(created, identity)) is not None:
-            text = (
-                f"Started {now.metadata.name} without checkpoint {short(newest)}, which was there: the webhook's cache"
-                " was behind, or the pod names another runtime class. Delete the pod to have its successor continue"
-            )
-            self._tell(Tell("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
-
-    def _newest_before(self, created: float, identity: Identity) -> SnapshotRef | None:
-        """The newest snapshot of this identity that was committed before a pod was created."""
-        ready = set(self._snapshots.snapshots_of(identity.namespace, identity.id))
-        committed = (
-            one.snapshot
-            for one in self._snapshots.of((identity.namespace, identity.id))
-            if one.snapshot is not None and one.snapshot in ready and (one.committed_at or created) < created
+        if (missed := self._snapshots.missed_by(now, identity.id, identity.index)) is None:
+            return
+        text = (
+            f"Started {now.metadata.name} without checkpoint {in_words(missed)}: {_why(missed, created)}, or the pod"
+            " names another runtime class. Delete the pod to have its successor continue"
         )
-        mine = (ref for ref in committed if ref.identity == identity)
-        return max(mine, key=lambda ref: ref.generation, default=None)
+        self._tell(Tell("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
+
+
+def _why(missed: KnownCheckpoint, created: float) -> str:
+    if (missed.began_at or 0.0) > created:
+        return "it began only when the pod was created already"
+    return "the webhook's cache was behind"

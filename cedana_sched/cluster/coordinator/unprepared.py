@@ -22,7 +22,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from cedana_sched.adapter.cluster import OptingIn, Snapshots
+from cedana_sched.adapter.cluster import OptingIn
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
@@ -37,7 +38,7 @@ from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched.model.served import Served
@@ -76,7 +77,7 @@ class Unprepared:
 
     Args:
         api: reads the pods and marks them.
-        snapshots: what there is to continue from.
+        snapshots: what there is to continue from, or will be.
         events: publishes the pods that the webhooks have refused.
         tell: publishes the pods that no webhook has seen.
         served: whose pods are looked at.
@@ -87,7 +88,7 @@ class Unprepared:
     def __init__(
         self,
         api: Api,
-        snapshots: Snapshots,
+        snapshots: ById,
         events: EventRecorder,
         tell: Callable[[Tell], None],
         served: Served,
@@ -233,9 +234,8 @@ class Unprepared:
 
     def _told_of(self, pod: Pod, replica: Replica, *, is_one_of_several: bool, is_of_queue: bool) -> Tell:
         metadata = pod.metadata
-        saved = self._snapshots.snapshots_of(metadata.namespace, replica.id)
-        missed = [ref for ref in saved if is_one_of_several or ref.identity.index == replica.index]
-        text = _in_words(metadata, max(missed, key=lambda ref: ref.generation, default=None), is_of_queue=is_of_queue)
+        missed = self._snapshots.missed_by(pod, replica.id, None if is_one_of_several else replica.index)
+        text = _in_words(metadata, missed, is_of_queue=is_of_queue)
         kind = "ColdStart" if missed else "NotPrepared"
         workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
         identity = Identity(metadata.namespace, replica.id, replica.index)
@@ -246,13 +246,15 @@ def _watch(api: Api, labels: str, served: Served) -> Watch[PartialObject]:
     return Watch(api, PODS, PartialObject, labels=labels, fields=UNFINISHED_PODS, only_metadata=True, within=served)
 
 
-def _in_words(metadata: Metadata, missed: SnapshotRef | None, *, is_of_queue: bool) -> str:
+def _in_words(metadata: Metadata, missed: KnownCheckpoint | None, *, is_of_queue: bool) -> str:
     """What has become of it, and what to do about it; `missed` is what it could have continued from."""
     why = "no webhook answered" + (", or its queue did not protect its pods yet" if is_of_queue else "")
     start, aim = f"{metadata.name} was created while {why}", "have it prepared"
     if missed is not None:
-        snapshot = f"{missed.identity.id}/{missed.identity.index}@{missed.generation}"
-        start, aim = f"Started {metadata.name} without checkpoint {snapshot}: {why}", "go back to the checkpoint"
+        start, aim = (
+            f"Started {metadata.name} without checkpoint {in_words(missed)}: {why}",
+            "go back to the checkpoint",
+        )
     saved = "it is saved where its scheduler asks before it preempts, but its deletion is not waited for"
     return f"{start}; {saved}. To {aim}, delete it{_what_follows(metadata.owner)}"
 

@@ -382,7 +382,16 @@ async def test_pod_that_should_have_continued_says_so_with_its_snapshot() -> Non
     (told,) = world.told
     assert told.kind == "ColdStart"
     assert told.severity == "Warning"
-    assert "without checkpoint md/3@7: no webhook answered" in told.text
+    assert "without checkpoint md/3@7, which was there: no webhook answered" in told.text
+
+
+async def test_pod_whose_snapshot_is_still_being_made_says_so() -> None:
+    flying = KnownCheckpoint(Metadata("c", "bio"), _Spec(_IdentitySpec("md", 3)), Status(CheckpointStep.DUMPING))
+    world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}), snapshot(3, 7), flying)
+    await world.sees()
+    (told,) = world.told
+    assert told.kind == "ColdStart"
+    assert "without checkpoint md/3, which is still being made: no webhook answered" in told.text
 
 
 async def test_one_of_several_alike_gets_a_number_of_its_own() -> None:
