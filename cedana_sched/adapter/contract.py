@@ -47,6 +47,8 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     """How often its start was begun anew before, its processes gone without its own end: a node that rebooted, say."""
     committed: SnapshotRef | None = None
     """The newest snapshot of its identity that is known to be committed, and that nobody has deleted."""
+    refused: str | None = None
+    """Why it can be given no snapshot, whatever there is: it starts cold, or fails, as its policy says."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from cedana_sched.model.errors import UsageError
@@ -10,6 +12,9 @@ from cedana_sched.model.objects import names
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import Checkpoint
+
+_SHOWN = 100
+"""Characters of what a person wrote where a name was expected."""
 
 
 class Continuation(msgspec.Struct, frozen=True):
@@ -47,17 +52,25 @@ def continuation_among(namespace: str, replica: Replica, knowledge: Knowledge) -
     return Continuation(replica, None, any_of_id=True) if some else None
 
 
-def wanted(namespace: str, text: str, knowledge: Knowledge) -> Continuation:
-    """The snapshot of this namespace that a pod's annotation asks for: `id[/index]@generation`.
+def asked_for(namespace: str, annotations: Mapping[str, str]) -> SnapshotRef | None:
+    """The very snapshot of this namespace that a person wants a pod to continue; None: whichever is the newest.
 
     Raises:
-        UsageError: it names none.
+        UsageError: what stands there names none.
     """
+    if not (text := annotations.get(names.WANTED)):
+        return None
     try:
-        snapshot = SnapshotRef.parse(f"{namespace}/{text}")
+        return SnapshotRef.parse(f"{namespace}/{text}")
     except UsageError as error:
         remedy = "write id/index@generation, as 'kubectl get checkpoints' shows it"
-        raise UsageError(f"metadata.annotations[{names.WANTED}]", text, "names no snapshot", remedy=remedy) from error
+        shown = text[:_SHOWN]
+        raise UsageError(f"metadata.annotations[{names.WANTED}]", shown, "names no snapshot", remedy=remedy) from error
+
+
+def continuation_from(snapshot: SnapshotRef, knowledge: Knowledge) -> Continuation:
+    """The very snapshot that a person asks for, of the pod's own namespace."""
+    namespace = snapshot.identity.namespace
     replica = Replica(snapshot.identity.id, snapshot.identity.index)
     known = knowledge.checkpoints_of(namespace, replica)
     source = next((one for one in known if one.generation == snapshot.generation), None)

@@ -20,7 +20,13 @@ from cedana_sched.model.objects import names
 from cedana_sched_webhooks import injection
 from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.continuation import Continuation, continuation_among, continuation_of, wanted
+from cedana_sched_webhooks.continuation import (
+    Continuation,
+    asked_for,
+    continuation_among,
+    continuation_from,
+    continuation_of,
+)
 from cedana_sched_webhooks.identity import Replica, replica_of, without_other_variables
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
@@ -146,7 +152,7 @@ def _prepare(
     alone: bool,
 ) -> Answer:
     annotations = before["metadata"].get("annotations") or {}
-    continuation = _continuation(annotations, namespace, replica, knowledge, alone=alone)
+    continuation, unclear = _continuation(annotations, namespace, replica, knowledge, alone=alone)
     choice = (choose if continuation is None else choose_at_return)(annotations, namespace, knowledge)
     pod = injection.opened(before)
     injection.identity(pod, replica, _namespace_uid(namespace, knowledge, configuration))
@@ -168,15 +174,28 @@ def _prepare(
     else:
         remove_ours(pod)
     patch = tuple(difference(before, pod))
-    return Answer(decision if patch else "unchanged", patch=patch, warnings=(*choice.warnings, *warnings))
+    return Answer(decision if patch else "unchanged", patch=patch, warnings=(*choice.warnings, *unclear, *warnings))
 
 
 def _continuation(
     annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge, *, alone: bool
+) -> tuple[Continuation | None, tuple[str, ...]]:
+    """A snapshot that a person asked for wins over the newest one; the warnings say where he names none.
+
+    Such a pod returns all the same: the coordinator finds no snapshot for it, and its policy says what follows.
+    """
+    try:
+        wanted = asked_for(namespace, annotations)
+    except UsageError as error:
+        return Continuation(replica, None), (f"cedana: {error}",)
+    if wanted is not None:
+        return continuation_from(wanted, knowledge), ()
+    return _newest(annotations, namespace, replica, knowledge, alone=alone), ()
+
+
+def _newest(
+    annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge, *, alone: bool
 ) -> Continuation | None:
-    """A snapshot that a person asked for wins over the newest one."""
-    if text := annotations.get(names.WANTED):
-        return wanted(namespace, text, knowledge)
     if not alone:
         return continuation_among(namespace, replica, knowledge)
     known = continuation_of(namespace, replica, knowledge)

@@ -20,6 +20,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Release, WorkloadRef
+from cedana_sched_webhooks.continuation import asked_for
 
 log = structlog.get_logger(__name__)
 
@@ -118,14 +119,16 @@ class PodReports:
 
     def _starting(self, pod: Pod) -> Starting:
         annotations, identity = pod.metadata.annotations, identity_of(pod)
+        wanted, refused = _wanted(pod)
         return Starting(
             workload_of(pod),
             identity,
             self._cluster.policies.of(pod),
-            _wanted(pod),
+            wanted,
             continues=annotations.get(names.CONTINUES) == "true",
             beginning=self._beginnings.of(pod.metadata.uid),
             committed=self._committed(identity),
+            refused=refused,
         )
 
     def _committed(self, identity: Identity) -> SnapshotRef | None:
@@ -167,7 +170,9 @@ def _ran_seconds(pod: Pod) -> float | None:
     return max((ended - began).total_seconds(), 0.0)
 
 
-def _wanted(pod: Pod) -> SnapshotRef | None:
-    """The very snapshot that a person asked for."""
-    asked = pod.metadata.annotations.get(names.WANTED)
-    return None if asked is None else SnapshotRef.parse(f"{pod.metadata.namespace}/{asked}")
+def _wanted(pod: Pod) -> tuple[SnapshotRef | None, str | None]:
+    """The very snapshot that a person asked for, or why what he wrote is none: else its pod would wait for ever."""
+    try:
+        return asked_for(pod.metadata.namespace, pod.metadata.annotations), None
+    except UsageError as error:
+        return None, str(error)

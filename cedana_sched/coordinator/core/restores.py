@@ -99,9 +99,16 @@ class Restores:
         return restore
 
     def _refuse_beside(self, restore: Restore, report: Starting) -> None:
-        """Nothing is continued beside one that runs under its identity; one that is being saved will make room."""
+        """Nothing is continued beside one that runs under its identity; one that is being saved will make room.
+
+        Nor is who asks for what can be no snapshot.
+        """
         if report.continues and restore.step is RestoreStep.WAITING:
             self._promised.add(restore.uid)
+        if report.refused is not None and restore.step is RestoreStep.WAITING:
+            self._rivals[restore.uid] = report.refused
+            self.look(restore)
+            return
         rival = report.rival
         if rival is None or restore.step is not RestoreStep.WAITING:
             return

@@ -118,6 +118,23 @@ async def test_policy_and_the_snapshot_that_was_asked_for_come_along() -> None:
     assert starting.wanted == SnapshotRef(Identity("bio", "md", 3), 7)
 
 
+async def test_who_asks_for_what_can_be_no_snapshot_is_told_as_refused() -> None:
+    """Unless it is told anything, its pod waits for ever."""
+    starting = await _Cluster(_pod("a", "node-1", **{names.WANTED: "the one before"})).next()
+    assert isinstance(starting, Starting)
+    assert starting.wanted is None
+    assert starting.refused == (
+        f"metadata.annotations[{names.WANTED}]: 'the one before' names no snapshot"
+        " (write id/index@generation, as 'kubectl get checkpoints' shows it)"
+    )
+
+
+async def test_who_asks_for_nothing_in_an_empty_annotation_gets_the_newest() -> None:
+    starting = await _Cluster(_pod("a", "node-1", **{names.WANTED: ""})).next()
+    assert isinstance(starting, Starting)
+    assert (starting.wanted, starting.refused) == (None, None)
+
+
 async def test_pod_whose_marks_were_changed_by_hand_is_passed_over() -> None:
     cluster = _Cluster(_pod("a", "node-1", **{names.INDEX: "three"}), _pod("b", "node-1"))
     starting = await cluster.next()

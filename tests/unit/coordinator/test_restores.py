@@ -213,6 +213,21 @@ def test_what_is_damaged_outlives_the_coordinator() -> None:
     assert avoided(told) == (2,)
 
 
+@pytest.mark.parametrize(
+    ("policy", "order", "kind"),
+    [
+        (POLICY, "StartCold restore.w2", "ColdStart"),
+        (FAIL, "GiveUp restore.w2", "RestoreFailed"),
+    ],
+    ids=["ColdStart", "Fail"],
+)
+def test_who_can_be_given_no_snapshot_goes_as_his_policy_says(policy: CheckpointPolicy, order: str, kind: str) -> None:
+    told = saved().report(Starting(workload("w2"), MD, policy, refused="'x' names no snapshot"))
+    assert told.orders()[-1] == order
+    assert told.tells()[-1] == kind
+    assert restore(told).failure == "'x' names no snapshot"
+
+
 # -- claims
 
 

@@ -23,10 +23,9 @@ def _marked(annotations: dict[str, str]) -> Object:
         {names.ID: "md", names.INDEX: "9" * 5_000},
         {names.ID: "md", names.INDEX: "-1"},
         {names.ID: "md/..", names.RESTORES: "md/0"},
-        {names.ID: "md", names.WANTED: "md@" + "9" * 5_000},
         {},
     ],
-    ids=["no number", "too long a number", "negative", "no name", "no snapshot", "nothing said"],
+    ids=["no number", "too long a number", "negative", "no name", "nothing said"],
 )
 def test_a_pod_that_nobody_can_read_starts_without_our_gate_and_is_warned_of(annotations: dict[str, str]) -> None:
     body = _marked(annotations)

@@ -254,6 +254,27 @@ def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest(asked: str, rest
     assert "schedulingGates" not in after["spec"]
 
 
+@pytest.mark.parametrize("asked", ["x y", "sim/0@0", "sim@" + "9" * 5_000])
+def test_who_asks_for_what_can_be_no_snapshot_returns_and_is_warned_of(asked: str) -> None:
+    """Its policy may be to fail rather than to begin anew."""
+    body = pod(annotations={names.WANTED: asked})
+    answer = ask(body, knowledge(checkpoints=[checkpoint(7)]))
+    assert answer.decision == "gated"
+    after = patched(body, answer.patch)
+    assert after["metadata"]["labels"][names.PROTECTED] == "true"
+    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert after["spec"]["runtimeClassName"] == "cedana"
+    (warning,) = answer.warnings
+    assert warning.startswith(
+        f"cedana: metadata.annotations[{names.WANTED}]: '{asked[:100]}' names no snapshot (write id"
+    )
+
+
+def test_who_asks_for_nothing_in_an_empty_annotation_continues_the_newest() -> None:
+    after = mutated(pod(annotations={names.WANTED: ""}), knowledge(checkpoints=[checkpoint(7)]))
+    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0@7"
+
+
 def test_the_restore_container_is_admissible_under_pod_security_restricted() -> None:
     spec = mutated(pod(), knowledge(checkpoints=[checkpoint(1)]))["spec"]
     made = spec["initContainers"][0]
@@ -454,8 +475,6 @@ def resolved_later() -> Object:
         ),
         (pod(annotations={names.POLICY: "broken"}), ("'broken'", "kubectl edit checkpointpolicy broken")),
         (pod(annotations={names.INDEX: "one"}), (f"metadata.annotations[{names.INDEX}]: 'one'", "from 0")),
-        (pod(annotations={names.WANTED: "x y"}), (f"metadata.annotations[{names.WANTED}]: 'x y'", "@generation")),
-        (pod(annotations={names.WANTED: "sim/0@0"}), ("'sim/0@0'", "@generation")),
     ],
 )
 def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tuple[str, ...]) -> None:
