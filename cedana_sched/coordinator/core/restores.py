@@ -314,6 +314,8 @@ class Restores:
         snapshot = found.snapshot
         if found.problem is not None:
             self._refuse(restore, found.problem)
+        elif restore.wanted is not None and snapshot is None:
+            self._refuse(restore, f"{restore.wanted}, which was asked for, is not in the store")
         elif restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
             trouble = self._trouble.get(restore.uid)
             more = f": {trouble}" if trouble else ""
