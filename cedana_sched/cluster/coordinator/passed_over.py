@@ -14,7 +14,7 @@ from cedana_sched.adapter.pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
-from cedana_sched.kube.objects import Pod, read_time
+from cedana_sched.kube.objects import Metadata, Pod, read_time
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
@@ -64,19 +64,25 @@ class PassedOver:
         annotations, identity = now.metadata.annotations, find_identity(now)
         if identity is None or not _SAID_ELSEWHERE.isdisjoint(annotations):
             return
-        created = read_time(now.metadata.creation_timestamp)
-        if created is None or self._now().timestamp() - created >= LATE_SECONDS:
+        if not is_new(now.metadata, self._now()):
             return
         if (missed := self._snapshots.missed_by(now, identity.id, identity.index)) is None:
             return
+        why = _why(missed, now.metadata)
         text = (
-            f"Started {now.metadata.name} without checkpoint {in_words(missed)}: {_why(missed, created)}, or the pod"
-            " names another runtime class. Delete the pod to have its successor continue"
+            f"Started {now.metadata.name} without checkpoint {in_words(missed)}: {why}, or the pod names another"
+            " runtime class. Delete the pod to have its successor continue"
         )
         self._tell(Tell("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
 
 
-def _why(missed: KnownCheckpoint, created: float) -> str:
-    if (missed.began_at or 0.0) > created:
+def is_new(pod: Metadata, now: datetime) -> bool:
+    """Whether no earlier leader can have published that it began anew."""
+    created = read_time(pod.creation_timestamp)
+    return created is not None and now.timestamp() - created < LATE_SECONDS
+
+
+def _why(missed: KnownCheckpoint, pod: Metadata) -> str:
+    if (missed.began_at or 0.0) > (read_time(pod.creation_timestamp) or 0.0):
         return "it began only when the pod was created already"
     return "the webhook's cache was behind"

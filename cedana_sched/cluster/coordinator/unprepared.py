@@ -10,6 +10,9 @@ The pod is given its identity here, and is then frozen and saved like any other 
 webhook can give, because a pod's spec does not change any more: the preStop by which its end is waited for, the longer
 grace period, the gate and the init container of a return. So it started cold.
 
+A pod that a webhook has refused is read as well, once, where it is new: it may be the successor of one that was saved,
+when its template was changed since to what no snapshot continues in.
+
 It is not deleted to be created anew: a Job counts a deleted pod as a failure, also one that has never run.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -25,6 +29,7 @@ import structlog
 from cedana_sched.adapter.cluster import OptingIn
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
+from cedana_sched.cluster.coordinator.passed_over import is_new
 from cedana_sched.coordinator.core import Tell
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.client import Api, Object
@@ -35,6 +40,7 @@ from cedana_sched.kube.objects import Metadata, OwnerReference, PartialObject, P
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, UNFINISHED_PODS
 from cedana_sched.kube.same_object import patch_same
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
@@ -83,6 +89,7 @@ class Unprepared:
         served: whose pods are looked at.
         policy_of: the name of the policy that a pod with these annotations has; None: nobody names one.
         queues: schedulers that have queues which protect all of their pods.
+        now: the time of day.
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class Unprepared:
         served: Served,
         policy_of: Callable[[Mapping[str, str]], str | None],
         queues: Sequence[OptingIn] = (),
+        now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._api = api
         self._snapshots = snapshots
@@ -101,6 +109,7 @@ class Unprepared:
         self._tell = tell
         self._policy_of = policy_of
         self._queues = queues
+        self._now = now
         self._siblings = Siblings(api)
         self._strangers: dict[_Template, None] = {}
         """Templates whose pods ask for nothing."""
@@ -147,29 +156,48 @@ class Unprepared:
     def _was_refused(self, before: PartialObject | None, now: PartialObject | None) -> None:
         if now is not None and before is None and (why := now.metadata.annotations.get(names.REFUSED)) is not None:
             warn_not_protected(self._events, now.metadata, why)
+            if is_new(now.metadata, self._now()):
+                self._looking.add(f"{now.metadata.namespace}/{now.metadata.name}")
 
     async def _look(self, key: str) -> None:
         namespace, _, name = key.partition("/")
         await self._publish_if_written(key)
-        seen = self.unlabelled.get(name, namespace)
-        if seen is None or not self._concerns_us(seen.metadata):
-            return
-        template = _template_of(seen.metadata)
-        if template in self._strangers:  # another one of it was looked at meanwhile
+        refused, unlabelled = self.refused.get(name, namespace), self.unlabelled.get(name, namespace)
+        if (seen := refused or unlabelled) is None:
             return
         try:
-            pod = await self._api.get(PODS, name, namespace, into=Pod)
-            if pod.metadata.uid != seen.metadata.uid or not self._concerns_us(pod.metadata):
-                return
-            body: Object = msgspec.to_builtins(pod)
-            if (given := self._given(body)) is None:
-                self._note_stranger(template)
-            else:
-                await self._prepare(pod, body, given)
+            await (self._look_at_stranger if refused is None else self._look_at_refused)(seen.metadata)
         except AbsentError:
             return
         except UnreadableError as error:
             self._events.unreadable(PODS, Unreadable(seen.metadata, error.message))
+
+    async def _look_at_stranger(self, seen: Metadata) -> None:
+        template = _template_of(seen)
+        if not self._concerns_us(seen) or template in self._strangers:  # another one of it was looked at meanwhile
+            return
+        pod = await self._api.get(PODS, seen.name, seen.namespace, into=Pod)
+        if pod.metadata.uid != seen.uid or not self._concerns_us(pod.metadata):
+            return
+        body: Object = msgspec.to_builtins(pod)
+        if (given := self._given(body)) is None:
+            self._note_stranger(template)
+        else:
+            await self._prepare(pod, body, given)
+
+    async def _look_at_refused(self, seen: Metadata) -> None:
+        """Publish what it could have continued, if it says who it is."""
+        pod = await self._api.get(PODS, seen.name, seen.namespace, into=Pod)
+        why = pod.metadata.annotations.get(names.REFUSED)
+        if pod.metadata.uid != seen.uid or why is None:
+            return
+        replica, _, among = await self._who(msgspec.to_builtins(pod), seen.namespace)
+        if replica is None:
+            return
+        missed = self._snapshots.missed_by(pod, replica.id, None if among else replica.index)
+        if missed is not None:
+            text = f"Started {seen.name} without checkpoint {in_words(missed)}: it is not protected: {why}"
+            self._tell(_tell("ColdStart", text, pod, replica))
 
     def _note_stranger(self, template: _Template | None) -> None:
         if template is not None:
@@ -237,9 +265,14 @@ class Unprepared:
         missed = self._snapshots.missed_by(pod, replica.id, None if is_one_of_several else replica.index)
         text = _in_words(metadata, missed, is_of_queue=is_of_queue)
         kind = "ColdStart" if missed else "NotPrepared"
-        workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
-        identity = Identity(metadata.namespace, replica.id, replica.index)
-        return Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod))
+        return _tell(kind, text, pod, replica)
+
+
+def _tell(kind: str, text: str, pod: Pod, replica: Replica) -> Tell:
+    metadata = pod.metadata
+    workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
+    identity = Identity(metadata.namespace, replica.id, replica.index)
+    return Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod))
 
 
 def _watch(api: Api, labels: str, served: Served) -> Watch[PartialObject]:

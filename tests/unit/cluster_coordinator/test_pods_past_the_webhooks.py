@@ -7,6 +7,7 @@ import copy
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
@@ -36,6 +37,7 @@ from cedana_sched_webhooks.shapes import MIRROR
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.webhooks.admission_builders import configuration, knowledge, patched
 
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 JOB_NAME = "batch.kubernetes.io/job-name"
 FOREIGN = [
@@ -112,6 +114,7 @@ class World:
             Served(frozenset({"excluded"})),
             lambda annotations: annotations.get(names.QUEUE_POLICY),
             queues,
+            lambda: NOW,
         )
 
     async def get(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
@@ -155,6 +158,10 @@ class World:
     def shows(self, body: Object) -> None:
         """The API server tells of a pod without our label."""
         self.unprepared.unlabelled._put(msgspec.convert({"metadata": body["metadata"]}, PartialObject))
+
+    def shows_refused(self) -> None:
+        """The API server tells of a pod that is not protected."""
+        self.unprepared.refused._put(msgspec.convert({"metadata": self.body["metadata"]}, PartialObject))
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
@@ -510,3 +517,55 @@ def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> N
     assert [one.involved["kind"] for one in world.events] == ["Pod", "Job"]
     assert all(one.warning and one.reason == "NotProtected" for one in world.events)
     assert world.events[0].message == "md-0-x is not protected: it has no number"
+
+
+def refused(created: datetime = NOW, **changes: Any) -> Object:
+    annotations = {names.REFUSED: "spec.hostUsers: False gives each pod other users of the node (leave it out)"}
+    body = pod(labels={JOB_NAME: "md", COMPLETION: "3", names.PROTECTED: "false"}, annotations=annotations, **changes)
+    body["metadata"]["creationTimestamp"] = created.isoformat()
+    return body
+
+
+async def test_who_was_refused_says_what_snapshot_it_was_started_without() -> None:
+    """Its template was changed since its predecessor was saved."""
+    world = World(refused(), snapshot(3, 7), snapshot(4, 9))
+    async with world.looking():
+        world.shows_refused()
+    (told,) = world.told
+    assert (told.kind, told.severity) == ("ColdStart", "Warning")
+    assert told.text == (
+        "Started md-0-x without checkpoint md/3@7, which was there: it is not protected:"
+        " spec.hostUsers: False gives each pod other users of the node (leave it out)"
+    )
+    assert told.workload is not None
+    assert told.held == HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
+    assert world.patches == []
+    assert [one.reason for one in world.events] == ["NotProtected"] * 2
+
+
+@pytest.mark.parametrize(
+    ("body", "saved"),
+    [
+        pytest.param(refused(), snapshot(4, 9), id="another replica's"),
+        pytest.param(refused(said="no name"), snapshot(3, 7), id="it does not say who it is"),
+        pytest.param(refused(NOW - timedelta(seconds=700)), snapshot(3, 7), id="an earlier leader has said it"),
+    ],
+)
+async def test_who_was_refused_and_misses_nothing_says_no_more(body: Object, saved: KnownCheckpoint) -> None:
+    world = World(body, saved)
+    async with world.looking():
+        world.shows_refused()
+    assert world.told == []
+    assert len(world.events) == 2
+
+
+async def test_refused_pods_that_are_gone_or_cannot_be_read_stop_nothing() -> None:
+    world = World(refused(), snapshot(3, 7))
+    async with world.looking():
+        world.shows_refused()
+        world.body["spec"]["containers"] = 7
+    assert [one.metadata.uid for one in world.left] == ["pod-uid"]
+    world.body = {}
+    async with world.looking():
+        world.unprepared._looking.add("bio/md-0-x")
+    assert world.told == []
