@@ -5,7 +5,8 @@
     │   ├── NotFoundError         what a person named does not exist
     │   └── RefusedError          it exists, and is in a state in which that cannot be done
     ├── IncompatibleError         a snapshot cannot continue on this machine
-    │   └── OlderCriuError        until it is upgraded
+    │   ├── NewerFormatError      it can, once this machine is upgraded
+    │   └── OlderCriuError        likewise
     ├── SnapshotError             CRIU could not dump or restore
     │   ├── DumpError
     │   └── RestoreError
@@ -76,6 +77,10 @@ class IncompatibleError(CedanaSchedError):
 
 class OlderCriuError(IncompatibleError, RetryableError):
     """A snapshot was taken with a newer CRIU than there is here: it can continue once ours is upgraded here."""
+
+
+class NewerFormatError(IncompatibleError, RetryableError):
+    """A newer version wrote it. It may work later: an upgrade reaches one node after the other."""
 
 
 class SnapshotError(CedanaSchedError):

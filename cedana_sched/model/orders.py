@@ -94,6 +94,8 @@ class Find(msgspec.Struct, frozen=True, tag=True):
     """Generations that are passed over, because they have killed their program, or are damaged."""
     namespace_uid: str = ""
     """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
+    newer_seconds: float = 0.0
+    """Where a newer version wrote the newest, this node's upgrade is waited for so long; then an older one is taken."""
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):

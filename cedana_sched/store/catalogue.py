@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, IntegrityError, NotFoundError, UnsealedError
+from cedana_sched.model.errors import CedanaSchedError, IntegrityError, NewerFormatError, NotFoundError, UnsealedError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
@@ -83,7 +83,7 @@ class Catalogue:
         Raises:
             NotFoundError: removed in the meantime.
             IntegrityError: damaged.
-            IncompatibleError: written by a newer version.
+            NewerFormatError: written by a newer version.
             SealedError: sealed, and its key is not here.
             UnsealedError: not sealed, and it must be.
         """
@@ -93,7 +93,7 @@ class Catalogue:
             return known
         try:
             summary = _twice(lambda: self._read_summary(ref, entry))
-        except (IntegrityError, IncompatibleError, MissingObjectError) as error:
+        except (IntegrityError, NewerFormatError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, summary)
         with self._lock:
@@ -121,7 +121,7 @@ class Catalogue:
             return self.summary_to_continue(ref, entry)
         except UnsealedError as error:
             _log.warning("snapshot_unsealed", snapshot=str(ref), why=str(error))
-        except (IntegrityError, IncompatibleError):
+        except (IntegrityError, NewerFormatError):
             pass  # it is in the log
         return None
 
@@ -130,7 +130,7 @@ class Catalogue:
 
         Raises:
             IntegrityError: damaged; in the log as well.
-            IncompatibleError: written by a newer version; in the log as well.
+            NewerFormatError: written by a newer version; in the log as well.
             SealedError: sealed, and its key is not here.
             UnsealedError: not sealed, and it must be: a person only has to allow it.
         """
@@ -138,7 +138,7 @@ class Catalogue:
             return self.summary(ref, entry)
         except NotFoundError:
             return None
-        except (IntegrityError, IncompatibleError) as error:
+        except (IntegrityError, NewerFormatError) as error:
             _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
             raise
 
@@ -152,7 +152,7 @@ class Catalogue:
         Raises:
             NotFoundError: there is no such snapshot.
             IntegrityError: damaged.
-            IncompatibleError: written by a newer version.
+            NewerFormatError: written by a newer version.
             SealedError: sealed, and its key is not here.
             UnsealedError: not sealed, and it must be.
         """
@@ -162,7 +162,7 @@ class Catalogue:
             raise _not_found(ref, generations)
         try:
             manifest, digest = _twice(lambda: self._read_manifest(ref, entry))
-        except (IntegrityError, IncompatibleError, MissingObjectError) as error:
+        except (IntegrityError, NewerFormatError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
         self._must_be(ref, manifest.summary)
         return manifest, digest
@@ -175,8 +175,8 @@ class Catalogue:
     def _explained(self, ref: SnapshotRef, error: CedanaSchedError) -> CedanaSchedError:
         """With the snapshot's name. A file that is gone is damage only if nobody has removed the snapshot meanwhile."""
         sentence = f"snapshot {ref}: {error.message}"
-        if isinstance(error, IncompatibleError):
-            return IncompatibleError(sentence, remedy=error.remedy)
+        if isinstance(error, NewerFormatError):
+            return NewerFormatError(sentence, remedy=error.remedy)
         if isinstance(error, MissingObjectError) and ref not in (generations := self.of(ref.identity)).committed:
             return _not_found(ref, generations)
         return IntegrityError(sentence, remedy=_REMEDY)

@@ -24,7 +24,7 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
-from cedana_sched.model.errors import IncompatibleError, IntegrityError
+from cedana_sched.model.errors import IntegrityError, NewerFormatError
 from cedana_sched.model.manifest import FORMAT_VERSION, Manifest, SnapshotSummary
 from cedana_sched.model.segments import is_segment
 from cedana_sched.store.backend import Buffer
@@ -79,7 +79,7 @@ def require_manifest(data: Buffer) -> None:
 
     Raises:
         IntegrityError: it is something else, or cut off.
-        IncompatibleError: written by a newer version.
+        NewerFormatError: written by a newer version.
     """
     _preamble(data)
 
@@ -94,7 +94,7 @@ def decode_summary(head: Buffer) -> SnapshotSummary:
 
     Raises:
         IntegrityError: damaged.
-        IncompatibleError: written by a newer version.
+        NewerFormatError: written by a newer version.
     """
     preamble = _preamble(head)
     header = bytes(memoryview(head)[PREAMBLE_BYTES : PREAMBLE_BYTES + preamble.header_length])
@@ -114,7 +114,7 @@ def decode_manifest(data: Buffer) -> Manifest:
 
     Raises:
         IntegrityError: damaged.
-        IncompatibleError: written by a newer version.
+        NewerFormatError: written by a newer version.
     """
     preamble = _preamble(data)
     summary = decode_summary(data)
@@ -138,7 +138,7 @@ def _preamble(data: Buffer) -> _Preamble:
     _, _, header_length, body_length, body_digest = _FIXED.unpack_from(data)
     if version > FORMAT_VERSION:
         sentence = f"the snapshot has format {version}, this program reads up to {FORMAT_VERSION}"
-        raise IncompatibleError(sentence, remedy="upgrade cedana-sched on this machine")
+        raise NewerFormatError(sentence, remedy="upgrade cedana-sched on this machine")
     require_header_length(header_length)
     return _Preamble(header_length, body_length, body_digest, bytes(data[_FIXED.size : PREAMBLE_BYTES]))
 

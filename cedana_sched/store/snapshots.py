@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection
 from pathlib import Path
 
-from cedana_sched.model.errors import CommitConflictError, IncompatibleError, IntegrityError
+from cedana_sched.model.errors import CommitConflictError, IntegrityError, NewerFormatError
 from cedana_sched.model.identity import Identity, SnapshotRef, name_of_namespace
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import SnapshotSummary
@@ -185,27 +185,31 @@ class SnapshotStore:
         *,
         excluding: Collection[str] = (),
         avoiding: Collection[int] = (),
+        past_newer_formats: bool = True,
     ) -> SnapshotSummary | None:
         """The newest committed snapshot of an identity that can be read; None where there is none at all.
 
         Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
-        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over.
+        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over; so are those that a newer
+        version wrote, unless `past_newer_formats` is false.
 
         Raises:
             StoreUnavailableError: the store is away.
             SealedError: the newest is sealed, and its key is not here.
             UnsealedError: the newest is not sealed, and it must be.
             IntegrityError: none can be read, and the newest is damaged.
-            IncompatibleError: none can be read, and the newest was written by a newer version.
+            NewerFormatError: a newer version wrote the newest, and it is not passed over, or no other can be read.
         """
         generations = self._catalogue.of(identity)
-        unreadable: list[IntegrityError | IncompatibleError] = []
+        unreadable: list[IntegrityError | NewerFormatError] = []
         for ref in sorted(generations.committed, reverse=True):
             if ref.generation in avoiding:
                 continue
             try:
                 summary = self._catalogue.summary_to_continue(ref, generations.committed[ref])
-            except (IntegrityError, IncompatibleError) as error:
+            except (IntegrityError, NewerFormatError) as error:
+                if isinstance(error, NewerFormatError) and not past_newer_formats:
+                    raise
                 unreadable.append(error)
                 continue
             if summary is not None and summary.checkpoint_uid not in excluding:
@@ -233,7 +237,7 @@ class SnapshotStore:
         Raises:
             NotFoundError: there is no such snapshot.
             IntegrityError: its manifest is damaged, or another one.
-            IncompatibleError: it has a newer format.
+            NewerFormatError: it has a newer format.
             SealedError: it is sealed, and its key is not here.
             UnsealedError: it is not sealed, and it must be.
         """

@@ -81,4 +81,11 @@ def find(book: Book, restore: Restore) -> Find:
     identity = restore.wanted.identity if restore.wanted else restore.identity
     excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.called_off)
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
-    return Find(restore.uid, restore.identity, restore.wanted, excluding, () if restore.wanted else avoiding)
+    return Find(
+        restore.uid,
+        restore.identity,
+        restore.wanted,
+        excluding,
+        () if restore.wanted else avoiding,
+        newer_seconds=restore.policy.restore_deadline_seconds / 2,  # the other half is for an older one
+    )

@@ -71,6 +71,10 @@ def test_the_way_back_is_find_stage_continue() -> None:
     assert told.tells() == ["Restored"]
 
 
+def test_a_newer_format_is_waited_for_through_half_of_the_time() -> None:
+    assert start(saved()).order(Find).newer_seconds == POLICY.restore_deadline_seconds / 2
+
+
 def test_a_first_start_is_cold_and_no_alarm() -> None:
     told = start(Told()).tell(Found("restore.w2"))
     assert told.order(StartCold).why is None
