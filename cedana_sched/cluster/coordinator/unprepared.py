@@ -163,10 +163,10 @@ class Unprepared:
         namespace, _, name = key.partition("/")
         await self._publish_if_written(key)
         refused, unlabelled = self.refused.get(name, namespace), self.unlabelled.get(name, namespace)
-        if (seen := refused or unlabelled) is None:
+        if (seen := unlabelled or refused) is None:
             return
         try:
-            await (self._look_at_stranger if refused is None else self._look_at_refused)(seen.metadata)
+            await (self._look_at_refused if unlabelled is None else self._look_at_stranger)(seen.metadata)
         except AbsentError:
             return
         except UnreadableError as error:
