@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -75,3 +75,7 @@ class CheckpointPolicy(BaseModel):
     """Whether a pod may continue under another ServiceAccount than that of the pod that was saved."""
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()
+
+
+DEADLINES: Final = ("deadline_seconds", "restore_deadline_seconds")
+"""Fields that say how long others wait."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import structlog
 
@@ -33,10 +33,12 @@ from cedana_sched_kueue.abandoned import holds_that_stand, victims_let_go
 from cedana_sched_kueue.admission_checks import AdmissionChecks
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
 from cedana_sched_kueue.preemptions import ADAPTER, KueueReport, Preemptions, job_uid_of
+from cedana_sched_kueue.records import records_of, uid_of_job
 from cedana_sched_kueue.torn import is_being_asked, is_evicted, is_suspended
 from cedana_sched_kueue.uids import own_uid, owner_uid
 from cedana_sched_kueue.withdrawal import withdraw_checks
 
+T = TypeVar("T", bound=HasMetadata)
 log = structlog.get_logger(__name__)
 
 
@@ -62,13 +64,13 @@ class KueueAdapter:
         self._preemptions = Preemptions(
             jobs=Index(own_uid, self._jobs),
             workloads=Index(own_uid, self._workloads),
-            workloads_of=Index(owner_uid, self._workloads),
+            workloads_of=Index(uid_of_job, self._workloads),
             pods_of=Index(owner_uid, cluster.pods),
             policies=cluster.policies,
             clock=SERVER_TIME.seconds,
         )
         self._jobs.subscribe(lambda before, now: self._review_each(own_uid, before, now))
-        self._workloads.subscribe(lambda before, now: self._review_each(owner_uid, before, now))
+        self._workloads.subscribe(lambda before, now: self._review_each(uid_of_job, before, now))
         self._pods.subscribe(self._heard)
 
     @classmethod
@@ -143,15 +145,14 @@ class KueueAdapter:
 
     def queue_policy(self, pod: Pod) -> str | None:
         """See `adapter.cluster.QueuePolicies`: as our check says now, by which Kueue has admitted the pod's Job."""
-        workloads = self._preemptions.workloads_of(owner_uid(pod) or "")
-        of_pod = (one for one in workloads if one.metadata.namespace == pod.metadata.namespace)
-        return next(filter(None, map(self._admission.policy_of, of_pod)), None)
+        workloads = self._preemptions.workloads_of(owner_uid(pod) or "", pod.metadata.namespace)
+        return self._admission.policy_of(workloads[0]) if workloads else None
 
     async def withdraw(self) -> None:
         """See `adapter.cluster.Withdrawing`."""
         await withdraw_checks(self._api)
 
-    def _review_each(self, uid_of: Callable[[HasMetadata], str | None], *changed: HasMetadata | None) -> None:
+    def _review_each(self, uid_of: Callable[[T], str | None], *changed: T | None) -> None:
         for uid in {uid_of(one) for one in changed if one is not None}:
             if uid is not None:
                 self._review(uid)
@@ -180,7 +181,7 @@ class KueueAdapter:
         if pod is None or not is_being_asked(pod) or (job_uid := owner_uid(pod)) is None:
             return
         if pod.status.phase == "Running" and (
-            self._preemptions.is_evicted(job_uid) or await self._is_evicted(pod, job_uid)
+            self._preemptions.is_evicted(job_uid, namespace) or await self._is_evicted(pod, job_uid)
         ):
             return
         await let_go(self._api, pod)
@@ -195,16 +196,17 @@ class KueueAdapter:
         job = await self._api.find(JOBS, owner.name if owner is not None else "", pod.metadata.namespace, into=Job)
         if job is None or job.metadata.uid != job_uid or not is_suspended(job):
             return False
-        return any(is_evicted(one) for one in await self._workloads_now(job))
+        return any(map(is_evicted, (await self._workloads_now(job))[:1]))
 
     async def _workloads_now(self, job: Job) -> list[Workload]:
         """Kueue's records of a Job, as they are written now; those that we know, if any are left."""
-        known = [one.metadata for one in self._preemptions.workloads_of(job.metadata.uid)]
+        same = self._preemptions.workloads_of(job.metadata.uid, job.metadata.namespace)
+        known = [one.metadata for one in same]
         found = [await self._api.find(WORKLOADS, one.name, one.namespace, into=Workload) for one in known]
-        if left := [one for one in found if one is not None]:
+        if left := records_of(job.metadata, filter(None, found)):
             return left
         listed, _ = await self._api.list_all(WORKLOADS, job.metadata.namespace, into=Workload)
-        return [one for one in listed if owner_uid(one) == job.metadata.uid]
+        return records_of(job.metadata, listed)
 
     async def _annotate(self, job_uid: str) -> None:
         needed, name = self._preemptions.annotation(job_uid)
@@ -216,7 +218,7 @@ class KueueAdapter:
 
     async def _release_unserved(self, job_uid: str, name: str) -> None:
         """In a namespace that was excluded meanwhile: Kueue tries again when the Job changes, else ever later."""
-        for workload in self._preemptions.workloads_of(job_uid):
+        for workload in self._preemptions.naming(job_uid):
             namespace, owner = workload.metadata.namespace, workload.metadata.owner
             if owner is not None and not self._served.includes(namespace) and is_evicted(workload):
                 await self._mark(Metadata(owner.name, namespace, job_uid), name)
@@ -260,7 +262,7 @@ class KueueAdapter:
             return True
         # suspended: it went through, and its pods' ends are told. Kueue stops a Job without a Workload as well, and one
         # that we cannot read says nothing
-        return not job.spec.suspend and bool(self._preemptions.workloads_of(job_uid))
+        return not job.spec.suspend and bool(self._preemptions.workloads_of(job_uid, job.metadata.namespace))
 
 
 if TYPE_CHECKING:

@@ -17,13 +17,14 @@ from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal, Victim
 from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Job, Workload
+from cedana_sched_kueue.records import records_of
 from cedana_sched_kueue.templates import is_named
 from cedana_sched_kueue.torn import is_evicted, is_suspended, still_asks
 
@@ -76,7 +77,7 @@ class Preemptions:
     Args:
         jobs: by their uid.
         workloads: by their uid.
-        workloads_of: the same Workloads by the uid of their Job.
+        workloads_of: the same Workloads by `records.uid_of_job`.
         pods_of: protected pods by the uid of their Job.
         policies: of the cluster.
         clock: seconds since the epoch.
@@ -120,9 +121,20 @@ class Preemptions:
         """The Job of this uid, as long as it exists."""
         return self._jobs.one(uid)
 
-    def workloads_of(self, job_uid: str) -> list[Workload]:
-        """Kueue's records of a Job, by name: whichever has changed last, the same one counts."""
-        return sorted(self._by_job.of(job_uid), key=lambda one: one.metadata.name)
+    def workloads_of(self, job_uid: str, namespace: str) -> list[Workload]:
+        """See `records_of`, also of a Job that is not known."""
+        job = self.job(job_uid)
+        metadata = Metadata("", namespace, job_uid) if job is None else job.metadata
+        return records_of(metadata, self._by_job.of(job_uid)) if metadata.namespace == namespace else []
+
+    def naming(self, job_uid: str) -> tuple[Workload, ...]:
+        """Workloads that say they are a Job's, of whichever namespace."""
+        return self._by_job.of(job_uid)
+
+    def _workload(self, job: Job | None) -> Workload | None:
+        """Kueue's record of a Job."""
+        found = [] if job is None else self.workloads_of(job.metadata.uid, job.metadata.namespace)
+        return next(iter(found), None)
 
     def _pods(self, job: Job) -> list[Pod]:
         """Its pods. One of another namespace, which may name any owner, is none of them."""
@@ -132,8 +144,8 @@ class Preemptions:
     def eviction(self, job_uid: str) -> Eviction | None:
         """The stop of this Job that is due."""
         job = self.job(job_uid)
-        found = (eviction_of(workload, job) for workload in self.workloads_of(job_uid))
-        return next((one for one in found if one is not None), None)
+        workload = self._workload(job)
+        return None if workload is None else eviction_of(workload, job)
 
     def review(self, job_uid: str) -> tuple[KueueReport, ...]:
         """What is to be told now about this Job; nothing when nothing has changed."""
@@ -156,14 +168,14 @@ class Preemptions:
         if job.spec.suspend:  # the eviction went through; its pods' ends are told by others
             self._conclude(job_uid, told.uid)
             return ()
-        workloads = self.workloads_of(job_uid)
-        if not workloads:  # Kueue stops a Job without a Workload as well (jobframework, NoMatchingWorkload)
+        workload = self._workload(job)
+        if workload is None:  # Kueue stops a Job without a Workload as well (jobframework, NoMatchingWorkload)
             return ()
-        return self._taken_back(job_uid, f"Kueue no longer evicts Workload {workloads[0].metadata.name}")
+        return self._taken_back(job_uid, f"Kueue no longer evicts Workload {workload.metadata.name}")
 
-    def is_evicted(self, job_uid: str) -> bool:
+    def is_evicted(self, job_uid: str, namespace: str) -> bool:
         """Whether Kueue stops this Job, or has stopped it, as far as we have seen."""
-        return any(is_evicted(workload) for workload in self.workloads_of(job_uid))
+        return any(map(is_evicted, self.workloads_of(job_uid, namespace)[:1]))
 
     def _torn(self, job_uid: str) -> Eviction | None:
         """The stop of this Job that went through unheld, while pods still wait that nothing was told of.
@@ -174,8 +186,8 @@ class Preemptions:
         job = self.job(job_uid)
         if job is None or not is_suspended(job):
             return None
-        workload = next((one for one in self.workloads_of(job_uid) if is_evicted(one)), None)
-        if workload is None or (evicted := workload.condition(EVICTED)) is None:
+        workload = self._workload(job)
+        if workload is None or not is_evicted(workload) or (evicted := workload.condition(EVICTED)) is None:
             return None
         uid, now = f"{job_uid}@{evicted.last_transition_time}", self._clock()
         told = self._told_of(uid)
@@ -201,8 +213,7 @@ class Preemptions:
         earlier hold is removed, lest it lets the next eviction go.
         """
         job = self.job(job_uid)
-        workloads = self.workloads_of(job_uid)
-        if job is None or job.spec.suspend or job.ended or not workloads:
+        if job is None or job.spec.suspend or job.ended or self._workload(job) is None:
             return False, None
         now = job.metadata.annotations.get(names.RELEASED)
         eviction = self.eviction(job_uid)

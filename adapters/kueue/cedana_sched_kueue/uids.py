@@ -1,4 +1,4 @@
-"""Under which uid the adapter finds an object again: its own, or that of the Job that controls it."""
+"""Under which uid the adapter finds an object again: its own, or that of what controls it."""
 
 from __future__ import annotations
 

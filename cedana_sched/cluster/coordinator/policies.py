@@ -26,6 +26,7 @@ from cedana_sched.model.objects.checkpoint_policy import (
     counting,
     read_spec,
     withheld,
+    within,
 )
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
@@ -79,14 +80,19 @@ class ClusterPolicies:
 
     def of(self, pod: Pod) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
-        said: Mapping[str, str] = pod.metadata.annotations
+        said, namespace = pod.metadata.annotations, pod.metadata.namespace
         of_queue = next(filter(None, (queue_policy(pod) for queue_policy in self._queue_policies)), None)
-        if of_queue:
-            own = said.get(names.POLICY, "")
-            if own == said.get(names.QUEUE_POLICY):  # its queue's of then, and no choice of its own
-                own = ""
-            said = {names.POLICY: own, names.QUEUE_POLICY: of_queue}
-        return self.named(self.chosen(said), pod.metadata.namespace)
+        at_creation = said.get(names.QUEUE_POLICY)
+        if not of_queue or of_queue == at_creation:
+            return self.named(self.chosen(said), namespace)
+        own = said.get(names.POLICY, "")
+        if own == at_creation:  # its queue's of then, and no choice of its own
+            own = ""
+        now = self.named(self.chosen({names.POLICY: own, names.QUEUE_POLICY: of_queue}), namespace)
+        if not at_creation or self._mirror.get(at_creation) is None:
+            return now
+        # a tenant may have written either: the annotation at creation, the scheduler's object since
+        return within(now, self.named(self.chosen(said), namespace))
 
     def chosen(self, annotations: Mapping[str, str]) -> str | None:
         """The name of the policy of a pod with these annotations that no webhook has seen; None: none is named."""

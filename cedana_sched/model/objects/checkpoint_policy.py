@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import Written, read_kept
-from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
+from cedana_sched.model.policy import DEADLINES, CheckpointPolicy, OnCheckpointFailure, Retention
 
 DEFAULT: Final = "default"
 """The policy that counts where no other is named, and so for all."""
@@ -104,6 +104,21 @@ def chosen(annotations: Mapping[str, str], spec_of: Callable[[str], CheckpointPo
 
 def _lets_choose(name: str, spec: CheckpointPolicySpec) -> bool:
     return name == DEFAULT if spec.pods_may_choose is None else spec.pods_may_choose
+
+
+def within(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolicy:
+    """The policy without what the other one does not allow as well."""
+    kept, limit = policy.retention, other.retention
+    ages = [age for age in (kept.max_age_seconds, limit.max_age_seconds) if age is not None]
+    return policy.model_copy(
+        update={
+            **{field: getattr(other, field) for field, gain in _GAINS.items() if getattr(policy, field) == gain},
+            **{field: min(getattr(policy, field), getattr(other, field)) for field in DEADLINES},
+            "retention": Retention(
+                keep_last=min(kept.keep_last, limit.keep_last), max_age_seconds=min(ages, default=None)
+            ),
+        }
+    )
 
 
 def counting(name: str, spec: CheckpointPolicySpec, namespace: str) -> Counting:

@@ -21,8 +21,9 @@ from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, QUEUE_NAME, QUE
 from tests.unit.cluster_coordinator.watched_objects_server import LATE_TURNS, WatchedObjectsServer
 
 NAMESPACE = "lab"
-STRICT, WEAK = 20.0, 10.0
+STRICT, WEAK = 10.0, 20.0
 """The deadlines of two policies, by which they are told apart."""
+EARLIER, LATER = "2026-11-25T10:00:00Z", "2026-11-25T10:00:01Z"
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid", "controller": True}
 FORGED = {names.POLICY: "weak", names.QUEUE_POLICY: "weak", QUEUE_NAME: "weak", QUEUE_OF_JOB: "weak"}
 
@@ -50,7 +51,7 @@ def _cluster() -> WatchedObjectsServer:
     put(JOBS, "md", {"uid": "job-uid"}, spec={"suspend": False, "template": template})
     conditions = [{"type": one, "status": "True"} for one in ("QuotaReserved", "Admitted", "Evicted")]
     status: Object = {"conditions": conditions, "admissionChecks": [{"name": "strict-check", "state": "Pending"}]}
-    put(WORKLOADS, "md", {"ownerReferences": [OWNER]}, status=status)
+    put(WORKLOADS, "md", {"ownerReferences": [OWNER], "creationTimestamp": EARLIER}, status=status)
     return server
 
 
@@ -122,3 +123,41 @@ async def test_it_is_saved_by_its_queues_policy(
         await server.until(lambda: bool(server.of_kind("Checkpoint")))
     (checkpoint,) = server.of_kind("Checkpoint")
     assert checkpoint["spec"]["policy"]["deadlineSeconds"] == seconds
+
+
+async def test_a_running_pod_that_is_moved_to_a_weaker_queue_is_saved_by_its_own() -> None:
+    """Its annotation, and its PodGroup, are its owner's to write, and Volcano looks once a second."""
+    server = _cluster()
+    server.put(POD_GROUPS, _named("mine", spec={"minMember": 1, "queue": "weak"}))
+    said = {names.POLICY: "strict", names.QUEUE_POLICY: "strict", GROUP_NAME: "mine"}
+    server.put(PODS, _pod("Running", {**_marked(), **said}, scheduler="volcano"))
+    assert await _deadlines(server, "volcano") == [STRICT]
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        pytest.param({**OWNER, "kind": "Nothing", "apiVersion": "x.example/v1"}, id="that Kueue does not see"),
+        pytest.param({**OWNER, "name": "another"}, id="of a Job of another name"),
+        pytest.param(OWNER, id="that Kueue has not removed yet"),
+    ],
+)
+async def test_a_workload_that_somebody_makes_beside_kueues_decides_nothing(owner: Object) -> None:
+    server = _cluster()
+    status: Object = {"admissionChecks": [{"name": "weak-check", "state": "Ready"}]}
+    server.put(WORKLOADS, _named("a", {"ownerReferences": [owner], "creationTimestamp": LATER}, status=status))
+    unsaid = {names.QUEUE_POLICY: "", names.POLICY: ""}
+    server.put(PODS, _pod("Running", {**_marked(), **unsaid}, scheduler="default-scheduler", owner=OWNER))
+    assert await _deadlines(server, "kueue") == [STRICT]
+
+
+async def _deadlines(server: WatchedObjectsServer, adapter: str) -> list[float]:
+    """Of all Checkpoints that are begun."""
+    told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
+    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
+        await server.until(lambda: bool(server.of_kind("Checkpoint")))
+    return [one["spec"]["policy"]["deadlineSeconds"] for one in server.of_kind("Checkpoint")]
+
+
+def _named(name: str, more: Object | None = None, **parts: Any) -> Object:
+    return {"metadata": {"name": name, "uid": f"{name}-uid", "namespace": NAMESPACE, **(more or {})}, **parts}

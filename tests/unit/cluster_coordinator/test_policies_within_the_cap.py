@@ -66,15 +66,18 @@ def test_a_pod_that_no_webhook_has_seen_has_its_queues_policy_unless_that_lets_i
         ({names.POLICY: "own"}, ("open",), 10),
         ({names.POLICY: "own"}, ("gone",), 90),
         ({}, ("strict",), 20),
-        ({names.POLICY: "own", names.QUEUE_POLICY: "own"}, ("strict",), 20),
-        ({names.POLICY: "own", names.QUEUE_POLICY: "open"}, ("strict",), 20),
+        ({names.POLICY: "own", names.QUEUE_POLICY: "own"}, ("strict",), 10),
+        ({names.POLICY: "own", names.QUEUE_POLICY: "open"}, ("strict",), 10),
+        ({names.QUEUE_POLICY: "open"}, ("strict",), 20),
+        ({names.QUEUE_POLICY: "strict"}, ("open",), 20),
+        ({names.QUEUE_POLICY: "gone"}, ("open",), 30),
         ({names.POLICY: "own", names.QUEUE_POLICY: "strict"}, (None,), 20),
-        ({names.POLICY: "strict", names.QUEUE_POLICY: "strict"}, ("open",), 30),
+        ({names.POLICY: "strict", names.QUEUE_POLICY: "strict"}, ("open",), 20),
         ({names.POLICY: "own", names.QUEUE_POLICY: "strict"}, ("open",), 10),
         ({}, (), 90),
     ],
 )
-def test_the_policy_that_a_pods_queue_has_now_counts_before_all_that_stands_on_the_pod(
+def test_of_a_pods_queue_counts_what_its_policy_allows_now_and_that_at_the_pods_creation_as_well(
     said: dict[str, str], of_queues: tuple[str | None, ...], seconds: float
 ) -> None:
     known = policies(
@@ -86,6 +89,20 @@ def test_the_policy_that_a_pods_queue_has_now_counts_before_all_that_stands_on_t
     for of_queue in of_queues:
         known.look_up(partial(_of_queue, of_queue))
     assert known.of(Pod(Metadata("md-0", "lab", annotations=said))).deadline_seconds == seconds
+
+
+GAINS = {**KEEP, "imageMayChange": True, "serviceAccountMayChange": True, "retention": {"keepLast": 9}}
+
+
+@pytest.mark.parametrize(("at_creation", "now"), [("gains", "none"), ("none", "gains")])
+def test_a_pod_gains_nothing_that_either_policy_of_its_queue_withholds(at_creation: str, now: str) -> None:
+    allowed = {"allowedNamespaces": {"from": "All"}}
+    known = policies(gains=GAINS | allowed, none={"retention": {"maxAgeSeconds": 60}} | allowed)
+    known.look_up(partial(_of_queue, now))
+    found = known.of(Pod(Metadata("md-0", "lab", annotations={names.QUEUE_POLICY: at_creation})))
+    assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
+    assert (found.image_may_change, found.service_account_may_change) == (False, False)
+    assert (found.retention.keep_last, found.retention.max_age_seconds) == (3, 60)
 
 
 def _of_queue(policy: str | None, pod: Pod) -> str | None:

@@ -28,6 +28,7 @@ from cedana_sched_kueue.objects import (
     WorkloadStatus,
 )
 from cedana_sched_kueue.preemptions import KueueReport, Preemptions
+from cedana_sched_kueue.records import uid_of_job
 from cedana_sched_kueue.torn import POD_SET
 from cedana_sched_kueue.uids import own_uid, owner_uid
 
@@ -180,7 +181,7 @@ class World:
         return Preemptions(
             jobs=Index(own_uid, self.jobs),
             workloads=Index(own_uid, self.workloads),
-            workloads_of=Index(owner_uid, self.workloads),
+            workloads_of=Index(uid_of_job, self.workloads),
             pods_of=Index(owner_uid, self.pods),
             policies=OnePolicy(),
             clock=lambda: self.now,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -63,6 +65,34 @@ def test_a_preemption_becomes_one_signal_of_all_running_pods(world: World) -> No
     assert {victim.gang for victim in signal.victims} == {"workload-1"}, "all members or none"
     assert {victim.workload.node for victim in signal.victims} == {"node-1"}
     assert signal.victims[0].started_at == 1_795_269_600
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param({"owner_references": (owner(kind="Nothing", api_version="x.example/v1"),)}, id="that no Job owns"),
+        pytest.param({"owner_references": (owner(name="another"),)}, id="of another name"),
+        pytest.param({"namespace": "other"}, id="of another namespace"),
+        pytest.param({}, id="beside Kueue's"),
+        pytest.param({"creation_timestamp": "", "deletion_timestamp": EVICTED_AT}, id="that will not go"),
+    ],
+)
+def test_an_eviction_in_a_workload_that_is_not_kueues_record_of_the_job_begins_nothing(
+    world: World, forged: dict[str, Any]
+) -> None:
+    """Who may write Workloads can have one name any Job, and Kueue tells its victims the uids of others' Jobs."""
+    second = {"name": "a", "uid": "workload-2", "creation_timestamp": "2026-11-21T14:00:00Z"}
+    world.put(changed(preempted(), **{**second, **forged}))
+    assert world.review() == ()
+    world.put(preempted())
+    assert _signal(world.review()).victims
+
+
+def test_a_workload_that_has_replaced_a_finished_one_is_kueues_record(world: World) -> None:
+    """As that of an elastic Job, whose Workloads Kueue replaces while it runs."""
+    world.put(workload((Condition("Finished", "True"),)))
+    world.put(changed(preempted(), name="job-md-2", uid="workload-2", creation_timestamp=EVICTED_AT))
+    assert _signal(world.review()).victims
 
 
 def test_pod_of_another_namespace_is_no_pod_of_the_job_whatever_it_says(world: World) -> None:
