@@ -24,3 +24,8 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     says: str
     remedy: str = ""
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: others write some of it."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -11,9 +11,10 @@ from typing import Final
 import msgspec
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.events import COMPONENT
+from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import EVENTS, PODS, UNFINISHED_PODS
-from cedana_sched.model.findings import Finding, Level
+from cedana_sched.model.findings import Finding, Level, printable
 from cedana_sched.model.objects import names
 from cedana_sched_armada.marks import JOB_LABEL
 
@@ -25,6 +26,7 @@ _LONGEST_MESSAGE: Final = 300
 
 
 class _Event(msgspec.Struct, frozen=True):
+    metadata: Metadata = Metadata()
     message: str = ""
 
 
@@ -57,9 +59,17 @@ def _unheld(protected: list[PartialObject]) -> Iterator[Finding]:
 async def _unheard(api: Api) -> list[Finding]:
     found = []
     for reason in (DENIED, NOT_TRUSTED):
-        events, _ = await api.list_all(EVENTS, None, {"fieldSelector": f"reason={reason}"}, into=_Event)
+        ours = f"reason={reason},reportingComponent={COMPONENT}"
+        events, _ = await api.list_all(EVENTS, None, {"fieldSelector": ours}, into=_Event)
         if events:
-            says = f"within the last hour it was not heard ({reason}): {events[-1].message[:_LONGEST_MESSAGE]}"
-            remedy = f"mend what it says; kubectl get events --all-namespaces --field-selector reason={reason}"
+            last = events[-1]
+            says = (
+                f"within the last hour it was not heard ({reason}; Events: {len(events)}): one in namespace "
+                f"{last.metadata.namespace} says: {printable(last.message[:_LONGEST_MESSAGE])!r}"
+            )
+            remedy = (
+                "mend what the coordinator's log says as well, for whoever may write Events there can write the like; "
+                f"kubectl get events --all-namespaces --field-selector {ours}"
+            )
             found.append(Finding(CHECK, Level.WARN, says, remedy))
     return found

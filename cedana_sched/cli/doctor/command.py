@@ -14,6 +14,7 @@ from cedana_sched.cli.errors import DoctorError
 from cedana_sched.cli.output import Table
 from cedana_sched.cli.storage import Place
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.findings import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +76,7 @@ def _examine_cluster(kubeconfig: Path | None) -> list[Finding]:
 def _table(found: list[Finding]) -> Table:
     rows: list[tuple[str, ...]] = []
     for finding in found:
-        rows.append((finding.level, finding.check, finding.says))
+        rows.append((finding.level, finding.check, printable(finding.says)))
         if finding.remedy:
-            rows.append(("", "", f"-> {finding.remedy}"))
+            rows.append(("", "", f"-> {printable(finding.remedy)}"))
     return Table(("STATE", "CHECK", "FINDING"), rows)

@@ -87,9 +87,7 @@ def said(findings: list[Finding]) -> list[str]:
 def _selected(body: Object, query: Mapping[str, str]) -> bool:
     labels = body["metadata"].get("labels", {})
     of_labels, of_fields = ([term for term in query.get(f"{kind}Selector", "").split(",") if term] for kind in KINDS)
-    return all(_holds(term, labels) for term in of_labels) and all(
-        _holds(term, {"status.phase": _phase(body), "reason": str(body.get("reason", ""))}) for term in of_fields
-    )
+    return all(_holds(term, labels) for term in of_labels) and all(_holds(term, _fields(body)) for term in of_fields)
 
 
 def _holds(term: str, values: Mapping[str, str]) -> bool:
@@ -98,6 +96,10 @@ def _holds(term: str, values: Mapping[str, str]) -> bool:
         return values.get(key) != value
     key, equals, value = term.partition("=")
     return values.get(key) == value if equals else key in values
+
+
+def _fields(body: Object) -> dict[str, str]:
+    return {"status.phase": _phase(body)} | {name: str(body.get(name, "")) for name in ("reason", "reportingComponent")}
 
 
 def _phase(body: Object) -> str:

@@ -46,6 +46,11 @@ def test_missing_capabilities_say_what_does_not_work() -> None:
     assert all(finding.remedy for finding in found.values())
 
 
+def test_what_others_have_written_moves_no_terminal() -> None:
+    found = [Finding("armada", Level.WARN, "says: \x1b[2J", "mend \x9b1m\nit")]
+    assert [row[2] for row in command._table(found).rows] == ["says: \ufffd[2J", "-> mend \ufffd1m\ufffdit"]
+
+
 @pytest.mark.parametrize(("release", "level"), [("4.19.0-27", Level.FAIL), ("5.9.0", Level.OK), ("6.18.44", Level.OK)])
 def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, release: str, level: Level) -> None:
     monkeypatch.setattr("platform.release", lambda: release)

@@ -8,6 +8,7 @@ import pytest
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import RefusedByServerError
+from cedana_sched.kube.events import COMPONENT
 from cedana_sched.kube.resources import EVENTS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched_armada import adapter, diagnosis
@@ -22,8 +23,9 @@ def job(number: int, namespace: str = "lab", *, protected: bool = True, held: bo
     return {"metadata": metadata, "status": {"phase": "Running"}} | more
 
 
-def event(reason: str, message: str) -> Object:
-    return {"metadata": {"name": f"{reason}.{message}", "namespace": "lab"}, "reason": reason, "message": message}
+def event(reason: str, message: str, component: str = COMPONENT, namespace: str = "lab") -> Object:
+    metadata = {"name": f"{reason}.{message}", "namespace": namespace}
+    return {"metadata": metadata, "reason": reason, "message": message, "reportingComponent": component}
 
 
 async def look(cluster: Cluster) -> list[str]:
@@ -54,10 +56,23 @@ async def test_protected_jobs_that_nothing_holds_are_told_of() -> None:
 async def test_an_armada_that_is_not_heard_is_told_of_in_its_words() -> None:
     denied, untrusted = event(diagnosis.DENIED, "no verb watch"), event(diagnosis.NOT_TRUSTED, "x" * 5_000)
     assert await look(Cluster().put(PODS, job(1)).put(EVENTS, event(diagnosis.DENIED, "older"), denied, untrusted)) == [
-        "warn within the last hour it was not heard (ArmadaDenied): no verb watch",
-        f"warn within the last hour it was not heard (ArmadaNotTrusted): {'x' * 300}",
+        f"warn within the last hour it was not heard ({reason}; Events: {count}): one in namespace lab says: '{text}'"
+        for reason, count, text in (("ArmadaDenied", 2, "no verb watch"), ("ArmadaNotTrusted", 1, "x" * 300))
     ]
     assert set(adapter._TOLD.values()) == {diagnosis.DENIED, diagnosis.NOT_TRUSTED}
+
+
+async def test_what_others_write_in_events_does_not_count() -> None:
+    events = event(diagnosis.DENIED, "no verb watch"), event(diagnosis.DENIED, "run this", "me", "tenant")
+    [finding] = await look(Cluster().put(PODS, job(1)).put(EVENTS, *events))
+    assert finding.endswith("Events: 1): one in namespace lab says: 'no verb watch'")
+
+
+async def test_an_event_in_our_name_moves_no_terminal_and_says_whose_namespace_it_is_of() -> None:
+    forged = event(diagnosis.DENIED, "\x1b[2J\ncedana-sched: run this", namespace="tenant")
+    [finding] = await look(Cluster().put(PODS, job(1)).put(EVENTS, forged))
+    assert finding.isprintable()
+    assert finding.endswith("in namespace tenant says: '\ufffd[2J\ufffdcedana-sched: run this'")
 
 
 async def test_who_may_not_look_is_told_so() -> None:
