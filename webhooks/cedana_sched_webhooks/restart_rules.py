@@ -30,7 +30,9 @@ async def has_restart_rules(api: Api) -> bool:
     if found is None:
         log.warning("restore containers get no restart rules: the API server's version is not known", version=version)
         return False
-    return (int(found[1]), int(found[2])) >= SINCE
+    known = (int(found[1]), int(found[2])) >= SINCE
+    log.info("version of the API server", version=version, restart_rules=known)
+    return known
 
 
 async def _version(api: Api) -> str:
