@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 LONGEST_DEADLINE_SECONDS = 86_400
 """No policy allows more."""
 LONGEST_RECORD_SECONDS = 2 * LONGEST_DEADLINE_SECONDS
-"""From the beginning of a checkpoint or a hold to its deadline, whatever happens to it on its way."""
+"""From the beginning of a checkpoint, a hold or a restore to its deadline, whatever happens to it on its way."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_DEADLINE_SECONDS)]
 StallSeconds = Annotated[float, Field(ge=0.1, le=3_600)]
 """How long a dump or a restore may go without a sign of life."""

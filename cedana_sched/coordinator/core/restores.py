@@ -25,7 +25,7 @@ from cedana_sched.model.orders import (
     StageProgress,
     StartedCold,
 )
-from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnRestoreFailure
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
 RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
@@ -40,6 +40,8 @@ STALE_ANSWERS = 3
 """So often an older generation than the newest one that we know is taken for a late answer; then for the truth."""
 STALE_SECONDS = 1.0
 """After which it is looked for again."""
+MOST_DAMAGED = 16
+"""So many snapshots that cannot be read whole are passed over for an older one; a node could name them without end."""
 
 
 class Restores:
@@ -333,6 +335,9 @@ class Restores:
             restore.wanted is None and snapshot.identity != restore.identity
         ):
             self._refuse(restore, f"the node found {snapshot}, which is another identity's")
+        elif self._is_newer_than_damaged(restore, snapshot):
+            oldest = min(restore.damaged)
+            self._refuse(restore, f"the node found {snapshot}, and was to find one that is older than {oldest}")
         elif self._is_stale(restore, snapshot):
             return
         elif obstacles.claimed_by_other(self._book, restore, snapshot):
@@ -347,6 +352,11 @@ class Restores:
         known = self._book.of_identity(snapshot.identity, restore.workload)
         made = (one for one in known if one.snapshot == snapshot)
         return next((one.manifest for one in made if one.manifest), "")
+
+    def _is_newer_than_damaged(self, restore: Restore, snapshot: SnapshotRef) -> bool:
+        """Whether an older one was looked for, and no record knows of this one."""
+        is_newer = bool(restore.damaged) and snapshot > min(restore.damaged)
+        return is_newer and snapshot not in obstacles.committed(self._book, restore)
 
     def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
         """Whether the answer is older than a commit that we know of: then it was on its way for long."""
@@ -384,19 +394,24 @@ class Restores:
             self._refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
 
     def _look_for_older(self, restore: Restore, damaged: SnapshotRef, why: str) -> None:
+        if len(restore.damaged) >= MOST_DAMAGED:
+            self._refuse(restore, f"{damaged} cannot be read whole, nor can {MOST_DAMAGED} newer ones: {why}")
+            return
         words.of_damage(self._desk, restore, damaged, why)
         self._move(restore, Cause.DAMAGED, snapshot=None, manifest="", damaged=(*restore.damaged, damaged))
         self._trouble[restore.uid] = why
 
     def _progressed(self, restore: Restore, done_bytes: int) -> None:
-        """Bytes that come put the deadline off; what was fetched before and is fetched again does not."""
+        """Bytes that come put the deadline off, though not for ever; what is fetched again does not."""
         if restore.step is not RestoreStep.STAGING or done_bytes <= self._staged.get(restore.uid, 0):
             return
         self._staged[restore.uid] = done_bytes
         self._desk.heard(restore.uid)
         seconds = restore.policy.restore_deadline_seconds
-        if restore.deadline - self._desk.now < seconds / 2:  # a write now and then, not with each report
-            restore = replace(restore, deadline=self._desk.now + seconds)
+        deadline = min(self._desk.now + seconds, restore.created_at + LONGEST_RECORD_SECONDS)
+        is_near = restore.deadline - self._desk.now < seconds / 2  # a write now and then, not with each report
+        if is_near and deadline > restore.deadline:
+            restore = replace(restore, deadline=deadline)
             self._book.update(restore)
         self.arm(restore)
 

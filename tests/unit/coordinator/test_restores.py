@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost, OrderLost
 from cedana_sched.coordinator.core.instructions import Severity, Tell
-from cedana_sched.coordinator.core.restores import STALE_ANSWERS
+from cedana_sched.coordinator.core.restores import MOST_DAMAGED, STALE_ANSWERS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     CheckpointFailed,
@@ -26,7 +26,7 @@ from cedana_sched.model.orders import (
     StartCold,
     StartedCold,
 )
-from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, CheckpointPolicy, OnRestoreFailure
 from cedana_sched.model.preemption import After
 from cedana_sched.model.records import Restore
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
@@ -210,6 +210,32 @@ def test_the_policy_holds_where_no_snapshot_can_be_read_whole(policy: Checkpoint
 def test_the_very_snapshot_that_was_asked_for_is_no_other_one() -> None:
     told = start(saved(), wanted=ref(1)).tell(Found("restore.w2", ref(1)), damaged("w2"))
     assert told.step("restore.w2") == "StartingCold"
+
+
+def test_no_more_than_some_damaged_snapshots_are_passed_over() -> None:
+    told = start(Told(), policy=FAIL)
+    for number in range(MOST_DAMAGED):
+        told.tell(Found("restore.w2", ref(1000 - number)), damaged("w2"))
+        assert told.step("restore.w2") == "Waiting"
+    told.tell(Found("restore.w2", ref(1)), damaged("w2"))
+    assert len(restore(told).damaged) == MOST_DAMAGED
+    why = "bio/md/0/main@1 cannot be read whole, nor can 16 newer ones: chunk 7 is damaged"
+    assert told.order(GiveUp).why == why
+
+
+def test_a_node_that_was_to_find_an_older_one_is_not_believed_a_newer_one() -> None:
+    told = saved_twice().tell(damaged(), Found("restore.w3", ref(3)))
+    assert told.step("restore.w3") == "StartingCold"
+    why = "the node found bio/md/0/main@3, and was to find one that is older than bio/md/0/main@2"
+    assert told.order(StartCold).why == why
+
+
+def test_a_newer_one_that_is_known_to_be_committed_is_continued_all_the_same() -> None:
+    told = saved_twice()  # generation 2 was committed, and its node was late to see it
+    told = start(told.ended("w3"), "w4").tell(*[Found("restore.w4", ref(1))] * STALE_ANSWERS, damaged("w4"))
+    assert avoided(told) == (1,)
+    told.tell(Found("restore.w4", ref(2)))
+    assert told.order(Stage).snapshot == ref(2)
 
 
 def test_what_is_damaged_outlives_the_coordinator() -> None:
@@ -511,6 +537,17 @@ def test_a_restore_that_makes_progress_is_not_cut_off() -> None:
         assert told.step("restore.w2") == "Staging", "it was cut off although its bytes come"
     told.tell(Staged("restore.w2"), Continued("restore.w2"))
     assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
+
+
+def test_progress_does_not_put_the_deadline_off_for_ever() -> None:
+    policy = CheckpointPolicy(restore_deadline_seconds=86_400)
+    told = start(saved(), policy=policy).tell(Found("restore.w2", ref(1)))
+    for number in range(1, 4):
+        told.after(57_000).tell(StageProgress("restore.w2", number))
+        assert told.step("restore.w2") == "Staging"
+    assert restore(told).deadline == restore(told).created_at + LONGEST_RECORD_SECONDS
+    told.after(LONGEST_RECORD_SECONDS - 3 * 57_000)
+    assert told.step("restore.w2") == "StartingCold"
 
 
 def test_a_restore_without_progress_is_cut_off() -> None:
