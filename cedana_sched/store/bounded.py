@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from cedana_sched.model.errors import IntegrityError, StoreError
@@ -25,13 +25,15 @@ class Listing:
         self._namespace = namespace
         self._listed = 0
 
-    def of(self, folder: str) -> Iterator[Entry]:
-        """Every object below a folder of the namespace.
+    def of(self, folder: str, is_kept: Callable[[Entry], bool] | None = None) -> Iterator[Entry]:
+        """Every object below a folder of the namespace, or those that are kept; the others do not count.
 
         Raises:
             CrowdedNamespaceError: with them there would be more than `MOST_LISTED`.
         """
         for entry in self._backend.list(folder):
+            if is_kept is not None and not is_kept(entry):
+                continue
             self._listed += 1
             if self._listed > MOST_LISTED:
                 raise crowded(self._namespace, f"more than {MOST_LISTED:,} objects")

@@ -3,7 +3,7 @@
 A pack is removed in two runs: the first *condemns* it (a marker of its name), a later one removes it if the marker is
 older than the grace period and still nothing refers to it. Why no committed manifest can lose a pack:
 
-1. A writer, before it commits, lists the markers, then looks whether the packs of others that it names are there,
+1. A writer, before it commits, looks for the markers, then looks whether the packs of others that it names are there,
    and gives up if one of them has a marker or is gone. Its manifest is in the store at most W later
    (`COMMIT_WINDOW_SECONDS` and the time-out of one request); it gives up if it is slower.
 2. A run removes pack P only if P's marker is older than the grace period G, and P is in no manifest that is listed
@@ -19,12 +19,17 @@ either: they keep a pack that is being written, or about to be named, from being
 writers hardly ever have to give up. An intent alone never takes back a marker that another run may already have
 acted upon, only one that was set this moment. A manifest that cannot be read may name anything: while there is one,
 no pack of its namespace is removed.
+
+A marker without a pack goes only if it is older than the run that did not list the pack: then the pack was removed
+before, for packs are condemned while they are there, and no name comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Final
 
 import msgspec
 
@@ -42,7 +47,12 @@ COMMIT_WINDOW_SECONDS = 120.0
 GRACE_SECONDS = 900.0
 """Age at which a condemned pack is removed."""
 
+MARKERS_LISTED: Final = 10_000
+"""So many markers a writer reads; where there are more, it looks for those of its own packs, one by one."""
+
 _FEW, _LOOKERS = 32, 16
+_PART: Final = 10_000
+"""Markers without a pack that are removed at once."""
 
 
 class GarbageReport(msgspec.Struct, frozen=True):
@@ -59,38 +69,45 @@ class GarbageReport(msgspec.Struct, frozen=True):
     blocked_by: tuple[str, ...] = ()
 
 
-def condemned_packs(backend: Backend, namespace: str) -> set[str]:
-    """The packs that are about to be removed, and must not be named by a new manifest.
+def condemned_packs(backend: Backend, namespace: str, among: Collection[str]) -> set[str]:
+    """Those of the packs that are about to be removed, and must not be named by a new manifest.
 
-    Raises:
-        CrowdedNamespaceError: they are more than fit memory.
+    How many markers somebody has laid beside them costs neither memory nor, beyond `MARKERS_LISTED`, time.
     """
-    return {_name(entry) for entry in Listing(backend, namespace).of(layout.condemned_folder(namespace))}
+    keys = {pack: _marker_key(namespace, pack) for pack in among}
+    if not keys:
+        return set()
+    listed = [entry.key for entry in islice(backend.list(layout.condemned_folder(namespace)), MARKERS_LISTED)]
+    if len(listed) == MARKERS_LISTED:
+        return _there(backend, keys)
+    markers = frozenset(listed)
+    return {pack for pack, key in keys.items() if key in markers}
 
 
-def require_packs(backend: Backend, namespace: str, writer: str, packs: Iterable[str]) -> None:
+def require_packs(backend: Backend, namespace: str, writer: str, packs: Collection[str]) -> None:
     """Refuse to name a pack that is being collected: first the markers, then the packs, in this order.
 
     Raises:
         StoreUnavailableError: one of them was given up while the snapshot was taken.
     """
-    lost = condemned_packs(backend, namespace).intersection(packs)
-    lost.update(_missing(backend, namespace, [pack for pack in packs if layout.pack_writer(pack) != writer]))
+    lost = condemned_packs(backend, namespace, packs)
+    others = {pack: layout.pack_key(namespace, pack) for pack in packs if layout.pack_writer(pack) != writer}
+    lost.update(others.keys() - _there(backend, others))
     if lost:
         sentence = f"pack {min(lost)}, which the snapshot refers to, was given up while it was taken"
         raise StoreUnavailableError(sentence, remedy="take the snapshot again; it will be written in full")
 
 
-def _missing(backend: Backend, namespace: str, packs: list[str]) -> list[str]:
-    """Those that are not there. A large workload has thousands of them, and is frozen meanwhile."""
+def _there(backend: Backend, keys: dict[str, str]) -> set[str]:
+    """The packs whose key is there. A large workload has thousands of them, and is frozen meanwhile."""
 
-    def is_missing(pack: str) -> bool:
-        return backend.stat(layout.pack_key(namespace, pack)) is None
+    def is_there(key: str) -> bool:
+        return backend.stat(key) is not None
 
-    if len(packs) <= _FEW:
-        return [pack for pack in packs if is_missing(pack)]
+    if len(keys) <= _FEW:
+        return {pack for pack, key in keys.items() if is_there(key)}
     with ThreadPoolExecutor(_LOOKERS, thread_name_prefix="store-look") as pool:
-        return [pack for pack, missing in zip(packs, pool.map(is_missing, packs), strict=True) if missing]
+        return {pack for pack, there in zip(keys, pool.map(is_there, keys.values()), strict=True) if there}
 
 
 def collect_garbage(
@@ -108,7 +125,7 @@ def collect_garbage(
     writer without heartbeat counts as dead.
 
     Raises:
-        CrowdedNamespaceError: more lies there than fits memory; nothing was removed.
+        CrowdedNamespaceError: more lies there than fits memory, markers without a pack aside; nothing was removed.
         StoreError: the store failed.
     """
     return _Run(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
@@ -126,11 +143,15 @@ class _Run:
         self._time_to_live = time_to_live_seconds
         self._clock = backend.within(layout.namespace_folder(namespace))
         now = self._clock.now()
-        self._limit = now - grace_seconds - (CLOCK_GRAIN_SECONDS if grace_seconds else 0.0)
+        grain = CLOCK_GRAIN_SECONDS if grace_seconds else 0.0
+        self._limit = now - grace_seconds - grain
+        self._before = now - grain
         listing = Listing(backend, namespace)
         self._packs = {_name(entry): entry for entry in listing.of(layout.packs_folder(namespace))}
         self._pages = list(listing.of(layout.pages_folder(namespace)))
-        self._markers = {_name(entry): entry for entry in listing.of(layout.condemned_folder(namespace))}
+        self._has_ownerless = False
+        marked = listing.of(layout.condemned_folder(namespace), self._is_of_pack)
+        self._markers = {_name(entry): entry for entry in marked}
         self._intents = self._read_intents(now)
         self._files = list(listing.of(layout.snapshots_folder(namespace)))
         self._generations = catalogue.generations_of(self._files)
@@ -142,8 +163,8 @@ class _Run:
         self._backend.delete(layout.pack_key(self._namespace, name) for name in doomed)
         condemned = self._condemn(unneeded - self._markers.keys())
         spared = self._markers.keys() & self._packs.keys() & self._references.packs
-        ownerless = self._markers.keys() - self._packs.keys()
-        self._backend.delete(self._markers[name].key for name in doomed | spared | ownerless)
+        self._backend.delete(self._markers[name].key for name in doomed | spared)
+        self._remove_ownerless()
         others = [*self._dead_intents(), *self._unneeded_pages(), *self._served_generation_files()]
         self._backend.delete(others)
         folder = layout.namespace_folder(self._namespace)
@@ -159,6 +180,24 @@ class _Run:
             is_empty=not (self._packs.keys() - doomed or self._generations.committed or self._intents.live),
         )
 
+    def _is_of_pack(self, marker: Entry) -> bool:
+        name = _name(marker)
+        is_owned = name in self._packs and marker.key == _marker_key(self._namespace, name)
+        self._has_ownerless |= not is_owned
+        return is_owned
+
+    def _remove_ownerless(self) -> None:
+        """Remove the markers without a pack, in parts, for anybody may have laid any number of them.
+
+        They are listed once more: a listing from which is removed meanwhile may leave out what counts.
+        """
+        if not self._has_ownerless:
+            return
+        marked = self._backend.list(layout.condemned_folder(self._namespace))
+        old = (one.key for one in marked if not self._is_of_pack(one) and one.modified < self._before)
+        while part := list(islice(old, _PART)):
+            self._backend.delete(part)
+
     def _is_old(self, entry: Entry) -> bool:
         return entry.modified <= self._limit
 
@@ -172,7 +211,7 @@ class _Run:
 
     def _condemn(self, packs: Iterable[str]) -> int:
         """Set markers, and take those back whose pack a writer has announced meanwhile."""
-        keys = {name: f"{layout.condemned_folder(self._namespace)}/{name}" for name in packs}
+        keys = {name: _marker_key(self._namespace, name) for name in packs}
         for key in keys.values():
             self._backend.put(key, b"")
         if not keys:
@@ -219,6 +258,10 @@ class _Run:
             if lost or dead_claim or passed:
                 served.append(entry.key)
         return served
+
+
+def _marker_key(namespace: str, pack: str) -> str:
+    return f"{layout.condemned_folder(namespace)}/{pack}"
 
 
 def _name(entry: Entry) -> str:

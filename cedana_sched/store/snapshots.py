@@ -129,9 +129,10 @@ class SnapshotStore:
         try:
             generations = self._catalogue.of(identity)
             base = load_previous_manifest(self._catalogue, generations.latest(identity))
-            if base is not None:
-                lease.protect(base.summary.packs)
-            unusable = condemned_packs(self._backend, identity.namespace)
+            packs = base.summary.packs if base is not None else ()
+            if packs:
+                lease.protect(packs)
+            unusable = condemned_packs(self._backend, identity.namespace, packs)
             previous = load_previous(self._backend, base, self._cache, unusable, seal)
             return SnapshotWriter(
                 self._backend,

@@ -1,15 +1,15 @@
-"""A namespace in which somebody has laid more than fits memory: it is left alone, and the others are collected."""
+"""A namespace in which somebody has laid more than fits memory: it is saved, and collected where that can be done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cedana_sched.model.identity import Identity
-from cedana_sched.store import bounded, intents, layout, references, turns
+from cedana_sched.store import bounded, garbage, intents, layout, references, turns
 from cedana_sched.store.backend import Entry
 from cedana_sched.store.bounded import CrowdedNamespaceError
 from cedana_sched.store.catalogue import Catalogue
@@ -24,7 +24,6 @@ NAMESPACE, OTHER = "team-a", "team-b"
 FOLDERS = [
     layout.packs_folder,
     layout.pages_folder,
-    layout.condemned_folder,
     layout.snapshots_folder,
     layout.intents_folder,
 ]
@@ -81,11 +80,92 @@ def test_folders_are_counted_together(tmp_path: Path) -> None:
         collect_garbage(backend, Catalogue(backend), NAMESPACE)
 
 
-def test_a_writer_reads_no_more_markers_than_fit_memory(tmp_path: Path) -> None:
+def lay_markers(folder: Path, number: int) -> None:
+    """Whoever has a turn to collect the namespace may lay them; they sort before and after those of packs."""
+    backend = PosixBackend(folder)
+    for one in range(number):
+        backend.put(f"{layout.condemned_folder(NAMESPACE)}/{'0f'[one % 2]}{one:031x}-000001", b"")
+
+
+def test_a_writer_finds_the_markers_of_its_packs_among_any_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "MARKERS_LISTED", 100)
     backend = Crowded(tmp_path, layout.condemned_folder(NAMESPACE))
-    with pytest.raises(CrowdedNamespaceError):
-        condemned_packs(backend, NAMESPACE)
-    assert backend.listed <= 101
+    packs = [f"{number:032x}-000000" for number in range(200)]
+    for pack in packs[:150]:
+        backend.put(f"{layout.condemned_folder(NAMESPACE)}/{pack}", b"")
+    assert condemned_packs(backend, NAMESPACE, packs[100:]) == set(packs[100:150])
+    assert backend.listed <= 100
+    assert condemned_packs(PosixBackend(tmp_path), NAMESPACE, packs[140:]) == set(packs[140:150])
+
+
+def test_any_number_of_markers_keeps_nothing_from_being_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "MARKERS_LISTED", 100)
+    store = SnapshotStore(PosixBackend(tmp_path))
+    first = take(store, Identity(NAMESPACE, "job"), {"core.img": b"x"})
+    lay_markers(tmp_path, 201)
+    second = take(store, first.ref.identity, {"core.img": b"x"})
+    assert second.ref.generation == first.ref.generation + 1
+    assert take(store, Identity(NAMESPACE, "other"), {"core.img": b"y"}).ref.generation == 1
+
+
+def test_any_number_of_markers_keeps_nothing_from_being_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "_PART", 30)
+    parts: list[int] = []
+
+    class Counted(PosixBackend):
+        def delete(self, keys: Iterable[str]) -> None:
+            wanted = list(keys)
+            parts.append(len(wanted))
+            super().delete(wanted)
+
+    backend = Counted(tmp_path)
+    store = SnapshotStore(backend)
+    kept = take(store, Identity(NAMESPACE, "kept"), {"core.img": b"x"})
+    store.remove(take(store, Identity(NAMESPACE, "gone"), {"core.img": b"y"}).ref)
+    lay_markers(tmp_path, 201)
+    parts.clear()
+
+    first, second = (collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0) for _ in range(2))
+
+    assert (first.condemned_packs, second.removed_packs) == (1, 1)
+    assert max(parts) <= 30
+    assert not list(backend.list(layout.condemned_folder(NAMESPACE)))
+    assert {one.key for one in backend.list(layout.packs_folder(NAMESPACE))} == {
+        layout.pack_key(NAMESPACE, pack) for pack in kept.summary.packs
+    }
+
+
+def test_a_marker_in_a_folder_of_its_own_is_of_no_pack(tmp_path: Path) -> None:
+    """Writers would not see it, so nothing is removed for it."""
+    backend = PosixBackend(tmp_path)
+    store = SnapshotStore(backend)
+    gone = take(store, Identity(NAMESPACE, "gone"), {"core.img": b"y"})
+    store.remove(gone.ref)
+    for pack in gone.summary.packs:
+        backend.put(f"{layout.condemned_folder(NAMESPACE)}/deeper/{pack}", b"")
+    assert not condemned_packs(backend, NAMESPACE, gone.summary.packs)
+    report = collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
+    assert (report.condemned_packs, report.removed_packs) == (1, 0)
+
+
+def test_a_marker_that_is_newer_than_the_run_stays_though_its_pack_was_not_listed(tmp_path: Path) -> None:
+    """Another run may have set it for a pack that came after this run had listed the packs."""
+    late = f"{layout.condemned_folder(NAMESPACE)}/{1:032x}-000001"
+
+    class Meanwhile(PosixBackend):
+        def list(self, prefix: str) -> Iterator[Entry]:
+            if prefix == layout.condemned_folder(NAMESPACE):
+                self.put(late, b"")
+            yield from super().list(prefix)
+
+    backend = Meanwhile(tmp_path)
+    take(SnapshotStore(backend), Identity(NAMESPACE, "job"), {"core.img": b"x"})
+    collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
+    assert backend.stat(late) is not None
 
 
 def test_other_namespaces_are_collected(tmp_path: Path) -> None:

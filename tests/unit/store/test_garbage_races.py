@@ -90,7 +90,7 @@ class World:
             previous = load_previous_manifest(catalogue, latest)
             base = previous.summary.packs if previous else ()
             backend.put(intent, msgspec.msgpack.encode(Intent(name, WORKLOAD, base)))
-        unusable = condemned_packs(backend, namespace)
+        unusable = condemned_packs(backend, namespace, base)
         packs = (*(pack for pack in base if pack not in unusable), f"{name}-000000")
         backend.put(layout.pack_key(namespace, packs[-1]), b"bytes")
         checked_at = backend.time
