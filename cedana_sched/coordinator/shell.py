@@ -193,7 +193,10 @@ class Coordinator:
 
     def _told(self, tell: Tell) -> None:
         log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
-        self._listener.announced(tell)
+        try:
+            self._listener.announced(tell)
+        except Exception:  # what is told must not end who tells it
+            log.exception("announcement failed", kind=tell.kind)
 
     def _set_alarm(self) -> None:
         """Wake the core at its next deadline."""

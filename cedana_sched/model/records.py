@@ -8,12 +8,18 @@ objects of the same names). Times are seconds since the epoch, sizes are bytes.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import After, HeldObject, Verdict, WorkloadRef
+from cedana_sched.model.texts import LONGEST_TEXT, cut
+
+LONGEST_REASONS = 100_000
+"""Characters of all reasons of a hold together: an object has room for some 1.5 MB."""
 
 
 class Phase(StrEnum):
@@ -229,11 +235,22 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Record = Checkpoint | PreemptionHold | Restore
+R = TypeVar("R", bound=Record)
 
 
 def of_namespace(record: Record, uid: str) -> Record:
     """The same record, of the namespace with this uid; empty: of any of the name."""
     if isinstance(record, PreemptionHold):
-        return msgspec.structs.replace(record, namespace_uid=uid)
-    workload = msgspec.structs.replace(record.workload, namespace_uid=uid)
-    return msgspec.structs.replace(record, workload=workload)
+        return replace(record, namespace_uid=uid)
+    workload = replace(record.workload, namespace_uid=uid)
+    return replace(record, workload=workload)
+
+
+def bounded(record: R) -> R:
+    """The same record, its texts of others cut; an older release, or a defect, may have kept longer ones."""
+    if not isinstance(record, PreemptionHold):
+        failure = record.failure
+        return record if failure is None or (kept := cut(failure)) == failure else replace(record, failure=kept)
+    longest = max(min(LONGEST_TEXT, LONGEST_REASONS // max(len(record.reasons), 1)), 1)
+    reasons = {uid: cut(reason, longest) for uid, reason in record.reasons.items()}
+    return record if reasons == record.reasons else replace(record, reasons=reasons)

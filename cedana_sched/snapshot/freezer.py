@@ -29,6 +29,7 @@ from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.connections import silence_connections
 from cedana_sched.snapshot.vfork import held_by_vfork
 
+_NAMED = 3  # control groups in a sentence
 _REREAD_SECONDS = 0.002
 _VFORK_SECONDS = 0.002
 _REWRITE_EVERY = 16  # re-reads after which FROZEN is written again, about every 30 ms
@@ -102,12 +103,18 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
         else:
             time.sleep(_VFORK_SECONDS)  # nothing tells when the child has reached its program
             continue
-        places = ", ".join(map(str, late or cgroups))
+        places = _named(late or cgroups)
         raise FreezerError(
             f"the processes in {places} did not freeze within {timeout_seconds:g} s; they run on",
             remedy=remedy,
             evidence=tuple(_describe(pid) for cgroup in late or cgroups for pid in members(cgroup)),
         )
+
+
+def _named(cgroups: Sequence[Path]) -> str:
+    """The first few; a pod may have as many containers as it likes."""
+    more = len(cgroups) - _NAMED
+    return ", ".join(map(str, cgroups[:_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def request_freeze(cgroup: Path) -> None:

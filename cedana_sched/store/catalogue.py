@@ -27,6 +27,7 @@ R = TypeVar("R")
 _log = structlog.get_logger(__name__)
 MOST_REMEMBERED = 10_000
 _READERS = 8
+_SHOWN = 20
 _REMEDY = "restore an older generation, or remove this one"
 
 
@@ -198,7 +199,9 @@ def _twice(read: Callable[[], R]) -> R:
 
 
 def _not_found(ref: SnapshotRef, generations: Generations) -> NotFoundError:
-    known = ", ".join(str(one.generation) for one in sorted(generations.committed)) or "none"
+    newest = sorted(one.generation for one in generations.committed)
+    more = f"{len(newest) - _SHOWN} older, " if len(newest) > _SHOWN else ""
+    known = more + ", ".join(map(str, newest[-_SHOWN:])) or "none"
     return NotFoundError("snapshot", str(ref), "does not exist", remedy=f"generations there are: {known}")
 
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.answers import failure_of, objection_to, undelivered
+from cedana_sched.cluster.coordinator.answers import failure_of, is_possible, objection_to, shortened, undelivered
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.coordinator.core.orders import record_of
@@ -45,12 +45,17 @@ from cedana_sched.model.orders import (
     StartCold,
 )
 from cedana_sched.model.records import Transfer
+from cedana_sched.model.texts import cut
 
 log = structlog.get_logger(__name__)
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 """Taint by which an admin says that a node is gone for good."""
 NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
+
+
+_LONGEST_OBJECTION, _LONGEST_LOGGED = 500, 16_384
+"""Characters; both quote what stands in an answer."""
 
 
 class OrderGivenUpError(RetryableError):
@@ -235,13 +240,21 @@ class ObjectAgents:
         except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
             why = f"it cannot be read: {error}"
         if why is None:
-            return outcome
+            return self._shortened(outcome, seen.metadata)
+        why = cut(why, _LONGEST_OBJECTION)
         name, given = seen.metadata.name, type(order).__name__
         log.error("answer not believed", namespace=seen.metadata.namespace, object=name, order=given, why=why)
         self._disbelieved(_kind_of(order), seen.metadata, why)
         if (failure := failure_of(order, f"the answer of its node is not believed: {why}")) is None:
             raise AnswerNotBelievedError(f"the answer to {given} is not believed: {why}", remedy="it is ordered again")
         return failure
+
+    def _shortened(self, outcome: Outcome, of: Metadata) -> Outcome:
+        kept = shortened(outcome)
+        if kept != outcome:
+            said = repr(outcome)[:_LONGEST_LOGGED]
+            log.warning("answer is long, its beginning is kept", namespace=of.namespace, object=of.name, answer=said)
+        return kept
 
     def repeat(self, node: str, order: Order) -> None:
         """See `coordinator.ports.Agents`: an object that does not show the order is written again."""
@@ -313,7 +326,7 @@ def _progress_of(order: Order, status: _Status) -> Progress | StageProgress | No
     shown = status.transfer
     if isinstance(order, Dump):
         transfer = Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)
-        return Progress(order.checkpoint_uid, transfer)
+        return Progress(order.checkpoint_uid, transfer) if is_possible(transfer) else None
     return StageProgress(order.restore_uid, shown.read_bytes) if isinstance(order, Stage) else None
 
 

@@ -7,9 +7,13 @@ what it says of another record, another namespace or another snapshot counts for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.model.identity import LARGEST_GENERATION, SnapshotRef
+from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
@@ -44,7 +48,11 @@ from cedana_sched.model.orders import (
     StartCold,
     StartedCold,
 )
+from cedana_sched.model.records import Transfer
 from cedana_sched.model.segments import is_manifest_digest
+from cedana_sched.model.texts import cut
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Freeze: (Frozen, CheckpointFailed),
@@ -82,6 +90,8 @@ def _objections(outcome: Outcome, order: Order) -> Iterator[str]:
         case Dump(), Committed():
             named = [outcome.snapshot, *([outcome.leaves] if outcome.leaves is not None else [])]
             yield from _strange(named, order.identity.namespace, lambda ref: ref.identity == order.identity)
+            if not is_possible(outcome.transfer):
+                yield "its number of bytes cannot be"
             if outcome.manifest and not is_manifest_digest(outcome.manifest):
                 yield f"{outcome.manifest!r:.100} is no digest of a manifest"
         case Find(), Found(snapshot=SnapshotRef() as found):
@@ -103,6 +113,17 @@ def _strange(refs: Sequence[SnapshotRef], namespace: str, is_meant: Callable[[Sn
             yield f"{ref} is another one than was ordered"
         if not 1 <= ref.generation <= LARGEST_GENERATION:
             yield f"{ref} cannot be"
+
+
+def is_possible(transfer: Transfer) -> bool:
+    """Whether these may be numbers of bytes."""
+    return all(0 <= amount <= LARGEST_NUMBER for amount in msgspec.structs.astuple(transfer))
+
+
+def shortened(outcome: S) -> S:
+    """The same with as much of each text as a record keeps: an agent may say anything, and records last."""
+    texts = ((name, getattr(outcome, name)) for name in outcome.__struct_fields__)
+    return msgspec.structs.replace(outcome, **{name: cut(text) for name, text in texts if isinstance(text, str)})
 
 
 def failure_of(order: Order, text: str) -> Outcome | None:

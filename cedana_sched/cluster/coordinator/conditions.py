@@ -11,6 +11,7 @@ from cedana_sched.model.records import (
     Restore,
     RestoreStep,
 )
+from cedana_sched.model.texts import cut
 
 _AWAITS = {
     CheckpointStep.WAITING: "waits until another checkpoint or restore of the pod has ended",
@@ -78,6 +79,6 @@ def _condition(kind: str, true_since: float | None, else_since: float, reason: s
         type=kind,
         status="False" if true_since is None else "True",
         reason=other if true_since is None else reason,
-        message=text,
+        message=cut(text),
         last_transition_time=moment(else_since if true_since is None else true_since),
     )

@@ -27,7 +27,15 @@ from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Record, of_namespace
+from cedana_sched.model.records import (
+    Checkpoint,
+    CheckpointStep,
+    HoldStep,
+    PreemptionHold,
+    Record,
+    bounded,
+    of_namespace,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +89,7 @@ class ObjectJournal:
         late = _without_deleted(entries, records)
         for record in late.forgotten:
             records.pop(record.uid, None)
-        written = tuple(_of_shown_namespace(record, records) for record in late.records)
+        written = tuple(bounded(_of_shown_namespace(record, records)) for record in late.records)
         for record in written:
             records[record.uid] = record
         self._projection.write(written, late.forgotten)

@@ -130,7 +130,7 @@ class CoordinatorMetrics:
         self._checkpoints.labels(checkpoint.adapter, str(checkpoint.phase)).inc()
         if checkpoint.step is not CheckpointStep.READY:
             return
-        self._saved.labels(checkpoint.adapter).inc(checkpoint.transfer.read_bytes)
-        self._stored.labels(checkpoint.adapter).inc(checkpoint.transfer.stored_bytes)
+        self._saved.labels(checkpoint.adapter).inc(max(checkpoint.transfer.read_bytes, 0))
+        self._stored.labels(checkpoint.adapter).inc(max(checkpoint.transfer.stored_bytes, 0))
         if checkpoint.frozen_at is not None and checkpoint.committed_at is not None:
             self._frozen.labels(checkpoint.adapter).observe(max(checkpoint.committed_at - checkpoint.frozen_at, 0.0))

@@ -33,7 +33,15 @@ from cedana_sched.model.objects.preemption_hold import (
 from cedana_sched.model.objects.restore import RestoreSpec, RestoreStatus
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
-from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record, Restore, Transfer
+from cedana_sched.model.records import (
+    Checkpoint,
+    CheckpointStep,
+    PreemptionHold,
+    Record,
+    Restore,
+    Transfer,
+    bounded,
+)
 
 RESOURCES: tuple[Resource, ...] = (CHECKPOINTS, PREEMPTION_HOLDS, RESTORES)
 
@@ -82,13 +90,13 @@ def to_object(record: Record, system_namespace: str) -> Object:
 
 def status_of(record: Record) -> Object:
     """The status of a record's object."""
-    match record:
-        case Checkpoint():
-            return _checkpoint_status(record)
-        case PreemptionHold():
-            return _hold_status(record)
-        case Restore():
-            return _restore_status(record)
+    match bounded(record):
+        case Checkpoint() as checkpoint:
+            return _checkpoint_status(checkpoint)
+        case PreemptionHold() as hold:
+            return _hold_status(hold)
+        case Restore() as restore:
+            return _restore_status(restore)
 
 
 def to_record(resource: Resource, body: Object) -> Record:

@@ -41,6 +41,7 @@ from cedana_sched.model.records import (
     PreemptionHold,
     Record,
 )
+from cedana_sched.model.texts import cut
 
 log = structlog.get_logger(__name__)
 
@@ -282,8 +283,14 @@ class Projection:
                 for sink in self._undeliverable_sinks:
                     sink(target.record.uid, error.message)
         except ApiError as error:
-            self._pause(target, error)
+            self._refused(target.record, error, target.refusals == 0)
+            self._pause(target, str(error))
             return False
+        except Exception as error:  # what one record holds must cost neither the others nor their writers
+            log.exception("object cannot be made of its record", kind=target.resource.kind, name=target.name)
+            if not target.forgotten:  # its next step may be one that can be written
+                self._pause(target, repr(error))
+                return False
         target.refusals, target.order_shown = 0, order_number
         target.written = version
         if target.written == target.wanted:
@@ -293,9 +300,8 @@ class Projection:
     def _is_late(self, target: _Target) -> bool:
         return self._late.get(target.record.uid) is target
 
-    def _pause(self, target: _Target, error: ApiError) -> None:
+    def _pause(self, target: _Target, problem: str) -> None:
         """Have it written again later, meanwhile the writer has others: a refusal may last, or be over in a moment."""
-        self._refused(target.record, error, target.refusals == 0)
         longest = min(FIRST_PAUSE_SECONDS * 2 ** min(target.refusals, 20), LONGEST_PAUSE_SECONDS)
         pause = longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
         target.refusals += 1
@@ -303,7 +309,7 @@ class Projection:
             "object not written, trying again",
             kind=target.resource.kind,
             name=target.name,
-            problem=str(error),
+            problem=cut(problem),
             refusals=target.refusals,
             pause_seconds=pause,
         )

@@ -21,6 +21,7 @@ from cedana_sched.kube.watching import Mirror, Watch
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.objects.base import Condition, ConditionStatus, moment, read_kept
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, CheckpointStorageStatus
+from cedana_sched.model.texts import cut
 from cedana_sched.store.check import StoreReport
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
@@ -144,7 +145,9 @@ class StorageProbe:
         if before != status:
             since = now
         self._since[storage.metadata.name, kind] = (status, since)
-        return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=moment(since))
+        return Condition(
+            type=kind, status=status, reason=reason, message=cut(message), last_transition_time=moment(since)
+        )
 
 
 def config_of(spec: Object) -> StorageConfig:

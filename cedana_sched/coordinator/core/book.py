@@ -26,6 +26,7 @@ from cedana_sched.model.records import (
     Record,
     Restore,
     RestoreStep,
+    bounded,
 )
 
 HISTORY_LINES = 20
@@ -174,12 +175,14 @@ class Book:
 
     def add(self, record: Record, now: float, why: str) -> None:
         """Take in a new record."""
+        record = bounded(record)
         self.load(record)
         self._note(record.uid, now, f"{record.step}: {why}")
         self._changed[record.uid] = record
 
     def load(self, record: Record) -> None:
         """Take in a record that is stored already."""
+        record = bounded(record)
         if isinstance(record, Checkpoint):
             self._sets.setdefault(set_key(record), CheckpointSet()).put(None, record)
             _add(self._by_workload, record.workload.uid, record.uid)
@@ -207,7 +210,7 @@ class Book:
             return None
         if step in TERMINAL_CHECKPOINT_STEPS:
             changes["finished_at"] = now
-        following = replace(record, step=step, **changes)
+        following = bounded(replace(record, step=step, **changes))
         self._put_checkpoint(following)
         self._moved(record, following, cause, now)
         return following
@@ -217,7 +220,7 @@ class Book:
         step = advance(HOLD, record.step, cause, record.uid, self.history(record.uid))
         if step is None:
             return None
-        following = replace(record, step=step, **changes)
+        following = bounded(replace(record, step=step, **changes))
         self._put_hold(following)
         self._moved(record, following, cause, now)
         return following
@@ -227,13 +230,14 @@ class Book:
         step = advance(RESTORE, record.step, cause, record.uid, self.history(record.uid))
         if step is None:
             return None
-        following = replace(record, step=step, **changes)
+        following = bounded(replace(record, step=step, **changes))
         self._put_restore(following)
         self._moved(record, following, cause, now)
         return following
 
     def update(self, record: Record, *, stored: bool = True) -> None:
         """Replace a record by one in the same step. Not `stored`: worth showing, not worth a write."""
+        record = bounded(record)
         if isinstance(record, Checkpoint):
             self._put_checkpoint(record)
         elif isinstance(record, Restore):

@@ -10,6 +10,7 @@ from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.policy import OnCheckpointFailure
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep
+from cedana_sched.model.texts import cut
 
 _POLICY_VERDICT = {
     OnCheckpointFailure.LET_GO: Verdict.LET_GO,
@@ -39,6 +40,7 @@ class Failures:
 
     def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
         """This checkpoint fails, and with it its set; all of it is attempted again if that may help."""
+        why = cut(why)
         again = retryable and self._time_is_left(checkpoint)
         verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
         failed = self._steps.move(checkpoint, cause, called_off=True, failure=why, verdict=verdict)

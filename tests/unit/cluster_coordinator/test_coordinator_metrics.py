@@ -31,6 +31,15 @@ def test_checkpoint_is_counted_when_it_is_over_and_only_once() -> None:
     assert registry.get_sample_value("cedana_sched_checkpoint_stored_bytes_total", {"adapter": "kueue"}) == 30
 
 
+def test_a_number_that_cannot_be_counts_nothing() -> None:
+    metrics, registry = _metrics()
+    ready = replace(checkpoint(1, CheckpointStep.READY), transfer=Transfer(-1, 0, 0, -1))
+    for record in (checkpoint(1, CheckpointStep.DUMPING), ready):
+        metrics.recorded([record], [])
+    assert registry.get_sample_value("cedana_sched_checkpoint_read_bytes_total", {"adapter": "kueue"}) == 0
+    assert registry.get_sample_value("cedana_sched_checkpoint_stored_bytes_total", {"adapter": "kueue"}) == 0
+
+
 def test_what_was_over_before_this_replica_led_is_not_counted_again() -> None:
     metrics, registry = _metrics()
     metrics.recorded([checkpoint(1, CheckpointStep.READY)], [])

@@ -10,7 +10,7 @@ import structlog
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
 from cedana_sched.coordinator import Coordinator, shell
-from cedana_sched.coordinator.core import Timing
+from cedana_sched.coordinator.core import Tell, Timing
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Killed
@@ -236,6 +236,21 @@ async def test_reports_that_break_are_read_again_from_what_is_pending(end: Excep
         assert bench.adapter.readers == 2
         assert bench.adapter.released[0].verdicts == {"w0": Verdict.COMMITTED}
         assert any(entry.get("preemption") == "s1" for entry in logs)
+
+
+async def test_a_listener_that_fails_ends_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def failing(tell: Tell) -> None:
+        raise ValueError(tell.kind)
+
+    monkeypatch.setattr(bench.listener, "announced", failing)
+    async with bench.coordinator():
+        bench.start_all()
+        await bench.clock.advance(1)
+        bench.preempt()
+        await bench.clock.advance(10)
+        assert [r.verdicts for r in bench.adapter.released] == [{"w0": Verdict.COMMITTED}]
 
 
 async def test_nothing_is_done_before_it_is_saved() -> None:

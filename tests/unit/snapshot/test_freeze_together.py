@@ -41,6 +41,14 @@ def test_one_that_does_not_freeze_lets_all_run(tmp_path: Path) -> None:
     assert (stubborn / "cgroup.freeze").read_text() == "0"
 
 
+def test_of_many_that_do_not_freeze_a_few_are_named(tmp_path: Path) -> None:
+    """A pod may have 256 containers, and its refusal becomes the message of its Checkpoint."""
+    stubborn = [stubborn_cgroup(tmp_path / f"{n:03}") for n in range(256)]
+    with pytest.raises(FreezerError, match="002 and 253 more did not freeze") as caught:
+        freeze_together(stubborn, 0.05)
+    assert str(stubborn[3]) not in str(caught.value)
+
+
 def test_one_that_is_gone_lets_the_others_run(tmp_path: Path) -> None:
     willing = cgroup(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
