@@ -107,6 +107,30 @@ async def server() -> AsyncIterator[DeletionServer]:
     await asyncio.gather(*following, return_exceptions=True)
 
 
+async def test_one_that_cannot_be_attended_to_keeps_no_other(
+    server: DeletionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.node("node-1")
+    broken, whole = server.add(READY), server.add(checkpoint(2, CheckpointStep.READY))
+    named = module._named
+
+    def breaking(order: Remove | Discard) -> str:
+        if order.checkpoint_uid == READY.uid:
+            raise ValueError("a defect")
+        return named(order)
+
+    monkeypatch.setattr(module, "_named", breaking)
+    async with leading(server) as coordinator:
+        await coordinator.delete(broken)
+        await coordinator.rest()
+        await coordinator.delete(whole)
+        await coordinator.until_gone(whole)
+        monkeypatch.setattr(module, "_named", named)
+        _, namespace, name = broken
+        await server.patch(CHECKPOINTS, name, namespace, {"metadata": {"annotations": {"a": "b"}}})
+        await coordinator.until_gone(broken)
+
+
 async def test_deleted_checkpoint_takes_its_snapshot_along_and_no_other(server: DeletionServer) -> None:
     server.node("elsewhere")
     server.node("node-1")
