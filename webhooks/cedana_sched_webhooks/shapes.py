@@ -85,6 +85,7 @@ class PodSpec(TypedDict, total=False):
     nodeSelector: dict[str, str] | None
     nodeName: str | None
     schedulerName: str | None
+    restartPolicy: str | None
     runtimeClassName: str | None
     terminationGracePeriodSeconds: int | None
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -94,7 +93,5 @@ def test_job_names_are_completed(engine: FakeEngine, tmp_path: Path) -> None:
     assert completions(tmp_path, f"--state-dir {tmp_path} logs t") == ["train"]
 
 
-def test_completion_without_an_engine_is_silent_and_quick(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_completion_without_an_engine_is_silent(tmp_path: Path) -> None:
     assert completions(tmp_path, "describe m") == []
-    assert time.monotonic() - began < 5

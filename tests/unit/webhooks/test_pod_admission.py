@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.runtime import wait
-from cedana_sched_webhooks import admission, injection, pods, restore_container
+from cedana_sched_webhooks import admission, injection, pods, restore_container, shapes
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.configuration import RestoreContainer
 from cedana_sched_webhooks.knowledge import Knowledge
@@ -33,7 +33,9 @@ CONFIGURATION = configuration(excluded_namespaces={"monitoring"})
 
 
 def ask(body: Object, known: Knowledge | None = None, where: str = "lab") -> Answer:
-    return pods.answer(creation(body, where), known or knowledge(), CONFIGURATION)
+    """Of a pod, as much as a replica decodes of it."""
+    seen = msgspec.json.decode(msgspec.json.encode(body), type=shapes.Pod)
+    return pods.answer(creation(cast("Object", seen), where), known or knowledge(), CONFIGURATION)
 
 
 def mutated(body: Object, known: Knowledge | None = None) -> Object:
