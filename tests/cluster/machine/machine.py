@@ -244,7 +244,7 @@ class Machine:
     async def kill_service(self, name: str) -> None:
         """Let it die from one moment to the next; it stays away until it is started."""
         service = f"/{services.DIRECTORY}/{name}"
-        await self.run("sv", "-v", "once", service)  # waits until it is known that it is not to be started again
+        await self.run("sv", "-v", "-w", "30", "once", service)  # waits until it is known not to be started again
         await self.run("sv", "kill", service)
 
     @asynccontextmanager

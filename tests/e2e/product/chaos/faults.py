@@ -64,7 +64,8 @@ async def _delete_part(world: World, fault: Fault) -> None:
 
 async def _kill_scheduler(world: World, fault: Fault) -> None:
     if fault.target == "kube-scheduler":
-        await world.cluster.control_plane.machine.restart_service("kube-scheduler")
+        machine = world.cluster.control_plane.machine
+        await insist(lambda: machine.restart_service("kube-scheduler"))
         return
     namespace, selector = _SCHEDULERS[fault.target]
     await insist(lambda: parts.signal_all(world.cluster, world.api, namespace, selector))
@@ -131,7 +132,7 @@ async def _lay_faketime(node: Node) -> None:
 
 
 async def _restart_api_server(world: World, _: Fault) -> None:
-    await _control_plane(world).restart("kube-apiserver")
+    await insist(lambda: _control_plane(world).restart("kube-apiserver"))
 
 
 @asynccontextmanager
@@ -141,7 +142,7 @@ async def _api_server_away(world: World, _: Fault) -> AsyncIterator[None]:
 
 
 async def _restart_etcd(world: World, _: Fault) -> None:
-    await _control_plane(world).restart("etcd")
+    await insist(lambda: _control_plane(world).restart("etcd"))
 
 
 def _control_plane(world: World) -> ControlPlane:
