@@ -52,7 +52,7 @@ async def _counts_once(namespace: Namespace, armada: Armada, image: str) -> Asyn
         await bio.succeeded(successor.id)
         assert await complete(output) == [str(number) for number in range(_COUNTS)]
         assert len(output.pods[0]) == 2
-        assert await bio.places_taken(job) == [job]
+        assert set(await bio.places_taken(job)) == {job}  # by several, of which one runs, where Armada answers too late
         await released_in_time(namespace)
 
 
