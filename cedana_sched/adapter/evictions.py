@@ -23,6 +23,7 @@ import structlog
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.mark_removal import MarkRemoval, fresh_mark, is_running
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -93,7 +94,7 @@ class MarkedEvictions:
         """Uids of pods whose deletion follows from a release."""
         self.synced = asyncio.Event()
         """What is pending is known, and can be released."""
-        self._readers: list[asyncio.Queue[Report]] = []
+        self._readers: Readers[Report] = Readers()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._withdrawals: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By uid of the family: one at a time, which else would find each other's changes."""
@@ -119,15 +120,10 @@ class MarkedEvictions:
 
     async def reports(self) -> AsyncIterator[Report]:
         """What is pending, then what happens, until the reader goes away."""
-        queue: asyncio.Queue[Report] = asyncio.Queue()
-        for signal in (*self._told.values(), *self._torn.values()):
-            queue.put_nowait(Preempted(signal))
-        self._readers.append(queue)
-        try:
+        signals = (*self._told.values(), *self._torn.values())
+        with self._readers.reading(map(Preempted, signals)) as queue:
             while True:
                 yield await queue.get()
-        finally:
-            self._readers.remove(queue)
 
     async def released(self, release: Release) -> bool:
         """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared.
@@ -297,8 +293,7 @@ class MarkedEvictions:
             timer.cancel()
 
     def _report(self, report: Report) -> None:
-        for reader in self._readers:
-            reader.put_nowait(report)
+        self._readers.publish(report)
 
     def _begun(self, family: Family) -> Signal | None:
         now = self._now()

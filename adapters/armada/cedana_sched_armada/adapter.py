@@ -15,6 +15,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import Happening
@@ -85,7 +86,7 @@ class ArmadaAdapter:
             effects=self,
         )
         self._doubts = Doubts(self._preemptions.doubt, clock)
-        self._readers: list[asyncio.Queue[ArmadaReport]] = []
+        self._readers: Readers[ArmadaReport] = Readers()
         self._ready = asyncio.Event()
         self._job_sets: JobSets | None = None
         self._resubmissions: Resubmissions | None = None
@@ -158,15 +159,9 @@ class ArmadaAdapter:
     async def reports(self) -> AsyncIterator[ArmadaReport]:
         """What is pending, then what happens, until the reader goes away."""
         await self._ready.wait()
-        queue: asyncio.Queue[ArmadaReport] = asyncio.Queue()
-        for pending in self._preemptions.pending():
-            queue.put_nowait(pending)
-        self._readers.append(queue)
-        try:
+        with self._readers.reading(self._preemptions.pending()) as queue:
             while True:
                 yield await queue.get()
-        finally:
-            self._readers.remove(queue)
 
     async def hold(self, signal: Signal) -> float | None:
         """The preStop hook holds it already; until when, the pods' deletions say."""
@@ -184,8 +179,7 @@ class ArmadaAdapter:
 
     def report(self, report: ArmadaReport) -> None:
         """See `preemptions.Effects`; so are those that follow."""
-        for reader in self._readers:
-            reader.put_nowait(report)
+        self._readers.publish(report)
 
     def conclude(self, uid: str) -> None:
         self._chores.start(f"end of preemption {uid}", lambda: self._conclude(uid))

@@ -17,6 +17,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import let_go
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
@@ -55,7 +56,7 @@ class KueueAdapter:
         # those of Jobs that we do not serve as well, which wait for our AdmissionCheck all the same
         self._workloads = Mirror(Watch(cluster.api, WORKLOADS, Workload), cluster.unreadable)
         self._synced = asyncio.Event()
-        self._readers: list[asyncio.Queue[KueueReport]] = []
+        self._readers: Readers[KueueReport] = Readers()
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
         self._answering = WorkQueue("answer to a pod that is being deleted", self._answer)
         self._admission = AdmissionChecks(
@@ -106,17 +107,11 @@ class KueueAdapter:
     async def reports(self) -> AsyncIterator[KueueReport]:
         """What is pending, then what happens, until the reader goes away."""
         await self._synced.wait()
-        queue: asyncio.Queue[KueueReport] = asyncio.Queue()
-        for pending in self._preemptions.pending():
-            queue.put_nowait(pending)
-        self._readers.append(queue)
-        try:
+        with self._readers.reading(self._preemptions.pending()) as queue:
             for report in await self._taken_back_unseen():
                 yield report
             while True:
                 yield await queue.get()
-        finally:
-            self._readers.remove(queue)
 
     async def release(self, release: Release) -> None:
         """Let Kueue suspend the Job, whatever the verdicts are: it cannot be asked for another victim.
@@ -161,8 +156,7 @@ class KueueAdapter:
         if not self._synced.is_set():
             return
         for report in self._preemptions.review(job_uid):
-            for reader in self._readers:
-                reader.put_nowait(report)
+            self._readers.publish(report)
         if self._preemptions.annotation(job_uid)[0]:
             self._annotating.add(job_uid)
 

@@ -5,13 +5,13 @@ It began before an admin excluded the namespace, or an adapter goes on with what
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection
 from typing import ClassVar
 
 import structlog
 
 from cedana_sched.adapter.contract import PreemptionCancelled, Report
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.model.preemption import Release
 from cedana_sched.model.records import Checkpoint, Record
 from cedana_sched.model.served import Served
@@ -31,7 +31,7 @@ class Excluded:
         self._served = served
         self._standing: dict[str, PreemptionCancelled] = {}
         """By uid of the checkpoint."""
-        self._readers: list[asyncio.Queue[Report]] = []
+        self._readers: Readers[Report] = Readers()
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
         """See `journal.Recorded`."""
@@ -48,15 +48,9 @@ class Excluded:
 
     async def reports(self) -> AsyncIterator[Report]:
         """Each preemption with a victim that is being saved there, once."""
-        queue: asyncio.Queue[Report] = asyncio.Queue()
-        for pending in self._standing.values():
-            queue.put_nowait(pending)
-        self._readers.append(queue)
-        try:
+        with self._readers.reading(self._standing.values()) as queue:
             while True:
                 yield await queue.get()
-        finally:
-            self._readers.remove(queue)
 
     async def release(self, release: Release) -> None:
         """No eviction is ever held in its name."""
@@ -64,5 +58,4 @@ class Excluded:
     def _call_off(self, checkpoint: Checkpoint, why: str) -> None:
         log.warning("called off", preemption=checkpoint.signal_uid, pod=checkpoint.workload.name, why=why)
         cancelled = self._standing[checkpoint.uid] = PreemptionCancelled(checkpoint.signal_uid, why)
-        for reader in self._readers:
-            reader.put_nowait(cancelled)
+        self._readers.publish(cancelled)

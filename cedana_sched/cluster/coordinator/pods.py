@@ -11,6 +11,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import identity_of, workload_of
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
@@ -43,7 +44,7 @@ class PodReports:
         self._beginnings = beginnings
         self._alive = alive
         self._ends = PodEnds(cluster.api, alive, self._is_shown, cluster.events, self._ended, cluster.served)
-        self._readers: list[asyncio.Queue[Report]] = []
+        self._readers: Readers[Report] = Readers()
 
     async def run(self) -> None:
         """Look for pods that are not shown any more, for ever."""
@@ -54,33 +55,31 @@ class PodReports:
 
         Pending is also the end of pods that some record counts on, and that are not there any more.
         """
-        queue: asyncio.Queue[Report] = asyncio.Queue()
-
-        def heard(before: Pod | None, now: Pod | None) -> None:
-            for report in self._of_change(before, now):
-                queue.put_nowait(report)
-
-        def begins_again(namespace: str, name: str) -> None:
-            heard(None, self._cluster.pods.get(name, namespace))
-
         await self._cluster.pods.synced.wait()
         await self._beginnings.synced.wait()
-        self._readers.append(queue)
-        self._cluster.pods.subscribe(heard)
-        self._beginnings.subscribe(begins_again)
-        self._alive.subscribe(self._compare)
-        try:
-            for pod in self._cluster.pods:
-                heard(None, pod)
-            for workload in tuple(self._alive.workloads()):
-                self._compare(workload)
-            while True:
-                yield await queue.get()
-        finally:
-            self._readers.remove(queue)
-            self._cluster.pods.unsubscribe(heard)
-            self._beginnings.unsubscribe(begins_again)
-            self._alive.unsubscribe(self._compare)
+        with self._readers.reading() as queue:
+
+            def heard(before: Pod | None, now: Pod | None) -> None:
+                for report in self._of_change(before, now):
+                    queue.put_nowait(report)
+
+            def begins_again(namespace: str, name: str) -> None:
+                heard(None, self._cluster.pods.get(name, namespace))
+
+            self._cluster.pods.subscribe(heard)
+            self._beginnings.subscribe(begins_again)
+            self._alive.subscribe(self._compare)
+            try:
+                for pod in self._cluster.pods:
+                    heard(None, pod)
+                for workload in tuple(self._alive.workloads()):
+                    self._compare(workload)
+                while True:
+                    yield await queue.get()
+            finally:
+                self._cluster.pods.unsubscribe(heard)
+                self._beginnings.unsubscribe(begins_again)
+                self._alive.unsubscribe(self._compare)
 
     async def release(self, release: Release) -> None:
         """No eviction is ever held in the name of a pod's start."""
@@ -95,8 +94,7 @@ class PodReports:
         return shown is not None and shown.metadata.uid == workload.uid
 
     def _ended(self, uid: str, why: str) -> None:
-        for reader in self._readers:
-            reader.put_nowait(Ended(uid, why))
+        self._readers.publish(Ended(uid, why))
 
     def _of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
         if now is None:
