@@ -23,6 +23,7 @@ _V2_CONTROLLERS = ("cpu", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _TRIES = 20
 _LEAVING_SECONDS = 1.0
+_YOUNG_SECONDS = 60.0
 _REMOVED = (errno.ENOENT, errno.ENODEV)  # before a file of the group is open, and after
 _NO_SWAP = "it may swap"  # a machine without swap accounting has no such file, and mostly no swap
 
@@ -161,6 +162,18 @@ class Cgroup:
     def _read_number(self, controller: str, name: str) -> int:
         directory = self.directories.get(controller)
         return _number(directory / name) if directory else 0
+
+
+def abandoned(parent: Path) -> list[Path]:
+    """Groups below another one that are older than a minute.
+
+    A younger one may be waiting for its first process, of this program or another one on this machine.
+    """
+    try:
+        groups = [path for path in parent.iterdir() if path.is_dir()]
+        return [path for path in groups if time.time() - path.stat().st_mtime > _YOUNG_SECONDS]
+    except FileNotFoundError:
+        return []  # somebody else is tidying up as well
 
 
 def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:

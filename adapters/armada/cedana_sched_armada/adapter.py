@@ -15,8 +15,8 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
-from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import let_go
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Pod

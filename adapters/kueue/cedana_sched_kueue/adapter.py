@@ -17,8 +17,8 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
-from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import let_go
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import ClassVar
@@ -11,8 +10,8 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.adapter.readers import Readers
 from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.adapter.readers import Readers
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.ends import PodEnds

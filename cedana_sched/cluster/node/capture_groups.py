@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cedana_sched.snapshot.cgroups import UNIFIED, Cgroup, CgroupError, find_roots
+from cedana_sched.snapshot.cgroups import UNIFIED, Cgroup, CgroupError, abandoned, find_roots
 
 PARENT = "cedana-sched-captures"
 MEMORY = "memory"
-
-_YOUNG_SECONDS = 60.0
 
 
 class CaptureGroups:
@@ -69,13 +66,9 @@ class CaptureGroups:
         One that is younger than a minute may be waiting for its process, of another agent on this machine.
         """
         parent = self._root / PARENT
-        with suppress(FileNotFoundError):
-            for path in [path for path in parent.iterdir() if path.is_dir()]:
-                with suppress(OSError):  # the kernel refuses it while there is a process
-                    if time.time() - path.stat().st_mtime > _YOUNG_SECONDS:
-                        path.rmdir()
-            with suppress(OSError):  # nor where there is another group
-                parent.rmdir()
+        for path in (*abandoned(parent), parent):
+            with suppress(OSError):  # the kernel refuses it while there is a process, or another group
+                path.rmdir()
 
 
 def memory_of_this_machine() -> int:

@@ -10,16 +10,13 @@ Called by the runtime when it prepares a run, and when it clears away what a cra
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cedana_sched.snapshot.cgroups import Cgroup, find_roots
+from cedana_sched.snapshot.cgroups import Cgroup, abandoned, find_roots
 
 PARENT = "cedana-sched"
 SUPERVISORS = "supervisors"
-
-_YOUNG_SECONDS = 60.0
 
 
 class CgroupSite:
@@ -50,17 +47,10 @@ class CgroupSite:
         """
         for root in dict.fromkeys(self.roots.values()):
             parent = root / PARENT
-            for path in (*_abandoned(parent), parent / SUPERVISORS, parent):
+            runs = (path for path in abandoned(parent) if path.name != SUPERVISORS)
+            for path in (*runs, parent / SUPERVISORS, parent):
                 try:
                     path.rmdir()  # the kernel refuses it while there is a process
                 except OSError as error:
                     if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
                         raise
-
-
-def _abandoned(parent: Path) -> list[Path]:
-    try:
-        groups = [path for path in parent.iterdir() if path.is_dir() and path.name != SUPERVISORS]
-        return [path for path in groups if time.time() - path.stat().st_mtime > _YOUNG_SECONDS]
-    except FileNotFoundError:
-        return []  # another engine is tidying up as well
