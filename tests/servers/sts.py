@@ -10,10 +10,10 @@ import contextlib
 import datetime as dt
 import hashlib
 import hmac
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
+
+from tests.servers.loopback import QuietHandler, serving
 
 ACCESS_KEY, SECRET_KEY, REGION = "the-key", "the-secret", "us-east-1"
 _DOCUMENT = "https://sts.amazonaws.com/doc/2011-06-15/"
@@ -82,8 +82,8 @@ def sts_server() -> Iterator[FakeSts]:
     """One on loopback, by plain HTTP."""
     fake = FakeSts()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802  # the library's name
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             status, text = fake.answer({name.lower(): value for name, value in self.headers.items()}, body)
             data = text.encode()
@@ -93,16 +93,5 @@ def sts_server() -> Iterator[FakeSts]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its own name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    fake.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, name="sts", kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(Handler) as fake.url:
         yield fake
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

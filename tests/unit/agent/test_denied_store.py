@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from cedana_sched.model.errors import CommitConflictError, DumpError, IntegrityE
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store.location import S3Location, StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
+from tests.servers.loopback import QuietHandler, serving
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 from tests.unit.coordinator.core_builders import MD, POLICY, ref
 from tests.unit.coordinator.test_restores import saved, start
@@ -51,7 +50,7 @@ class Refusing:
 def refusing() -> Iterator[Refusing]:
     there = Refusing()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             said = f'<?xml version="1.0"?><Error><Code>{there.code}</Code><Message>no</Message></Error>'.encode()
@@ -63,18 +62,8 @@ def refusing() -> Iterator[Refusing]:
 
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815  # names of the library
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its own name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    there.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, name="store", kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield there
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as there.url:
+        yield there
 
 
 @pytest.mark.parametrize(("status", "code"), ANSWERS)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +24,7 @@ from cedana_sched.store.session_credentials import (
     SessionCredentials,
 )
 from cedana_sched.store.snapshots import open_backend
+from tests.servers.loopback import QuietHandler, serving
 
 UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 BIO, CFD, GONE = (f"{name}.{UID}" for name in ("bio", "cfd", "gone"))
@@ -79,7 +78,7 @@ class Store:
 def store() -> Iterator[Store]:
     there = Store()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
@@ -98,18 +97,8 @@ def store() -> Iterator[Store]:
 
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815  # names of the library
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its own name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    there.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, name="store", kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield there
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as there.url:
+        yield there
 
 
 class Coordinator:
