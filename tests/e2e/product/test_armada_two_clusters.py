@@ -1,12 +1,17 @@
-"""One Armada has two clusters that share bucket, key and a namespace: a preempted job goes on in whichever has room."""
+"""One Armada has two clusters that share bucket and key, and each has a namespace of the same name.
+
+Where they share that name, a preempted job goes on in whichever has room; where they do not, each has its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from armada_client.armada.event_pb2 import JobLeasedEvent
+from armada_client.armada.submit_pb2 import Job
 from armada_client.typings import EventType
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
@@ -19,10 +24,13 @@ from tests.cluster.steps import Steps
 from tests.e2e.product import installation
 from tests.e2e.product.armada_jobs import Group, complete, product_beside, simulation
 from tests.e2e.product.counting import begun, counting
+from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.s3_server import S3Server
 from tests.e2e.product.shared_bucket import shared_bucket
+
+pytestmark = pytest.mark.exhaustive  # each takes minutes, for the sake of one more bucket
 
 _COUNTS = 200
 _KEY = "shared-key"
@@ -32,36 +40,20 @@ class _ElsewhereError(Exception):
     """Armada does not know yet which cluster takes no more pods."""
 
 
-@pytest.mark.exhaustive  # it takes minutes, for the sake of one more bucket
 @pytest.mark.any_shape
 async def test_job_goes_on_in_another_cluster_and_comes_back(
     armada: Armada, cluster: Cluster, api: Api, other_cluster: Cluster, namespace: Namespace, toolbox: str,
     release: Product, s3: S3Server, steps: Steps,
 ) -> None:  # fmt: skip
-    shared = {"sharedNamespaces": [namespace.name]}
-    await release.ensure(armada=product_beside(armada, cluster), storage=shared)
-    key, storage = await installation.key_of(api, _KEY), {"sealing": {"existingSecret": _KEY}, **shared}
+    storage = {"sharedNamespaces": [namespace.name]}
+    await release.ensure(armada=product_beside(armada, cluster), storage=storage)
     async with (
-        armada.having(other_cluster) as executor,
-        other_cluster.api() as other_api,
-        Namespace.created(other_cluster, other_api, namespace.name) as elsewhere,
-        shared_bucket(armada, api, executor, other_api),
-        installation.installed(other_cluster, other_api, s3, steps, secrets=[key], storage=storage) as theirs,
+        _beside(armada, namespace, other_cluster, s3, steps, storage) as elsewhere,
         Group.of(armada, namespace, "bio") as bio,
         Following.of(namespace, "md") as here,
         Following.of(elsewhere, "md") as there,
     ):
-        await theirs.ensure(armada=product_beside(armada, other_cluster), storage=storage)
-        async with _cordoned(elsewhere):
-            await _takes_all(cluster, bio, toolbox)
-            first = await bio.submit("md", toolbox, *counting(counts=_COUNTS))
-            await begun(here, 0)
-
-        async with _cordoned(namespace):
-            await _takes_all(other_cluster, bio, toolbox)
-            await bio.preempt(first)
-            second = await bio.successor(first)
-            await begun(there, 0)
+        first, second = await _preempted_here(bio, namespace, elsewhere, toolbox, here, there)
 
         async with _cordoned(elsewhere):
             await _takes_all(cluster, bio, toolbox)
@@ -79,6 +71,65 @@ async def test_job_goes_on_in_another_cluster_and_comes_back(
         for one in (namespace, elsewhere):
             (checkpoint,) = await one.api.objects(API_VERSION, "Checkpoint", one.name)
             assert checkpoint["status"]["phase"] == "Ready"
+
+
+@pytest.mark.any_shape
+async def test_clusters_that_share_no_name_have_each_its_own(
+    armada: Armada, cluster: Cluster, api: Api, other_cluster: Cluster, namespace: Namespace, toolbox: str,
+    release: Product, s3: S3Server, steps: Steps,
+) -> None:  # fmt: skip
+    await release.ensure(armada=product_beside(armada, cluster))
+    async with (
+        _beside(armada, namespace, other_cluster, s3, steps, {}) as elsewhere,
+        Group.of(armada, namespace, "bio") as bio,
+        Following.of(namespace, "md") as here,
+        Following.of(elsewhere, "md") as there,
+    ):
+        _, second = await _preempted_here(bio, namespace, elsewhere, toolbox, here, there)
+        assert there.lines(0)[0] == "0", "it continues nothing of the other cluster's"
+        said = await wait_for_messages(elsewhere, there.pods[0][0], "ColdStart")
+        assert "the store has none of this namespace" in "".join(said)
+
+        async with _cordoned(elsewhere):
+            await _takes_all(cluster, bio, toolbox)
+            await bio.preempt(second.id)
+            await bio.succeeded((await bio.successor(second.id)).id)
+
+        await complete(here)
+        assert here.lines(0) == [str(number) for number in range(_COUNTS)], "what this one has saved is as it was"
+
+
+@asynccontextmanager
+async def _beside(
+    armada: Armada, namespace: Namespace, other: Cluster, s3: S3Server, steps: Steps, storage: Mapping[str, Any]
+) -> AsyncIterator[Namespace]:
+    """The product on another cluster of the same Armada, with the same bucket and key, and a namespace of that name."""
+    key, values = await installation.key_of(namespace.api, _KEY), {"sealing": {"existingSecret": _KEY}, **storage}
+    async with (
+        armada.having(other) as executor,
+        other.api() as api,
+        Namespace.created(other, api, namespace.name) as elsewhere,
+        shared_bucket(armada, namespace.api, executor, api),
+        installation.installed(other, api, s3, steps, secrets=[key], storage=values) as theirs,
+    ):
+        await theirs.ensure(armada=product_beside(armada, other), storage=values)
+        yield elsewhere
+
+
+async def _preempted_here(
+    group: Group, namespace: Namespace, elsewhere: Namespace, image: str, here: Following, there: Following
+) -> tuple[str, Job]:
+    """A job that counts in the first cluster and is preempted, and the one that takes its place in the other."""
+    async with _cordoned(elsewhere):
+        await _takes_all(namespace.cluster, group, image)
+        first = await group.submit("md", image, *counting(counts=_COUNTS))
+        await begun(here, 0)
+    async with _cordoned(namespace):
+        await _takes_all(elsewhere.cluster, group, image)
+        await group.preempt(first)
+        second = await group.successor(first)
+        await begun(there, 0)
+    return first, second
 
 
 @asynccontextmanager
