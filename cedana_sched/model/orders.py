@@ -167,7 +167,7 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
 class Discard(msgspec.Struct, frozen=True, tag=True):
     """Remove what a called-off checkpoint has committed, if it has: `Removed` or `RemoveFailed`.
 
-    Its own node was to do that, and says nothing any more.
+    Its own node was to do that, and says nothing any more; or it has let the workload run on, and failed in this alone.
     """
 
     checkpoint_uid: str

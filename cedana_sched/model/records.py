@@ -117,6 +117,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Settled although its node never answered the last order, or has left a snapshot that was called off: it is
     repeated until that is done, or until the record is forgotten. Also of a lost node, where it was called off and may
     have been committed all the same."""
+    left: bool = False
+    """Unconfirmed, and its node has let the workload run on: only what it may have committed is still to be removed."""
 
     @property
     def phase(self) -> Phase:

@@ -150,4 +150,6 @@ def undelivered(order: Order, why: str) -> Outcome | None:
     """
     if isinstance(order, Abort):
         return Aborted(record_of(order))
+    if isinstance(order, Discard):
+        return Removed(record_of(order))
     return failure_of(order, f"its node cannot be told: {why}")

@@ -170,6 +170,7 @@ def _checkpoint_status(record: Checkpoint) -> Object:
         doomed=record.doomed,
         spared=record.spared,
         unconfirmed=record.unconfirmed,
+        left=record.left,
         conditions=of_checkpoint(record),
     )
     return status.to_json()
@@ -210,6 +211,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         doomed=status.doomed,
         spared=status.spared,
         unconfirmed=status.unconfirmed,
+        left=status.left,
     )
 
 

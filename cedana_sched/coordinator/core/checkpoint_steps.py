@@ -46,11 +46,20 @@ class CheckpointSteps:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """The node's silence about a settled checkpoint is over, or does not matter any more."""
         if checkpoint.unconfirmed:
-            confirmed = replace(checkpoint, unconfirmed=False)
+            confirmed = replace(checkpoint, unconfirmed=False, left=False)
             self._book.update(confirmed)
             self._book.touched[confirmed.uid] = None
             self._desk.answered(confirmed.uid)
             self.arm(confirmed)
+
+    def leave(self, checkpoint: Checkpoint) -> None:
+        """Its node has let the workload run on, and another checkpoint may take it: what is left lies in the store."""
+        if not checkpoint.left:
+            left = replace(checkpoint, left=True)
+            self._book.update(left)
+            self._book.touched[left.uid] = None
+            self._desk.repeat_in(left.uid, self._desk.timing.lost)
+            self.arm(left)
 
     def ended(self, checkpoint: Checkpoint) -> None:
         """Nothing of a settled checkpoint's workload is left, so that nobody needs to end it."""

@@ -22,6 +22,8 @@ from cedana_sched.model.orders import (
     Killed,
     Order,
     Progress,
+    Removed,
+    RemoveFailed,
     Resume,
     Resumed,
     Retained,
@@ -36,7 +38,9 @@ from cedana_sched.model.records import (
     RestoreStep,
 )
 
-CheckpointOutcome = Frozen | Progress | Committed | CheckpointFailed | Killed | Resumed | Aborted | Retained
+CheckpointOutcome = (
+    Frozen | Progress | Committed | CheckpointFailed | Killed | Resumed | Aborted | Retained | Removed | RemoveFailed
+)
 
 _SIMPLE_ANSWERS: dict[type, Cause] = {
     Frozen: Cause.FROZEN,
@@ -48,7 +52,8 @@ _SIMPLE_ANSWERS: dict[type, Cause] = {
 
 def active(checkpoint: Checkpoint) -> bool:
     """Whether the agent was told to do something for it, and has not said that it is done: it may thaw it yet."""
-    return checkpoint.unconfirmed or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled)
+    is_silent = checkpoint.unconfirmed and not checkpoint.left
+    return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled)
 
 
 class Checkpoints:
@@ -93,9 +98,12 @@ class Checkpoints:
     def answer(self, outcome: CheckpointOutcome) -> None:
         """Take in an agent's answer; answers for what is forgotten already are dropped."""
         checkpoint = self._book.checkpoints.get(outcome.checkpoint_uid)
-        if checkpoint is None or isinstance(outcome, Retained):
+        if checkpoint is None or isinstance(outcome, Retained | RemoveFailed):
             return
-        if isinstance(outcome, Progress):
+        if isinstance(outcome, Removed):
+            if checkpoint.left:
+                self._steps.confirm(checkpoint)
+        elif isinstance(outcome, Progress):
             if checkpoint.step is CheckpointStep.DUMPING:
                 self._book.update(replace(checkpoint, transfer=outcome.transfer), stored=False)
                 self._desk.heard(checkpoint.uid)
@@ -237,7 +245,7 @@ class Checkpoints:
             case Killed():
                 changes["doomed"] = outcome.doomed
             case Aborted():
-                changes["unconfirmed"] = outcome.left and checkpoint.frozen_at is not None
+                changes["unconfirmed"] = changes["left"] = outcome.left and checkpoint.frozen_at is not None
         if self._steps.move(checkpoint, _SIMPLE_ANSWERS[type(outcome)], **changes) is not None:
             return
         match outcome:
@@ -246,7 +254,7 @@ class Checkpoints:
             case Killed():
                 self._killed_again(checkpoint, doomed=outcome.doomed)
             case Aborted(left=True) if may_have_left_a_snapshot(checkpoint):
-                pass  # it stays as it is, and its order is repeated
+                self._steps.leave(checkpoint)
             case _:
                 self._steps.confirm(checkpoint)
 

@@ -7,6 +7,7 @@ from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.orders import (
     Abort,
     Continue,
+    Discard,
     Dump,
     Find,
     Freeze,
@@ -34,6 +35,8 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = 
         return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage, runs_on)
     if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
         return Kill(uid, workload) if checkpoint.stops else Resume(uid, workload)
+    if step is CheckpointStep.FAILED and checkpoint.left:
+        return Discard(uid, checkpoint.identity, workload.namespace_uid)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
         return abort(checkpoint)
     return None

@@ -128,6 +128,8 @@ class CheckpointStatus(Reported):
     spared: bool = False
     """The pod was not evicted after all, and runs on past its snapshot."""
     unconfirmed: bool = False
+    left: bool = False
+    """The pod runs on; what the checkpoint may have stored, though it was called off, is still to be removed."""
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None
     answer: AnswerStatus | None = None

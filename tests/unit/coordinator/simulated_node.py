@@ -19,6 +19,7 @@ from cedana_sched.model.orders import (
     Continue,
     Continued,
     ContinueFailed,
+    Discard,
     Dump,
     Find,
     Found,
@@ -30,6 +31,8 @@ from cedana_sched.model.orders import (
     Killed,
     Order,
     Outcome,
+    Removed,
+    RemoveFailed,
     Resume,
     Resumed,
     Retain,
@@ -253,6 +256,7 @@ class SimulatedAgent:
             Kill: self.kill,
             Resume: self.resume,
             Abort: self.abort,
+            Discard: self.discard,
             Find: self.look_up,
             Stage: self.stage,
             Continue: self.continue_,
@@ -356,6 +360,16 @@ class SimulatedAgent:
             snapshot.discarded = not self.world.store_is_down
         self._thaw(order.workload.uid, uid)
         return Aborted(uid, left=self.world.store_is_down)
+
+    def discard(self, order: Discard, now: float) -> Outcome:
+        uid = order.checkpoint_uid
+        if self.world.store_is_down:
+            return RemoveFailed(uid, "the store is down")
+        if (snapshot := self.world.by_checkpoint.get(uid)) is not None:
+            if any(process.killed_by == uid for process in self.world.processes.values()):
+                raise BrokenInvariantError(f"6: {uid} is discarded, its process was killed already")
+            snapshot.discarded = True
+        return Removed(uid)
 
     def _thaw(self, workload_uid: str, uid: str) -> None:
         process = self.world.processes.get(workload_uid)

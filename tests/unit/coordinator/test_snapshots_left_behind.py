@@ -13,7 +13,7 @@ import pytest
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Aborted, Find, Found, StartedCold
+from cedana_sched.model.orders import Abort, Aborted, Find, Found, Removed, RemoveFailed, StartedCold
 from tests.unit.coordinator.core_builders import POLICY, Told, victim, workload
 
 RANK0, RANK1 = Identity("bio", "mpi", 0), Identity("bio", "mpi", 1)
@@ -94,17 +94,37 @@ def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
     told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", left=True))
     assert told.orders() == [], "it has just tried"
     assert told.verdicts() == {"w1": "LetGo", "w2": "LetGo"}, "its eviction does not wait for the store"
-    assert told.after(1).orders() == ["Abort s1.w1.1"]
-    assert told.tell(Aborted("s1.w1.1", left=True)).orders() == []
-    assert told.after(2).orders() == ["Abort s1.w1.1"]
-    told = much_later(told.aborted("s1.w1.1").ended("w1").ended("w2"))
+    assert told.after(1).orders() == ["Discard s1.w1.1"]
+    assert told.tell(RemoveFailed("s1.w1.1", "the store is down")).orders() == []
+    assert told.after(2).orders() == ["Discard s1.w1.1"]
+    told = much_later(told.tell(Removed("s1.w1.1")).ended("w1").ended("w2"))
     assert told.core.book.checkpoints == {}
 
 
-def test_another_attempt_waits_until_the_one_before_has_left_nothing() -> None:
+def test_node_that_was_silent_and_has_left_it_is_not_ordered_to_thaw_again() -> None:
+    told = silent().tell(Aborted("s1.w1.1", left=True))
+    assert told.orders() == []
+    assert told.after(1).orders() == ["Discard s1.w1.1"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_another_attempt_begins_whatever_the_one_before_has_left(restarts: bool) -> None:
+    """The store that failed the dump lets nothing be removed either; it may be back long before that is tried again."""
     told = Told().running().preempt().frozen().failed(retryable=True).tell(Aborted("s1.w1.1", left=True))
-    assert told.after(1).orders() == ["Abort s1.w1.1"]
-    assert told.aborted().orders() == ["Freeze s1.w1.2"]
+    if restarts:
+        told.restart()
+    assert "Freeze s1.w1.2" in told.after(1).orders()
+    told.frozen("s1.w1.2")
+    if restarts:
+        assert told.restart().orders() == ["Discard s1.w1.1", "Dump s1.w1.2"], "nothing thaws what is frozen anew"
+    assert told.committed("s1.w1.2", 2).orders() == ["Kill s1.w1.2"]
+
+
+def test_a_later_preemption_is_saved_where_the_store_lets_nobody_delete() -> None:
+    told = Told().running().preempt().frozen().cancel().tell(Aborted("s1.w1.1", left=True)).hold_is_released()
+    for _ in range(3):
+        told.after(3600).tell(RemoveFailed("s1.w1.1", "the store denies it"))
+    assert "Freeze s2.w1.1" in told.preempt(uid="s2").orders()
 
 
 def test_nothing_is_left_of_what_was_never_frozen() -> None:
