@@ -134,6 +134,24 @@ class _Waiting(msgspec.Struct, frozen=True):
     changed: Callable[[AnsweredObject | Outcome | None], None]
 
 
+class _ShownProgress:
+    """How far one order has come, by its object; there stands how far the one before came, until there is more."""
+
+    def __init__(self, order: Order, number: int) -> None:
+        self._order = order
+        self._number = number
+        self._last: Progress | StageProgress | None = None
+        self._is_shown = False
+
+    def told_by(self, seen: AnsweredObject) -> Progress | StageProgress | None:
+        """What has come since the object was seen last; None: nothing, or it does not show the order yet."""
+        if seen.order_number < self._number:
+            return None
+        before, was_shown = self._last, self._is_shown
+        self._last, self._is_shown = _progress_of(self._order, seen.status), True
+        return self._last if was_shown and self._last != before else None
+
+
 class ObjectAgents:
     """Implements `coordinator.ports.Agents`. Run `run` as a task."""
 
@@ -201,14 +219,13 @@ class ObjectAgents:
             overtaken.changed(None)
         waiting = self._waiting[uid] = _Waiting(number, order, changes.put_nowait)
         try:
-            last = _progress_of(order, _Status())
+            progress = _ShownProgress(order, number)
             while (seen := await changes.get()) is not None:
                 if not isinstance(seen, AnsweredObject):
                     yield seen
                     return
-                if (progress := _progress_of(order, seen.status)) is not None and progress != last:
-                    last = progress
-                    yield progress
+                if (told := progress.told_by(seen)) is not None:
+                    yield told
                 answer = seen.status.answer
                 if answer is not None and answer.number >= number:
                     if answer.number > number:
