@@ -184,14 +184,16 @@ class Captures:
     async def _forget(self, request: CaptureRequest, process: Process) -> str | None:
         """Nothing of a capture is left; returns in words, if it ran out of memory."""
         _close_stdin(process)
-        if await process.wait() < 0:
-            await self._clean_up(Path(request.work_directory), request.workload)
-        shortage = await self._leave(process)
-        async with self._idle:
-            if self._running.get(request.checkpoint_uid) is process:  # the next attempt's may have its place
-                del self._running[request.checkpoint_uid]
-            self._sheltered.discard(process.pid)
-            self._idle.notify_all()
+        try:
+            if await process.wait() < 0:
+                await self._clean_up(Path(request.work_directory), request.workload)
+            shortage = await self._leave(process)
+        finally:  # an abort waits for it
+            async with self._idle:
+                if self._running.get(request.checkpoint_uid) is process:  # the next attempt's may have its place
+                    del self._running[request.checkpoint_uid]
+                self._sheltered.discard(process.pid)
+                self._idle.notify_all()
         await asyncio.to_thread(prune, self._work)
         await self._refill()
         return shortage
@@ -208,6 +210,8 @@ class Captures:
                 log.warning("criu was killed", checkpoint=directory.name)
         except (CedanaSchedError, OSError) as error:
             log.warning("rest of a capture not undone", checkpoint=directory.name, problem=str(error))
+        except Exception:  # a defect that one workload shows must not leave it frozen
+            log.exception("rest of a capture not undone", checkpoint=directory.name)
 
 
 async def _start() -> Process:

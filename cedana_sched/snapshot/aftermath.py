@@ -98,4 +98,5 @@ def _network_namespaces(pids: Iterable[int]) -> list[Path]:
 
 def _nft(toolchain: Toolchain, namespace: Path, *words: str) -> str:
     command = ["nsenter", f"--net={namespace}", "--", str(toolchain.nft), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(command, capture_output=True, check=False).stdout
+    return said.decode(errors="replace")  # the workload's own tables may have any name

@@ -82,12 +82,12 @@ def shared_namespaces(pids: Iterable[int]) -> list[Path]:
 def _nft(toolchain: Toolchain, namespace: Path, commands: str) -> str:
     done = subprocess.run(
         ["nsenter", f"--net={namespace}", "--", toolchain.nft, "--file", "-"],
-        input=commands, capture_output=True, text=True, check=False,
+        input=commands.encode(), capture_output=True, check=False,
     )  # fmt: skip
     if done.returncode:
         raise SnapshotError(
             f"the connections within {namespace} cannot be held",
             remedy="the kernel needs nf_tables, as CRIU does",
-            evidence=tuple(done.stderr.splitlines()),
+            evidence=tuple(done.stderr.decode(errors="replace").splitlines()),
         )
-    return done.stdout
+    return done.stdout.decode(errors="replace")  # the workload's own tables may have any name

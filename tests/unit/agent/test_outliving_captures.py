@@ -157,3 +157,40 @@ async def test_a_killed_one_whose_agent_is_gone_leaves_no_criu_to_a_workload_tha
         tree = RunningContainer(criu.pid, tmp_path / "gone", "main")
         await captures.stop("c1", RunningWorkload((tree,)))
         assert await asyncio.wait_for(criu.wait(), 60) != 0, "it ended by itself"  # whoever kills it may reap it first
+
+
+async def test_an_abort_does_not_wait_for_a_capture_that_cannot_be_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read there may be a workload's, such as the names of its nftables; else it would stay frozen for ever."""
+
+    def stumble(*_: object) -> bool:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    shelter = FakeShelter()
+    directory = tmp_path / "c1"
+    criu_directory(directory, "main").mkdir(parents=True)
+    asked = replace(request(), work_directory=str(directory))
+    monkeypatch.setattr("cedana_sched.agent.captures.await_orphans", stumble)
+    async with Captures(request().toolchain, tmp_path, shelter) as captures, asyncio.timeout(60):
+        shelter.on_limit = lambda pid: os.kill(pid, signal.SIGKILL)
+        reports = [report async for report in captures.run(asked)]
+        assert isinstance(reports[-1], CaptureFailed)
+        await captures.stop("c1", asked.workload)
+
+
+async def test_an_abort_does_not_wait_for_a_capture_whose_shelter_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(pid: int) -> str | None:
+        raise RuntimeError(f"no group of {pid}")
+
+    shelter = FakeShelter()
+    asked = replace(request(), work_directory=str(tmp_path / "c1"))
+    async with Captures(request().toolchain, tmp_path, shelter) as captures, asyncio.timeout(60):
+        with monkeypatch.context() as patch:
+            patch.setattr(shelter, "leave", fail)
+            shelter.on_limit = lambda pid: os.kill(pid, signal.SIGKILL)
+            with pytest.raises(RuntimeError, match="no group"):
+                [report async for report in captures.run(asked)]
+        await captures.stop("c1", asked.workload)
