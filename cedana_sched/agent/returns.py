@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
-from time import monotonic
 
 from cedana_sched.agent.runtime import KnowsBeginnings, ShowsStaging, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
@@ -15,7 +14,6 @@ from cedana_sched.model import orders
 from cedana_sched.model.errors import (
     CedanaSchedError,
     IntegrityError,
-    NewerFormatError,
     RetryableError,
     StoreUnavailableError,
     may_pass,
@@ -53,15 +51,11 @@ class Returns:
         self._continued = continued
         self._damaged: Counter[str] = Counter()
         """By return: how often its snapshot was read and was damaged."""
-        self._newer_since: dict[str, float] = {}
-        """By return: when its newest snapshot was first found to be of a newer format (`time.monotonic`)."""
 
     async def remove_all_but(self, restore_uids: Collection[str]) -> None:
         """See `Staging.remove_all_but`."""
         for uid in self._damaged.keys() - set(restore_uids):
             del self._damaged[uid]
-        for uid in self._newer_since.keys() - set(restore_uids):
-            del self._newer_since[uid]
         await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
 
     async def find(self, order: orders.Find) -> orders.Outcome:
@@ -79,21 +73,13 @@ class Returns:
             self._store.require_there()
         if order.wanted is not None:
             return self._store.open_snapshot(order.wanted).manifest.ref
-        try:
-            newest = self._store.latest(
-                order.identity,
-                excluding=order.excluding,
-                avoiding=order.avoiding,
-                past_newer_formats=self._has_waited_for_upgrade(order),
-            )
-        except NewerFormatError:
-            self._newer_since.setdefault(order.restore_uid, monotonic())
-            raise
+        newest = self._store.latest(
+            order.identity,
+            excluding=order.excluding,
+            avoiding=order.avoiding,
+            past_newer_formats=order.newer_seconds <= 0,
+        )
         return newest.ref if newest is not None else None
-
-    def _has_waited_for_upgrade(self, order: orders.Find) -> bool:
-        waited = monotonic() - self._newer_since.get(order.restore_uid, monotonic())
-        return waited >= order.newer_seconds
 
     async def stage_by_and_by(
         self, order: orders.Stage, every_seconds: float = PROGRESS_SECONDS

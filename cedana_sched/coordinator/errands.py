@@ -37,7 +37,7 @@ Errand = Send | PlaceHold | ReleaseHold
 
 
 def is_same(given: Order, order: Order) -> bool:
-    """Whether the second is the first one repeated: less time is left for a dump each time.
+    """Whether the second is the first one repeated: less time is left for a dump, or for an upgrade, each time.
 
     Its namespace may have been corrected, which the agent reads elsewhere.
     """
@@ -45,7 +45,9 @@ def is_same(given: Order, order: Order) -> bool:
 
 
 def _lasting(order: Order) -> Order:
-    if isinstance(order, Find | Retain | Remove | Discard):
+    if isinstance(order, Find):
+        return replace(order, newer_seconds=0.0)
+    if isinstance(order, Retain | Remove | Discard):
         return order
     if isinstance(order, Dump):
         order = replace(order, timeout_seconds=0.0)

@@ -95,7 +95,7 @@ class Find(msgspec.Struct, frozen=True, tag=True):
     namespace_uid: str = ""
     """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
     newer_seconds: float = 0.0
-    """Where a newer version wrote the newest, this node's upgrade is waited for so long; then an older one is taken."""
+    """Where a newer version wrote the newest, this node's upgrade is waited for so long; 0: an older one is taken."""
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):

@@ -79,10 +79,11 @@ def of_restore(restore: Restore) -> Order | None:
     return None
 
 
-def find(book: Book, restore: Restore) -> Find:
+def find(book: Book, restore: Restore, now: float) -> Find:
     """The order that asks the store for what it continues."""
     identity = restore.wanted.identity if restore.wanted else restore.identity
     excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.called_off)
+    time_for_older = restore.policy.restore_deadline_seconds / 2
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
     return Find(
         restore.uid,
@@ -90,5 +91,5 @@ def find(book: Book, restore: Restore) -> Find:
         restore.wanted,
         excluding,
         () if restore.wanted else avoiding,
-        newer_seconds=restore.policy.restore_deadline_seconds / 2,  # the other half is for an older one
+        newer_seconds=max(restore.deadline - time_for_older - now, 0.0),
     )

@@ -216,7 +216,7 @@ class Restores:
             if order is not None:
                 self._desk.send_once(restore.workload.node, order)
             elif restore.uid in self._finding:
-                self._desk.send_once(restore.workload.node, orders.find(self._book, restore))
+                self._desk.send_once(restore.workload.node, orders.find(self._book, restore, self._desk.now))
         self.arm(restore)
 
     # -- what follows from a changed record
@@ -306,7 +306,7 @@ class Restores:
         if restore.wanted in restore.set_aside:
             self._refuse(restore, words.set_aside(restore))
             return
-        self._desk.order(restore.uid, restore.workload.node, orders.find(self._book, restore))
+        self._desk.order(restore.uid, restore.workload.node, orders.find(self._book, restore, self._desk.now))
         self.arm(restore)
 
     def _found(self, restore: Restore, found: Found) -> None:

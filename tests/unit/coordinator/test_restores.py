@@ -75,6 +75,23 @@ def test_a_newer_format_is_waited_for_through_half_of_the_time() -> None:
     assert start(saved()).order(Find).newer_seconds == POLICY.restore_deadline_seconds / 2
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_time_in_which_the_store_was_away_is_taken_from_the_wait_for_a_newer_format(restarts: bool) -> None:
+    """Else the deadline would pass, and its work with it, before the node takes an older snapshot."""
+    told = start(saved())
+    away = StageFailed("restore.w2", "the store does not answer", retryable=True)
+    asked = [told.order(Find).newer_seconds]
+    for _ in range(60):
+        told.tell(away).after(1)
+        asked += [order.newer_seconds for order in told.sent() if isinstance(order, Find)]
+    assert asked == sorted(asked, reverse=True)
+    assert asked[-1] == 0
+    if restarts:
+        assert told.restart().order(Find).newer_seconds == 0
+    told.tell(Found("restore.w2", ref(1)))
+    assert told.step("restore.w2") == "Staging"
+
+
 def test_a_first_start_is_cold_and_no_alarm() -> None:
     told = start(Told()).tell(Found("restore.w2"))
     assert told.order(StartCold).why is None
