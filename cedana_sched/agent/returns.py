@@ -50,7 +50,7 @@ class Returns:
         self._threads = threads
         self._continued = continued
         self._damaged: Counter[str] = Counter()
-        """By return: how often its snapshot was read and was damaged."""
+        """By return: how often what it looks for, or fetches, was read and was damaged."""
 
     async def remove_all_but(self, restore_uids: Collection[str]) -> None:
         """See `Staging.remove_all_but`."""
@@ -66,6 +66,7 @@ class Returns:
             if self._is_read_again(order.restore_uid, error):
                 return orders.StageFailed(order.restore_uid, str(error), retryable=True)
             return orders.Found(order.restore_uid, problem=str(error))
+        self._damaged.pop(order.restore_uid, None)  # whatever was read, it was not what is fetched now
         return orders.Found(order.restore_uid, snapshot)
 
     def _newest(self, order: orders.Find) -> SnapshotRef | None:

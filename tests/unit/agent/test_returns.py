@@ -197,6 +197,25 @@ async def test_a_snapshot_that_stays_damaged_is_given_up(bench: Bench) -> None:
     ]
 
 
+async def test_what_was_damaged_while_it_was_looked_for_does_not_count_when_it_is_fetched(bench: Bench) -> None:
+    """Else one bad read more would have an older snapshot, or none, taken in its place."""
+    bench.commit()
+    manifest = bench.store_folder / layout.manifest_key(SnapshotRef(MD, 1))
+    written = manifest.read_bytes()
+    find = orders.Find("r1", MD)
+    manifest.write_bytes(bytes(byte ^ 0xFF if at == HEAD else byte for at, byte in enumerate(written)))
+    for _ in range(DAMAGED_TIMES - 1):
+        assert isinstance(await bench.returns.find(find), orders.StageFailed)
+    manifest.write_bytes(written)
+    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 1))
+    mend = _with_pack_spoilt(bench)
+    answer = await bench.returns.stage(STAGE)
+    assert isinstance(answer, orders.StageFailed)
+    assert (answer.retryable, answer.damaged) == (True, False)
+    mend()
+    assert await bench.returns.stage(STAGE) == orders.Staged("r1")
+
+
 async def test_a_manifest_that_stays_damaged_is_read_as_often_and_named(bench: Bench) -> None:
     bench.commit()
     manifest = bench.store_folder / layout.manifest_key(SnapshotRef(MD, 1))
