@@ -34,6 +34,8 @@ SPARES = 2
 """Processes that wait with their imports done, some 35 MiB each: what is dumped beside more others starts its own."""
 STOP_SECONDS = 5.0
 """A capture that was told to stop, and has not undone its dump by then, is killed: its store may never answer."""
+KILLED_SECONDS = 5.0
+"""One that is not gone by then waits in the kernel, as for the server of a folder, and executes nothing any more."""
 
 log = structlog.get_logger()
 
@@ -143,6 +145,8 @@ class Captures:
     async def stop(self, checkpoint_uid: str, running: RunningWorkload | None) -> None:
         """Stop a capture if it runs, also that of an earlier agent; return when it has ended, and its CRIU.
 
+        One that waits in the kernel ends later, and does nothing more: its workload must not wait for that.
+
         `running` is the workload that it works on, as far as that runs.
         """
         process, directory = self._running.get(checkpoint_uid), self._work / segment("checkpoint", checkpoint_uid)
@@ -150,8 +154,7 @@ class Captures:
             _write(process, _STOP_WORD)  # before an earlier one makes room for it
         own = process.pid if process else None
         await asyncio.to_thread(stop_capture, directory, own)
-        if process:
-            await _end(process)
+        if process and await _end(process):
             async with self._idle:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
         await self._clean_up(directory, running)  # of one whose agent is gone nobody else undoes anything
@@ -221,15 +224,25 @@ async def _start() -> Process:
     )
 
 
-async def _end(process: Process) -> None:
-    """Wait for the end of a process that was told to end, and insist on it."""
+async def _end(process: Process) -> bool:
+    """Wait for the end of a process that was told to end, and insist on it; False: it is killed, and still there."""
+    if await _has_ended(process, STOP_SECONDS):
+        return True
+    log.warning("capture does not stop, and is killed", pid=process.pid)
+    process.kill()
+    if await _has_ended(process, KILLED_SECONDS):
+        return True
+    log.error("killed capture waits in the kernel", pid=process.pid)
+    return False
+
+
+async def _has_ended(process: Process, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(STOP_SECONDS):
+        async with asyncio.timeout(seconds):
             await process.wait()
     except TimeoutError:
-        log.warning("capture does not stop, and is killed", pid=process.pid)
-        process.kill()
-        await process.wait()
+        return False
+    return True
 
 
 def _how_it_ended(status: int) -> str:

@@ -194,3 +194,34 @@ async def test_an_abort_does_not_wait_for_a_capture_whose_shelter_fails(
             with pytest.raises(RuntimeError, match="no group"):
                 [report async for report in captures.run(asked)]
         await captures.stop("c1", asked.workload)
+
+
+class Unkillable:
+    """A process whose threads wait in the kernel, as in fsync(2) of a file whose server is away."""
+
+    pid = 1 << 22  # above all that there are
+    stdin = None
+    killed = False
+
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+async def test_an_abort_does_not_wait_for_a_capture_that_waits_in_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedana_sched.agent.captures.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("cedana_sched.agent.captures.KILLED_SECONDS", 0.1, raising=False)
+    monkeypatch.setattr("cedana_sched.agent.captures._write", lambda *_: None)
+    process = Unkillable()
+    cleaned: list[str] = []
+    monkeypatch.setattr("cedana_sched.agent.captures.await_orphans", lambda _, work, __: cleaned.append(work.name))
+    (tmp_path / "c1").mkdir()
+    async with Captures(request().toolchain, tmp_path) as captures, asyncio.timeout(60):
+        captures._running["c1"] = process  # type: ignore[assignment]
+        await captures.stop("c1", request().workload)
+    assert process.killed
+    assert cleaned == ["c1"], "its CRIU is ended, which may be inside the workload"
