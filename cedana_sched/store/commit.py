@@ -26,6 +26,7 @@ from cedana_sched.model.errors import (
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
+from cedana_sched.store.bounded import kept
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.intents import read_intents
 from cedana_sched.store.previous import ensure_new
@@ -84,17 +85,17 @@ def _withdraw(backend: Backend, claim: str) -> None:
 
 
 def _others_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:
-    claimants = set()
-    for entry in backend.list(layout.identity_folder(ref.identity)):
+    claimants: set[str] = set()
+    namespace = ref.identity.namespace
+    for entry in kept(backend, namespace, layout.identity_folder(ref.identity), "files of one workload"):
         file = layout.parse_generation_key(entry.key)
-        if file is not None and file.kind == "claim" and file.generation == ref.generation:
+        if file is not None and file.writer is not None and (file.kind, file.generation) == ("claim", ref.generation):
             claimants.add(file.writer)
     claimants.discard(writer)
     if not claimants:
         return False
-    namespace = ref.identity.namespace
     now = backend.within(layout.namespace_folder(namespace)).now()
-    return not claimants.isdisjoint(read_intents(backend, namespace, now=now).writers)
+    return not claimants.isdisjoint(read_intents(backend, namespace, now=now, of=claimants).writers)
 
 
 def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:

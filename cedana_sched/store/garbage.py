@@ -20,26 +20,29 @@ writers hardly ever have to give up. An intent alone never takes back a marker t
 acted upon, only one that was set this moment. A manifest that cannot be read may name anything: while there is one,
 no pack of its namespace is removed.
 
+Of packs that are more than fit memory a run takes a sample, another one each time (`bounded.py`). What else is removed
+is removed while it is listed, in parts: there may be any number of it.
+
 A marker without a pack goes only if it is older than the run that did not list the pack: then the pack was removed
 before, for packs are condemned while they are there, and no name comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
 
 from cedana_sched.model.errors import StoreUnavailableError
-from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
-from cedana_sched.store.bounded import Listing
+from cedana_sched.store.bounded import Sample, name_of, remove_in_parts
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, read_intents
+from cedana_sched.store.generation_files import files_that_count, served_files
+from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, dead_intents, read_intents
 from cedana_sched.store.references import read_references
 
 COMMIT_WINDOW_SECONDS = 120.0
@@ -51,8 +54,6 @@ MARKERS_LISTED: Final = 10_000
 """So many markers a writer reads; where there are more, it looks for those of its own packs, one by one."""
 
 _FEW, _LOOKERS = 32, 16
-_PART: Final = 10_000
-"""Markers without a pack that are removed at once."""
 
 
 class GarbageReport(msgspec.Struct, frozen=True):
@@ -125,7 +126,8 @@ def collect_garbage(
     writer without heartbeat counts as dead.
 
     Raises:
-        CrowdedNamespaceError: more lies there than fits memory, markers without a pack aside; nothing was removed.
+        CrowdedNamespaceError: more snapshots or writers at work than fit memory; only what dead writers left, and
+            markers without a pack, were removed.
         StoreError: the store failed.
     """
     return _Run(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
@@ -146,15 +148,14 @@ class _Run:
         grain = CLOCK_GRAIN_SECONDS if grace_seconds else 0.0
         self._limit = now - grace_seconds - grain
         self._before = now - grain
-        listing = Listing(backend, namespace)
-        self._packs = {_name(entry): entry for entry in listing.of(layout.packs_folder(namespace))}
-        self._pages = list(listing.of(layout.pages_folder(namespace)))
+        sample = Sample(iter(backend.list(layout.packs_folder(namespace))))
+        self._sample, self._packs = sample, sample.entries
         self._has_ownerless = False
-        marked = listing.of(layout.condemned_folder(namespace), self._is_of_pack)
-        self._markers = {_name(entry): entry for entry in marked}
+        marked = filter(self._is_of_pack, backend.list(layout.condemned_folder(namespace)))
+        self._markers = {name_of(entry): entry for entry in marked}
+        self._removed_others = self._remove_ownerless() + self._remove_dead_intents(now)
         self._intents = self._read_intents(now)
-        self._files = list(listing.of(layout.snapshots_folder(namespace)))
-        self._generations = catalogue.generations_of(self._files)
+        self._generations = catalogue.generations_of(files_that_count(backend, namespace))
         self._references = read_references(backend, catalogue, namespace, self._generations)
 
     def run(self) -> GarbageReport:
@@ -164,39 +165,55 @@ class _Run:
         condemned = self._condemn(unneeded - self._markers.keys())
         spared = self._markers.keys() & self._packs.keys() & self._references.packs
         self._backend.delete(self._markers[name].key for name in doomed | spared)
-        self._remove_ownerless()
-        others = [*self._dead_intents(), *self._unneeded_pages(), *self._served_generation_files()]
-        self._backend.delete(others)
+        others = remove_in_parts(self._backend, chain(self._unneeded_pages(), self._served_generation_files()))
         folder = layout.namespace_folder(self._namespace)
         swept = self._backend.sweep_partial(folder, self._grace_seconds, self._is_being_written)
+        is_left = self._packs.keys() - doomed or self._generations.committed or self._intents.live
         return GarbageReport(
             namespace=self._namespace,
             condemned_packs=condemned,
             rescued_packs=len(spared),
             removed_packs=len(doomed),
             removed_bytes=sum(self._packs[name].size for name in doomed),
-            removed_others=len(others) + swept,
+            removed_others=self._removed_others + others + swept,
             blocked_by=self._references.unreadable,
-            is_empty=not (self._packs.keys() - doomed or self._generations.committed or self._intents.live),
+            is_empty=self._sample.is_whole and not is_left,
         )
 
     def _is_of_pack(self, marker: Entry) -> bool:
-        name = _name(marker)
-        is_owned = name in self._packs and marker.key == _marker_key(self._namespace, name)
-        self._has_ownerless |= not is_owned
-        return is_owned
+        """Whether it is of a pack of the sample; notes where it is of none at all."""
+        name = name_of(marker)
+        is_marker = marker.key == _marker_key(self._namespace, name)
+        if is_marker and name in self._packs:
+            return True
+        self._has_ownerless |= self._sample.includes(name) or not is_marker
+        return False
 
-    def _remove_ownerless(self) -> None:
-        """Remove the markers without a pack, in parts, for anybody may have laid any number of them.
+    def _remove_ownerless(self) -> int:
+        """Remove the markers without a pack.
 
         They are listed once more: a listing from which is removed meanwhile may leave out what counts.
         """
         if not self._has_ownerless:
-            return
-        marked = self._backend.list(layout.condemned_folder(self._namespace))
-        old = (one.key for one in marked if not self._is_of_pack(one) and one.modified < self._before)
-        while part := list(islice(old, _PART)):
-            self._backend.delete(part)
+            return 0
+        return remove_in_parts(
+            self._backend,
+            (
+                one.key
+                for one in self._backend.list(layout.condemned_folder(self._namespace))
+                if one.modified < self._before and self._is_ownerless(one)
+            ),
+        )
+
+    def _is_ownerless(self, marker: Entry) -> bool:
+        name = name_of(marker)
+        if marker.key != _marker_key(self._namespace, name):
+            return True
+        return self._sample.includes(name) and name not in self._packs
+
+    def _remove_dead_intents(self, now: float) -> int:
+        dead = dead_intents(self._backend, self._namespace, now=now, time_to_live_seconds=self._time_to_live)
+        return remove_in_parts(self._backend, (entry.key for entry in dead if self._is_old(entry)))
 
     def _is_old(self, entry: Entry) -> bool:
         return entry.modified <= self._limit
@@ -223,46 +240,20 @@ class _Run:
     def _read_intents(self, now: float) -> Intents:
         return read_intents(self._backend, self._namespace, now=now, time_to_live_seconds=self._time_to_live)
 
-    def _dead_intents(self) -> list[str]:
-        entries = (self._backend.stat(key) for key in self._intents.stale)
-        return [entry.key for entry in entries if entry is not None and self._is_old(entry)]
-
-    def _unneeded_pages(self) -> list[str]:
+    def _unneeded_pages(self) -> Iterator[str]:
+        """They may be listed last, as those that are old were there when this run began."""
         if self._references.unreadable:
-            return []
-        return [
-            entry.key
-            for entry in self._pages
-            if entry.key not in self._references.page_indexes
-            and layout.pages_writer(entry.key) not in self._intents.writers
-            and self._is_old(entry)
-        ]
+            return
+        for entry in self._backend.list(layout.pages_folder(self._namespace)):
+            is_needed = entry.key in self._references.page_indexes
+            if not is_needed and layout.pages_writer(entry.key) not in self._intents.writers and self._is_old(entry):
+                yield entry.key
 
-    def _served_generation_files(self) -> list[str]:
-        """Claims of the dead, manifests that lost or are removed, and all but the newest `removed` of an identity."""
-        files = [
-            (file, entry)
-            for entry in self._files
-            if (file := layout.parse_generation_key(entry.key)) is not None and self._is_old(entry)
-        ]
+    def _served_generation_files(self) -> Iterator[str]:
+        old = filter(self._is_old, self._backend.list(layout.snapshots_folder(self._namespace)))
         committed = {entry.key for entry in self._generations.committed.values()}
-        newest: dict[Identity, int] = {}
-        for file, _ in files:
-            if file.kind != "claim":
-                newest[file.identity] = max(newest.get(file.identity, 0), file.generation)
-        served = []
-        for file, entry in files:
-            lost = file.kind == "manifest" and entry.key not in committed
-            dead_claim = file.kind == "claim" and file.writer not in self._intents.writers
-            passed = file.kind == "removed" and file.generation < newest[file.identity]
-            if lost or dead_claim or passed:
-                served.append(entry.key)
-        return served
+        return (entry.key for entry in served_files(old, committed, self._intents.writers))
 
 
 def _marker_key(namespace: str, pack: str) -> str:
     return f"{layout.condemned_folder(namespace)}/{pack}"
-
-
-def _name(entry: Entry) -> str:
-    return entry.key.rpartition("/")[2]

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Collection, Iterator
 
 import msgspec
 import structlog
@@ -21,8 +22,8 @@ import structlog
 from cedana_sched.model.errors import CedanaSchedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
-from cedana_sched.store.backend import Backend, MissingObjectError
-from cedana_sched.store.bounded import Listing, crowded
+from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+from cedana_sched.store.bounded import crowded, kept, name_of
 from cedana_sched.store.decoding import UNREADABLE
 
 TIME_TO_LIVE_SECONDS = 180.0
@@ -129,10 +130,9 @@ def _seconds() -> float:
 
 
 class Intents(msgspec.Struct, frozen=True):
-    """The intents of a namespace at one moment. `stale` are keys of writers that died."""
+    """The intents of the writers that are at work in a namespace at one moment."""
 
     live: tuple[Intent, ...]
-    stale: tuple[str, ...]
 
     @property
     def writers(self) -> frozenset[str]:
@@ -145,18 +145,25 @@ class Intents(msgspec.Struct, frozen=True):
 
 
 def read_intents(
-    backend: Backend, namespace: str, *, now: float, time_to_live_seconds: float = TIME_TO_LIVE_SECONDS
+    backend: Backend,
+    namespace: str,
+    *,
+    now: float,
+    time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
+    of: Collection[str] | None = None,
 ) -> Intents:
-    """Who is at work in a namespace; `now` is the store's clock.
+    """Who is at work in a namespace, or which of the writers `of`; `now` is the store's clock.
 
     Raises:
         CrowdedNamespaceError: they are more than fits memory.
     """
-    live, stale, size = [], [], 0
-    for entry in Listing(backend, namespace).of(layout.intents_folder(namespace)):
-        if now - entry.modified > time_to_live_seconds + CLOCK_GRAIN_SECONDS:
-            stale.append(entry.key)
-            continue
+    dead = _died(now, time_to_live_seconds)
+
+    def is_wanted(entry: Entry) -> bool:
+        return entry.modified >= dead and (of is None or name_of(entry) in of)
+
+    live, size = [], 0
+    for entry in kept(backend, namespace, layout.intents_folder(namespace), "writers at work", is_wanted):
         try:
             data = backend.get_range(entry.key, 0, MOST_BYTES - size + 1) if entry.size else b""
             if (size := size + len(data)) > MOST_BYTES:
@@ -164,6 +171,17 @@ def read_intents(
             live.append(_decoder.decode(data))
         except MissingObjectError:
             continue
-        except UNREADABLE:
-            stale.append(entry.key)
-    return Intents(tuple(live), tuple(stale))
+        except UNREADABLE as error:  # nobody's, and it goes when it is old
+            _log.info("intent_unreadable", key=entry.key, why=str(error))
+    return Intents(tuple(live))
+
+
+def dead_intents(backend: Backend, namespace: str, *, now: float, time_to_live_seconds: float) -> Iterator[Entry]:
+    """What writers left that have died, and never believe in themselves again; arguments as of `read_intents`."""
+    dead = _died(now, time_to_live_seconds)
+    return (entry for entry in backend.list(layout.intents_folder(namespace)) if entry.modified < dead)
+
+
+def _died(now: float, time_to_live_seconds: float) -> float:
+    """Whose last heartbeat is older is dead."""
+    return now - time_to_live_seconds - CLOCK_GRAIN_SECONDS

@@ -10,10 +10,11 @@ skipped. Names of the future come last.
 
 from __future__ import annotations
 
+import heapq
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ import structlog
 from cedana_sched.model.errors import IntegrityError, SealedError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
+from cedana_sched.store.bounded import remove_in_parts
 from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.sealing.aead import KEY_BYTES, context
 from cedana_sched.store.sealing.key_provider import KeyProvider, NotUnwrappedError, Wrapped
@@ -67,7 +69,7 @@ class DataKeys:
             StoreError: the store failed.
         """
         missing: SealedError | None = None
-        for name in _newest_first(data_key_names(self._backend, namespace))[:MOST_TRIED]:
+        for name in _newest(_names(self._backend, namespace)):
             try:
                 return self.named(namespace, name)
             except (NotUnwrappedError, IntegrityError) as error:
@@ -105,7 +107,7 @@ class DataKeys:
         newest = self._provider.newest()
         changed = 0
         failed: SealedError | IntegrityError | None = None
-        for name in data_key_names(self._backend, namespace):
+        for name in _names(self._backend, namespace):
             try:
                 changed += self._rewrap_one(namespace, name, newest)
             except (SealedError, IntegrityError) as error:
@@ -145,15 +147,15 @@ class DataKeys:
             self._known[namespace, key.name] = key, time.monotonic() + REMEMBERED_SECONDS
 
 
-def data_key_names(backend: Backend, namespace: str) -> list[str]:
-    """Names of the wrapped data keys of a namespace. Without any, nothing in it is sealed."""
-    return list(_names(backend, namespace))
+def has_data_keys(backend: Backend, namespace: str) -> bool:
+    """Whether a namespace has wrapped data keys. Without any, nothing in it is sealed."""
+    return next(_names(backend, namespace), None) is not None
 
 
-def _newest_first(names: list[str]) -> list[str]:
-    """The newest first, but names of the future last: no clock is that wrong."""
+def _newest(names: Iterable[str]) -> list[str]:
+    """Those that are tried, the newest first, but names of the future last: no clock is that wrong."""
     future = _time_in_names(time.time() + FUTURE_SECONDS)
-    return sorted(names, key=lambda name: (name < future, name), reverse=True)
+    return heapq.nlargest(MOST_TRIED, names, key=lambda name: (name < future, name))
 
 
 def _time_in_names(moment: float) -> str:
@@ -162,9 +164,7 @@ def _time_in_names(moment: float) -> str:
 
 def erase(backend: Backend, namespace: str) -> int:
     """Remove all data keys of a namespace: nobody can read any more what they sealed. Returns how many."""
-    names = data_key_names(backend, namespace)
-    backend.delete(layout.data_key_key(namespace, name) for name in names)
-    return len(names)
+    return remove_in_parts(backend, (layout.data_key_key(namespace, name) for name in _names(backend, namespace)))
 
 
 def _names(backend: Backend, namespace: str) -> Iterator[str]:

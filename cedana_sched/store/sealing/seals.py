@@ -17,7 +17,7 @@ from cedana_sched.store import format as manifest_format
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer
 from cedana_sched.store.sealing import envelope
-from cedana_sched.store.sealing.data_keys import DataKey, DataKeys, data_key_names
+from cedana_sched.store.sealing.data_keys import DataKey, DataKeys, has_data_keys
 from cedana_sched.store.sealing.key_provider import KeyProvider
 from cedana_sched.store.sealing.seal import NO_SEAL, NamespaceSeal, Seal
 
@@ -56,7 +56,7 @@ class Seals:
         """
         if self._keys is not None:
             return NO_SEAL if self._writes_unsealed else NamespaceSeal(self._keys.for_writing(namespace))
-        if data_key_names(self._backend, namespace):
+        if has_data_keys(self._backend, namespace):
             sentence = f"{_FIELD}: none is given, and snapshots of namespace {namespace} are sealed"
             raise SealedError(sentence, remedy=_GIVE)
         return NO_SEAL

@@ -50,14 +50,18 @@ def test_a_collection_reads_the_manifests_that_no_earlier_one_has_read(tmp_path:
     ]
 
 
-def test_a_collection_lists_each_key_once(tmp_path: Path) -> None:
+def test_a_collection_lists_packs_and_pages_once(tmp_path: Path) -> None:
+    """Manifests three times, as they are few: which there are, which of them are removed, and what has served."""
     backend = filled(tmp_path, 10)
+    listed = [
+        sum(1 for _ in backend.list(folder(NAMESPACE)))
+        for folder in (layout.packs_folder, layout.pages_folder, layout.snapshots_folder)
+    ]
 
     collect(backend)
 
-    assert backend.keys_listed == sum(1 for path in tmp_path.rglob("*") if path.is_file()) - 2, (
-        "but `references` and the mark"
-    )
+    assert listed == [10, 10, 10]
+    assert backend.keys_listed == 10 + 10 + 3 * 10
 
 
 def test_what_is_remembered_protects_its_packs(tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.errors import CommitConflictError
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import bounded, garbage, intents, layout, references, turns
 from cedana_sched.store.backend import Entry
 from cedana_sched.store.bounded import CrowdedNamespaceError
 from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.commit import commit_manifest
 from cedana_sched.store.garbage import collect_garbage, condemned_packs
 from cedana_sched.store.intents import Intent
 from cedana_sched.store.posix import PosixBackend
@@ -21,12 +24,6 @@ from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 
 NAMESPACE, OTHER = "team-a", "team-b"
-FOLDERS = [
-    layout.packs_folder,
-    layout.pages_folder,
-    layout.snapshots_folder,
-    layout.intents_folder,
-]
 
 
 class Crowded(PosixBackend):
@@ -48,36 +45,142 @@ class Crowded(PosixBackend):
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded, "MOST_LISTED", 100)
+    monkeypatch.setattr(bounded, "MOST_SAMPLED", 100)
+    monkeypatch.setattr(bounded, "PART", 30)
 
 
-def objects(folder: Path) -> set[str]:
-    return {entry.key for entry in PosixBackend(folder).list(layout.ROOT)}
+class Counted(PosixBackend):
+    """Counts what is removed at once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.parts: list[int] = []
+
+    def delete(self, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        self.parts.append(len(wanted))
+        super().delete(wanted)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_collection_of_more_than_fits_memory_is_refused_in_words(
-    tmp_path: Path, folder: Callable[[str], str]
+def objects(folder: Path, below: str = layout.ROOT) -> set[str]:
+    return {entry.key for entry in PosixBackend(folder).list(below)}
+
+
+def age(folder: Path, key: str) -> None:
+    """As old as what nobody has touched for a day."""
+    path = folder / key
+    os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
+
+
+def lay(folder: Path, *keys: str) -> None:
+    backend = PosixBackend(folder)
+    for key in keys:
+        backend.put(key, b"x")
+        age(folder, key)
+
+
+ANY = [f"{number:032x}" for number in range(500)]
+LAID = {
+    "packs": [layout.pack_key(NAMESPACE, f"{one}-000001") for one in ANY],
+    "pages": [layout.pages_key(SnapshotRef(Identity(NAMESPACE, "job"), 1), one) for one in ANY],
+    "intents": [f"{layout.intents_folder(NAMESPACE)}/{one}" for one in ANY],
+    "claims": [layout.claim_key(SnapshotRef(Identity(NAMESPACE, "job"), 1), one) for one in ANY],
+    "removed": [layout.removed_key(SnapshotRef(Identity(NAMESPACE, "job"), number)) for number in range(1, 500)],
+    "foreign": [f"{layout.snapshots_folder(NAMESPACE)}/{one}" for one in ANY],
+    "other jobs": [layout.removed_key(SnapshotRef(Identity(NAMESPACE, f"job-{one}"), 1)) for one in ANY],
+}
+STAYS = {"removed": {LAID["removed"][-1]}, "foreign": {*LAID["foreign"]}, "other jobs": {*LAID["other jobs"]}}
+"""The last number of each workload, and what is none of ours, which costs nothing."""
+
+
+@pytest.mark.parametrize("laid", LAID)
+def test_whatever_somebody_lays_is_worked_off_in_bounded_turns(tmp_path: Path, laid: str) -> None:
+    store = SnapshotStore(PosixBackend(tmp_path))
+    kept = take(store, Identity(NAMESPACE, "kept"), {"pages-1.img": bytes(range(256)) * 320})
+    store.remove(gone := take(store, Identity(NAMESPACE, "gone"), {"core.img": b"y"}).ref)
+    lay(tmp_path, *LAID[laid])
+    backend = Counted(tmp_path)
+
+    for _ in range(60):
+        collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
+
+    assert objects(tmp_path) & {*LAID[laid]} == STAYS.get(laid, set())
+    assert objects(tmp_path, layout.packs_folder(NAMESPACE)) == {
+        layout.pack_key(NAMESPACE, pack) for pack in kept.summary.packs
+    }
+    assert layout.removed_key(gone) in objects(tmp_path)
+    assert max(backend.parts) <= 100
+    assert store.verify(kept.ref).ok
+
+
+def test_packs_that_are_needed_stay_though_they_are_more_than_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = SnapshotStore(PosixBackend(tmp_path))
+    kept = [take(store, Identity(NAMESPACE, "job", index), {"core.img": b"%d" % index}) for index in range(100)]
+    lay(tmp_path, *LAID["packs"][:50])
+    monkeypatch.setattr(bounded, "MOST_SAMPLED", 20)
+    backend = PosixBackend(tmp_path)
+
+    reports = [collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0) for _ in range(200)]
+
+    assert not any(report.is_empty for report in reports)
+    assert sum(report.removed_packs for report in reports) == 50
+    assert all(store.verify(one.ref).ok for one in kept)
+
+
+@pytest.mark.parametrize("shares", [1, 4])
+def test_a_collector_that_has_seen_a_share_alone_does_not_call_the_namespace_empty(
+    tmp_path: Path, shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "MOST_SAMPLED", 100 // shares)
+    lay(tmp_path, *LAID["packs"][:100])
+    backend = PosixBackend(tmp_path)
+    collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
+    assert collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0).is_empty == (shares == 1)
+
+
+def test_more_snapshots_than_fit_memory_are_refused_in_words(tmp_path: Path) -> None:
+    """Which packs they name nobody can say; what the dead left goes all the same."""
     take(SnapshotStore(PosixBackend(tmp_path)), Identity(NAMESPACE, "job"), {"core.img": b"x"})
     before = objects(tmp_path)
-    backend = Crowded(tmp_path, folder(NAMESPACE))
+    manifests = [layout.manifest_key(SnapshotRef(Identity(NAMESPACE, "other"), number)) for number in range(1, 101)]
+    lay(tmp_path, *manifests, *LAID["intents"])
+    backend = PosixBackend(tmp_path)
 
     with pytest.raises(CrowdedNamespaceError) as caught:
         collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
 
-    assert caught.value.message == "namespace team-a has more than 100 objects in the store, more than fits memory"
+    assert caught.value.message == "namespace team-a has more than 100 snapshots in the store, more than fits memory"
     assert "v1/team-a/" in caught.value.remedy
-    assert backend.listed <= 101
-    assert objects(tmp_path) == before
+    assert objects(tmp_path) == before | {*manifests}
 
 
-def test_folders_are_counted_together(tmp_path: Path) -> None:
+def test_more_writers_at_work_than_fit_memory_hold_a_collection_until_they_are_dead(tmp_path: Path) -> None:
+    lay(tmp_path, *LAID["packs"][:1])
     backend = PosixBackend(tmp_path)
-    for number in range(51):
-        for folder in (layout.packs_folder, layout.condemned_folder):
-            backend.put(f"{folder(NAMESPACE)}/{number:032x}-000001", b"")
-    with pytest.raises(CrowdedNamespaceError):
-        collect_garbage(backend, Catalogue(backend), NAMESPACE)
+    keys = LAID["intents"][:101]
+    for key in keys:
+        backend.put(key, b"x")
+    with pytest.raises(CrowdedNamespaceError, match="more than 100 writers at work"):
+        collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
+    for key in keys:
+        age(tmp_path, key)
+    assert collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0).condemned_packs == 1
+    assert not objects(tmp_path, layout.intents_folder(NAMESPACE))
+
+
+def test_a_commit_reads_the_intents_of_those_who_claim_the_same_alone(tmp_path: Path) -> None:
+    backend = PosixBackend(tmp_path)
+    ref, mine, other = SnapshotRef(Identity(NAMESPACE, "job"), 1), "a" * 32, "b" * 32
+    for key in LAID["intents"]:
+        backend.put(key, b"x")
+    backend.put(layout.claim_key(ref, other), b"")
+    alive = msgspec.msgpack.encode(Intent(other, ref.identity))
+    backend.put(f"{layout.intents_folder(NAMESPACE)}/{other}", alive)
+
+    with pytest.raises(CommitConflictError):
+        commit_manifest(backend, Catalogue(backend), ref, mine, b"manifest", conditional=False)
 
 
 def lay_markers(folder: Path, number: int) -> None:
@@ -110,29 +213,18 @@ def test_any_number_of_markers_keeps_nothing_from_being_saved(tmp_path: Path, mo
     assert take(store, Identity(NAMESPACE, "other"), {"core.img": b"y"}).ref.generation == 1
 
 
-def test_any_number_of_markers_keeps_nothing_from_being_collected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(garbage, "_PART", 30)
-    parts: list[int] = []
-
-    class Counted(PosixBackend):
-        def delete(self, keys: Iterable[str]) -> None:
-            wanted = list(keys)
-            parts.append(len(wanted))
-            super().delete(wanted)
-
+def test_any_number_of_markers_keeps_nothing_from_being_collected(tmp_path: Path) -> None:
     backend = Counted(tmp_path)
     store = SnapshotStore(backend)
     kept = take(store, Identity(NAMESPACE, "kept"), {"core.img": b"x"})
     store.remove(take(store, Identity(NAMESPACE, "gone"), {"core.img": b"y"}).ref)
     lay_markers(tmp_path, 201)
-    parts.clear()
+    backend.parts.clear()
 
     first, second = (collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0) for _ in range(2))
 
     assert (first.condemned_packs, second.removed_packs) == (1, 1)
-    assert max(parts) <= 30
+    assert max(backend.parts) <= 30
     assert not list(backend.list(layout.condemned_folder(NAMESPACE)))
     assert {one.key for one in backend.list(layout.packs_folder(NAMESPACE))} == {
         layout.pack_key(NAMESPACE, pack) for pack in kept.summary.packs
@@ -172,8 +264,8 @@ def test_other_namespaces_are_collected(tmp_path: Path) -> None:
     store = SnapshotStore(PosixBackend(tmp_path))
     gone = take(store, Identity(OTHER, "job"), {"core.img": b"x"}).ref
     store.remove(gone)
-    backend = Crowded(tmp_path, layout.packs_folder(NAMESPACE))
-    backend.put(f"{layout.packs_folder(NAMESPACE)}/{0:032x}-000001", b"")
+    lay(tmp_path, *(layout.manifest_key(SnapshotRef(Identity(NAMESPACE, "job"), number)) for number in range(1, 102)))
+    backend = PosixBackend(tmp_path)
     for _ in range(2):
         with pytest.raises(CrowdedNamespaceError, match=NAMESPACE):
             SnapshotStore(backend).collect_garbage(grace_seconds=0)
