@@ -46,6 +46,11 @@ FAILURES = (
         "free some space, then try again",
     ),
     _failure(
+        r"OOM storing pipe",  # criu/include/pipes.h, NR_PIPES_WITH_DATA: of all processes together
+        "more than 1,024 pipes, or as many named ones, are open to be read, which is the most that CRIU saves",
+        "let the processes open fewer: close those that are not needed, or use socket pairs, which CRIU does not count",
+    ),
+    _failure(
         r"Can't get rlimit \d+: Operation not permitted",
         "CRIU may not read the limits of a process of another user here",
         "root of this machine lacks CAP_SYS_RESOURCE: give it that capability, or install gcc so that the"

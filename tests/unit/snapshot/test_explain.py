@@ -61,6 +61,11 @@ FULL = """\
 
 MOUNT = "(00.012000) Error (criu/mount.c:1231): mnt: 28:./mnt/data doesn't have a proper root mount"
 
+PIPES = """\
+(00.412071) Error (criu/pipes.c:399): OOM storing pipe
+(00.412079) Error (criu/cr-dump.c:1545): Dump files (pid: 4711) failed with -1
+(00.430011) Error (criu/cr-dump.c:1975): Dumping FAILED."""
+
 OLD = "(00.052000) Error (criu/sockets.c:540): sockets: Can't get 1:16 opt: Operation not supported"
 
 GHOST = (
@@ -90,6 +95,7 @@ TCP = "(00.052000) Error (criu/sk-inet.c:188): inet: Connected TCP socket, consi
         pytest.param(ENDED, "ended already", "nothing left", id="zombie root"),
         pytest.param(FULL, "no space left", "free some space", id="ENOSPC"),
         pytest.param(MOUNT, "28:./mnt/data", "mount namespace of its own", id="host mount"),
+        pytest.param(PIPES, "more than 1,024 pipes", "open fewer", id="pipes"),
         pytest.param(OLD, "too old for the running kernel", "4.2.1", id="old CRIU"),
         pytest.param(GHOST, "/var/tmp/spool, 734003200 bytes", "raise the limit", id="large deleted file"),
         pytest.param(LOCKS, "hold file locks", "dump with file locks", id="file locks"),
