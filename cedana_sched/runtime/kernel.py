@@ -18,6 +18,7 @@ ALL_CHANGES = IN_CREATE | IN_MODIFY | IN_MOVED_TO
 _IN_ONLYDIR = 0x01000000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
+_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -45,6 +46,14 @@ def unmount(target: str) -> None:
 def detach(target: str) -> None:
     """Take a mount away from where it is, although somebody may still look into it."""
     _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount of {target}")
+
+
+def punch_hole(descriptor: int, offset: int, length: int) -> None:
+    """Give back the blocks of a part of a file, which then reads as zeros; its size stays (fallocate(2))."""
+    result = _libc.fallocate(
+        descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length)
+    )
+    _check(result, "fallocate(FALLOC_FL_PUNCH_HOLE)")
 
 
 def mount_lines() -> list[str]:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from cedana_sched.runtime.growing_log import GrowingLog
+
 STALL_SECONDS = 30.0
 """So long CRIU may go without a sign of life, whatever the policy allows the whole."""
 LOOKS = 10
@@ -32,10 +34,9 @@ class Signs:
     def __init__(self, leader: int, log: str, processes: Callable[[], Collection[int]]) -> None:
         """`leader` is CRIU, or who has started it."""
         self._leader = leader
-        self._log = log
+        self._log = GrowingLog(log)
         self._processes = processes
         self._lines: deque[bytes] = deque(maxlen=_LINES_KNOWN)
-        self._read = 0
         self._states: dict[int, str] = {}
         self._ticks: dict[int, int] = {}
         self._moved: dict[int, int] = {}
@@ -49,14 +50,7 @@ class Signs:
         return any(signs)
 
     def _has_said_something(self) -> bool:
-        try:
-            with open(self._log, "rb") as log:
-                log.seek(self._read)
-                said = log.read()
-        except FileNotFoundError:
-            return False
-        self._read += len(said)
-        lines = {_STAMP.sub(b"", line) for line in said.splitlines()}
+        lines = {_STAMP.sub(b"", line) for line in self._log.read_new().splitlines()}
         new = lines.difference(self._lines)
         self._lines.extend(new)
         return bool(new)
