@@ -196,6 +196,10 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
         super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
         self.synced = checkpoints.synced
 
+    def has(self, identity: Identity) -> bool:
+        """Whether a Checkpoint of any replica of it is there, be it that it failed or is in flight."""
+        return next(iter(self.of((identity.namespace, identity.id))), None) is not None
+
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         """See `adapter.cluster.Snapshots`."""
         ready = (one for one in self.of((namespace, identifier)) if one.status.step is CheckpointStep.READY)

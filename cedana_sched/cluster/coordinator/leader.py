@@ -141,7 +141,7 @@ class Leader:
             if isinstance(one, QueuePolicies):
                 self._policies.look_up(one.queue_policy)
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
-        self._pod_reports = PodReports(of_all_pods, self._alive, beginnings)
+        self._pod_reports = PodReports(of_all_pods, self._alive, beginnings, by_id)
         self._excluded = Excluded(served)
         own: dict[str, Adapter] = {PodReports.name: self._pod_reports, Excluded.name: self._excluded}
         listener = Listeners(TellEvents(self._events, self._everywhere), *listeners)

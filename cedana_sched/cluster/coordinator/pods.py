@@ -15,6 +15,7 @@ from cedana_sched.adapter.readers import Readers
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.ends import PodEnds
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -30,7 +31,13 @@ class PodReports:
 
     name: ClassVar[str] = "pods"
 
-    def __init__(self, cluster: ClusterAccess, alive: Alive, beginnings: BeginningNumbers) -> None:
+    def __init__(
+        self,
+        cluster: ClusterAccess,
+        alive: Alive,
+        beginnings: BeginningNumbers,
+        checkpoints: ById,
+    ) -> None:
         """Reports what happens to the protected pods.
 
         Args:
@@ -38,10 +45,13 @@ class PodReports:
                 reported, and the starts of who would wait for ever.
             alive: which of them the records count on.
             beginnings: of those that return.
+            checkpoints: all that there are. Our webhook has nobody wait for what it finds, where there is none: who
+                does so in a namespace that is not served has written our names on his pod himself.
         """
         self._cluster = cluster
         self._beginnings = beginnings
         self._alive = alive
+        self._checkpoints = checkpoints
         self._ends = PodEnds(cluster.api, alive, self._is_shown, cluster.events, self._ended, cluster.served)
         self._readers: Readers[Report] = Readers()
 
@@ -56,6 +66,7 @@ class PodReports:
         """
         await self._cluster.pods.synced.wait()
         await self._beginnings.synced.wait()
+        await self._checkpoints.synced.wait()
         with self._readers.reading() as queue:
 
             def heard(before: Pod | None, now: Pod | None) -> None:
@@ -106,13 +117,19 @@ class PodReports:
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
         if not is_bound or names.RESTORES not in now.metadata.annotations:
             return []
-        if not self._cluster.served.includes(now.metadata.namespace) and not _has_restore_container(now):
-            return []
         try:
-            return [self._starting(now)]
+            starting = self._starting(now)
         except (KeyError, ValueError, UsageError) as error:  # somebody has changed what our webhook wrote
             log.warning("pod does not say who it is", pod=now.metadata.name, problem=repr(error))
             return []
+        return [starting] if self._is_ours_to_end(now, starting) else []
+
+    def _is_ours_to_end(self, pod: Pod, starting: Starting) -> bool:
+        """In a namespace that is not served, whether it waits because we had it wait before that was so."""
+        if self._cluster.served.includes(pod.metadata.namespace):
+            return True
+        wanted = starting.wanted.identity if starting.wanted is not None else starting.identity
+        return _has_restore_container(pod) and any(map(self._checkpoints.has, (starting.identity, wanted)))
 
     def _starting(self, pod: Pod) -> Starting:
         annotations, identity = pod.metadata.annotations, identity_of(pod)

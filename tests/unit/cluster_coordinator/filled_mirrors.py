@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from cedana_sched.cluster.coordinator.agents import AnsweredObject, _Pod, _Spec, _Status
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import SnapshotRef
@@ -29,6 +30,13 @@ def filled(*objects: Any) -> Mirror[Any]:
     mirror: Mirror[Any] = Mirror(cast("Any", _Silent()))
     mirror._replace(objects)
     return mirror
+
+
+def known_checkpoints(*checkpoints: KnownCheckpoint) -> ById:
+    """No others come."""
+    mirror = filled(*checkpoints)
+    mirror.synced.set()
+    return ById(mirror)
 
 
 def shown_restore(

@@ -29,7 +29,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Continue, Continued, Find, Found, Order, Outcome, Stage, Staged
 from cedana_sched.model.policy import CheckpointPolicy
-from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled
+from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_checkpoints
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.cluster_node.bundle_tree import Host, state
@@ -130,7 +130,7 @@ class Scene:
         pods.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(api, nothing, pods, _Policies(), SavedSnapshots(), SYSTEM, nothing)
-        reports = PodReports(access, alive, BeginningNumbers(agents.restores))
+        reports = PodReports(access, alive, BeginningNumbers(agents.restores), known_checkpoints())
         journal = ObjectJournal(api, SYSTEM, f"coordinator-{self._coordinators}", projection, alive.recorded)
         listener = cast("Any", type("Listener", (), {"announced": lambda _, tell: self.told_by(tell)})())
         async with asyncio.TaskGroup() as group:

@@ -17,14 +17,14 @@ from cedana_sched.cluster.coordinator import ends
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.excluded import Excluded
 from cedana_sched.cluster.coordinator.gates import Gates
-from cedana_sched.cluster.coordinator.known import ById
+from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.coordinator.core import ReleaseHold, Reported
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
-from cedana_sched.kube.resources import JOBS, PODS
+from cedana_sched.kube.resources import CHECKPOINTS, JOBS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Aborted, Frozen
 from cedana_sched.model.policy import CheckpointPolicy
@@ -32,7 +32,7 @@ from cedana_sched.model.preemption import Signal, Verdict
 from cedana_sched.model.records import CheckpointStep, Restore, RestoreStep
 from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched_volcano.objects import POD_GROUPS
-from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings
+from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import RESTORE
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
@@ -166,8 +166,13 @@ class _Policies:
         return CheckpointPolicy()
 
 
-def _returning(*init_containers: str) -> Pod:
-    annotations = {names.ID: "md", names.INDEX: "3", names.RESTORES: "md/3@12"}
+_FAILED = msgspec.convert(
+    {"metadata": {"name": "md-1", "namespace": "bio"}, "spec": {"identity": {"id": "md", "index": 3}}}, KnownCheckpoint
+)
+
+
+def _returning(*init_containers: str, identifier: str = "md") -> Pod:
+    annotations = {names.ID: identifier, names.INDEX: "3", names.RESTORES: f"{identifier}/3@12"}
     containers = tuple(Container(name) for name in init_containers)
     return Pod(
         Metadata("md-3", "bio", "uid-3", "1", annotations=annotations), PodSpec("n1", init_containers=containers)
@@ -177,11 +182,12 @@ def _returning(*init_containers: str) -> Pod:
 def _pod_reports(
     served: Served, *pods: Pod, api: Any = None, alive: Alive | None = None, events: Any = None
 ) -> PodReports:
+    """A Checkpoint of `md` is there, which failed."""
     mirror = filled(*pods)
     mirror.synced.set()
     nothing = cast("Any", None)
     access = ClusterAccess(api, events, mirror, _Policies(), SavedSnapshots(), "ours", nothing, served=served)
-    return PodReports(access, alive or Alive(), known_beginnings())
+    return PodReports(access, alive or Alive(), known_beginnings(), known_checkpoints(_FAILED))
 
 
 @BOTH
@@ -192,6 +198,29 @@ async def test_only_who_waits_in_our_container_is_told_how_to_begin(served: Serv
     reports = await _reported(_pod_reports(served, pod).reports())
     is_told = waits or served is EVERYWHERE
     assert [type(report) for report in reports] == ([Starting] if is_told else [])
+
+
+@BOTH
+async def test_who_wrote_our_container_on_his_pod_himself_is_given_no_restore_there(served: Served) -> None:
+    """No Checkpoint of it is there, and our webhook has had nobody wait without one."""
+    reports = _pod_reports(served, _returning(names.RESTORE_CONTAINER, identifier="made-up")).reports()
+    assert [type(report) for report in await _reported(reports)] == ([Starting] if served is EVERYWHERE else [])
+
+
+async def test_a_leader_gives_a_restore_to_whom_it_had_wait_alone() -> None:
+    """As it is wired, and with Checkpoints that it sees after the pods."""
+    server = MoodyApiServer()
+    for name in ("made-up", "md"):
+        pod = msgspec.to_builtins(_returning(names.RESTORE_CONTAINER, identifier=name))
+        pod["metadata"] |= {"name": name, "uid": f"uid-of-{name}", "labels": {names.PROTECTED: "true"}}
+        server.put(PODS, pod)
+    server.put(CHECKPOINTS, msgspec.to_builtins(_FAILED))
+    configuration = CoordinatorConfiguration(namespace="ours", excluded_namespaces=frozenset({"bio"}))
+    async with server.serving() as api, asyncio.timeout(60):
+        leader = Leader(api, configuration, "me")
+        reports = leader.coordinator._adapters[PodReports.name].reports()
+        async with leader.coordinating():
+            assert cast("Starting", await anext(aiter(reports))).identity.id == "md"
 
 
 @BOTH

@@ -30,7 +30,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Continued, Find, Found, Staged
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import CheckpointStep, Record, Restore, RestoreStep
-from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings
+from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import RESTORE
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
@@ -83,7 +83,7 @@ class Cluster:
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
         access = ClusterAccess(self.server.api, events, self.mirror, policies, saved, "cedana-system", nothing)
-        self.pods = PodReports(access, self.alive, known_beginnings())
+        self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints())
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[asyncio.Queue[Report]]:

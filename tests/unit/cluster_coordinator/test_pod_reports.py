@@ -21,7 +21,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
-from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, shown_restore
+from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_checkpoints, shown_restore
 
 NOTHING_SAVED = SavedSnapshots()
 
@@ -54,7 +54,7 @@ class _Cluster:
         self.restores.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), saved, "cedana-system", nothing)
-        self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores)).reports()
+        self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores), known_checkpoints()).reports()
 
     async def next(self) -> Report:
         async with asyncio.timeout(60):
