@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import structlog
 
@@ -17,6 +17,7 @@ from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosi
 from cedana_sched.adapter.evictions import MarkedEvictions, Report
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
+from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
@@ -31,6 +32,12 @@ from cedana_sched_volcano.queues import QueueOptIn
 
 log = structlog.get_logger(__name__)
 
+_KEEPING: Final = (
+    "its policy says onCheckpointFailure: KeepRunning. Who needs its place waits, or takes another victim's, and it is"
+    " saved anew when it is asked for, less often each time: mend what keeps it from being saved, delete it, or let"
+    " the policy say LetGo"
+)
+
 
 class VolcanoAdapter:
     """Pods that Volcano schedules, whoever controls them."""
@@ -39,6 +46,7 @@ class VolcanoAdapter:
 
     def __init__(self, cluster: ClusterAccess) -> None:
         self._api = cluster.api
+        self._events = cluster.events
         self._pods = cluster.pods
         self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.unreadable)
         self._queues = Mirror(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
@@ -101,6 +109,7 @@ class VolcanoAdapter:
             RetryableError: the API server could not be told.
         """
         await self._evictions.synced.wait()
+        self._say_who_is_kept(release)
         if not await self._evictions.released(release):
             return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
@@ -110,6 +119,16 @@ class VolcanoAdapter:
                 with suppress(ConflictError):  # it is gone, and another one has its name
                     await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                     log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
+
+    def _say_who_is_kept(self, release: Release) -> None:
+        """Volcano may come back to its choice, and nothing of its own tells why that is refused."""
+        for pod in self._pods:
+            metadata = pod.metadata
+            if release.verdicts.get(metadata.uid) is Verdict.KEEP_RUNNING:
+                why = release.reasons.get(metadata.uid, "no reason is known")
+                text = f"Volcano may not evict {metadata.name}: it could not be saved ({why}), and {_KEEPING}"
+                involved = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
+                self._events.tell(Happening(involved, "KeptRunning", text, warning=True))
 
 
 def _is_volcanos(pod: Pod) -> bool:

@@ -188,6 +188,20 @@ def test_who_was_kept_running_is_held_anew_when_it_is_asked_for_all_the_while() 
     assert desk.marked
 
 
+@pytest.mark.parametrize(("times", "seconds"), [(1, 60), (2, 120), (4, 480), (5, 960), (30, 960)])
+def test_who_is_kept_running_again_and_again_is_frozen_less_and_less_often(times: int, seconds: int) -> None:
+    """A scheduler that comes back to its choice would have it frozen every minute, for ever."""
+    earlier = (
+        hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=-1000 - n, uid=f"signal-{n + 2}", created=-1010 - n)
+        for n in range(times - 1)
+    )
+    desk = Desk(hold(HoldStep.RELEASED, Verdict.KEEP_RUNNING, released=0), *earlier)
+    desk.wait(seconds - 1)
+    assert refused(desk.ask(eviction())).endswith("it is saved anew in 1 s at the earliest")
+    desk.wait(1)
+    assert desk.ask(eviction()).decision == "not-yet-held"
+
+
 def test_nobody_waits_for_ever_for_a_mark_that_cannot_be_written() -> None:
     desk = Desk()
     for _ in range(30):

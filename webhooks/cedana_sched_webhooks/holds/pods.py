@@ -38,6 +38,8 @@ NOT_HELD: Final = "not-yet-held"
 """The decision on a pod that the coordinator has not taken up."""
 RELEASE_LASTS: Final = timedelta(seconds=60)
 """An eviction that was released and has not come by then is another one when it comes."""
+KEPT_LONGEST: Final = timedelta(seconds=960)
+"""Whose policy keeps it running is saved anew after a release's time, after twice that, and so on, but not later."""
 RETRY_SECONDS: Final = 1
 CYCLE_SECONDS: Final = 0.7
 """Evictions that begin within so long are of one decision. Schedulers decide once a second."""
@@ -93,8 +95,9 @@ def decide(
         verdict = newest.status.verdict_on(pod_uid)
         if verdict in {Verdict.COMMITTED, Verdict.LET_GO} and _is_recent(newest, now):
             return Decision("released")
-        if verdict is Verdict.KEEP_RUNNING and _is_recent(newest, now):
-            return Decision(KEPT, "Kept running by cedana: it could not be saved, and its policy says so")
+        if verdict is Verdict.KEEP_RUNNING and (left := _kept_seconds(pod_uid, newest, holds, now)) > 0:
+            again = f"it is saved anew in {math.ceil(left)} s at the earliest"
+            return Decision(KEPT, f"Kept running by cedana: it could not be saved, and its policy says so; {again}")
     waited = mark.waited(now) if mark is not None and mark.is_fresh(now) else 0.0
     left = UNANNOUNCED_SECONDS - _unheld(pod_uid, max(waited, told_seconds), holds, now)
     if left > 0:
@@ -121,6 +124,19 @@ def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: d
 
 def _is_spared(pod_uid: str, hold: PreemptionHold) -> bool:
     return hold.status.verdict_on(pod_uid) in {None, Verdict.NOT_NEEDED}
+
+
+def _kept_seconds(pod_uid: str, newest: PreemptionHold, holds: Iterable[PreemptionHold], now: datetime) -> float:
+    """For how long it is not frozen once more, however often it is asked for: the longer, the more often it failed.
+
+    Holds are forgotten after an hour, and with them how often.
+    """
+    released, over_at = newest.status.released_at, newest.over_at
+    if released is None:  # it is being released
+        return RELEASE_LASTS.total_seconds() if over_at is None else (over_at - now).total_seconds()
+    times = sum(hold.status.verdict_on(pod_uid) is Verdict.KEEP_RUNNING for hold in holds)
+    lasts = min(RELEASE_LASTS * (1 << min(times - 1, 10)), KEPT_LONGEST)
+    return (lasts - abs(now - datetime.fromisoformat(released))).total_seconds()  # one of the future is nobody's
 
 
 def _is_recent(hold: PreemptionHold, now: datetime) -> bool:

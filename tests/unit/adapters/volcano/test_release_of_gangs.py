@@ -13,6 +13,7 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import NOT_ASKED, Report
 from cedana_sched.kube.errors import ConflictError
+from cedana_sched.kube.events import Happening
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.objects import names
@@ -36,13 +37,18 @@ class Cluster:
         self.replaced: set[str] = set()
         """Uids of pods whose names others have by now; the mirror has not heard of it."""
         nothing = cast("Any", None)
-        self.adapter = VolcanoAdapter(ClusterAccess(cast("Any", self), nothing, self.pods, self, nothing, "-", nothing))
+        self.said: list[Happening] = []
+        api = events = cast("Any", self)
+        self.adapter = VolcanoAdapter(ClusterAccess(api, events, self.pods, self, nothing, "-", nothing))
         group = PodGroup(Metadata(name="md", namespace="bio", uid="group"), PodGroupSpec(min_member=3))
         self.adapter._groups._put(group)
         self.pods._replace(tuple(self._pod(index) for index in range(3)))
         for pod in self.pods:
             self.adapter._evictions._heard(None, pod)
         self.adapter._evictions.synced.set()
+
+    def tell(self, happening: Happening) -> None:
+        self.said.append(happening)
 
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
@@ -102,6 +108,17 @@ async def test_members_that_were_not_saved_run_on(verdict: Verdict) -> None:
     signal = await told(cluster)
     await cluster.adapter.release(Release(signal.uid, {f"uid-{index}": verdict for index in range(3)}))
     assert cluster.deleted == []
+
+
+async def test_who_is_kept_running_says_so_and_what_to_do() -> None:
+    cluster = Cluster()
+    signal = await told(cluster)
+    verdicts = {"uid-0": Verdict.KEEP_RUNNING, "uid-1": Verdict.LET_GO}
+    await cluster.adapter.release(Release(signal.uid, verdicts, {"uid-0": "it uses io_uring"}))
+    [said] = cluster.said
+    assert (said.involved["name"], said.reason, said.warning) == ("md-0", "KeptRunning", True)
+    assert "it could not be saved (it uses io_uring)" in said.message
+    assert "LetGo" in said.message
 
 
 async def test_a_member_that_is_gone_and_was_made_anew_keeps_no_other_one_back() -> None:
