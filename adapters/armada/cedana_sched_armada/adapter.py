@@ -30,6 +30,7 @@ from cedana_sched_armada.chores import Chores
 from cedana_sched_armada.doubts import Doubts
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUntrustedError
 from cedana_sched_armada.events import Heard, JobSet
+from cedana_sched_armada.history import submissions
 from cedana_sched_armada.job_pods import JobPods
 from cedana_sched_armada.job_sets import JobSets
 from cedana_sched_armada.ledger import Case, Ledger, Member
@@ -188,6 +189,14 @@ class ArmadaAdapter:
         log.error("two jobs in one place; the later one is cancelled", job=job, job_set=str(job_set))
         reason = "cedana-sched: another job takes the same place"
         self._chores.start(f"cancellation of job {job}", lambda: self._server.cancel(job_set, job, reason))
+
+    def locate(self, job_set: JobSet, heard: Heard) -> None:
+        log.warning("pods of several namespaces say that they are of one job", job=heard.job, job_set=str(job_set))
+        self._chores.start(f"namespace of job {heard.job}", lambda: self._locate(job_set, heard))
+
+    async def _locate(self, job_set: JobSet, heard: Heard) -> None:
+        jobs = await submissions(self._server, job_set, {heard.job})
+        self._preemptions.located(job_set, heard, jobs[heard.job].namespace)
 
     def _let_go(self, pod: Pod) -> None:
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"

@@ -1,4 +1,8 @@
-"""Protected pods by the job and the gang that they belong to, and which of them were let go."""
+"""Protected pods by the job and the gang that they belong to, and which of them were let go.
+
+Whoever makes a pod labels it as he likes. So pods of one job or gang are those of one namespace, and of which one,
+Armada says: by the run that it names, which pods of others do not know, else by what was submitted.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Mirror
-from cedana_sched_armada.jobs import Gang, gang_of, job_of
+from cedana_sched_armada.jobs import Gang, gang_of, job_of, run_of
 
 
 class JobPods:
@@ -25,20 +29,26 @@ class JobPods:
         self._let_go_uids: set[str] = set()
 
     def of(self, job: str) -> tuple[Pod, ...]:
+        """All that say so, of whichever namespace."""
         return self._by_job.of(job)
 
-    def with_gang(self, job: str) -> tuple[tuple[Pod, ...], Gang | None]:
-        """A job's pods, or those of its whole gang."""
-        pods = self.of(job)
+    def namespaces_of(self, job: str, run: str) -> frozenset[str]:
+        """Where there are pods that name this run of a job; empty, any run."""
+        return frozenset(pod.metadata.namespace for pod in self.of(job) if run in {"", run_of(pod)})
+
+    def with_gang(self, job: str, namespace: str) -> tuple[tuple[Pod, ...], Gang | None]:
+        """A job's pods in a namespace, or those of its whole gang there."""
+        pods = tuple(pod for pod in self.of(job) if pod.metadata.namespace == namespace)
         gang = gang_of(pods[0]) if pods else None
         if gang is not None:  # what has ended without having been deleted may be left of an earlier gang of that name
-            pods = tuple(pod for pod in self._by_gang.of(gang) if job_of(pod) == job or not pod.ended_by_itself)
+            there = (pod for pod in self._by_gang.of(gang) if pod.metadata.namespace == namespace)
+            pods = tuple(pod for pod in there if job_of(pod) == job or not pod.ended_by_itself)
         return pods, gang
 
-    def let_go(self, job: str, pod_uid: str = "") -> None:
-        """All of a job, or the one with this uid."""
+    def let_go(self, job: str, *, pod_uid: str = "", namespace: str = "") -> None:
+        """All of a job, or the one with this uid, or those of this namespace."""
         for pod in self.of(job):
-            if pod_uid in {"", pod.metadata.uid}:
+            if pod_uid in {"", pod.metadata.uid} and namespace in {"", pod.metadata.namespace}:
                 self.let_pod_go(pod)
 
     def let_pod_go(self, pod: Pod) -> None:

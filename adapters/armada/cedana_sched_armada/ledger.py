@@ -131,8 +131,8 @@ class Ledger:
         self._urgent = asyncio.Event()
         self._stale = asyncio.Event()
         self._waiting: list[Callable[[], None]] = []
-        self._uid_of: dict[str, str] = {}
-        """By id of a job: the open preemption that it is part of."""
+        self._uids_of: dict[str, set[str]] = {}
+        """By id of a job: the open preemptions that it is part of, as their pods say."""
 
     async def load(self) -> None:
         """Read what an earlier coordinator, or an earlier run of this one, has left; it replaces what is here.
@@ -143,7 +143,7 @@ class Ledger:
         written = await self._notes.read()
         state = _read(written) if written else _State()
         self._waiting.clear()  # what was not written is heard again
-        self._uid_of.clear()
+        self._uids_of.clear()
         self.cases.clear()
         self.streams = dict(state.streams)
         for case in state.cases:
@@ -160,7 +160,10 @@ class Ledger:
         """It is over."""
         case = self.cases.pop(uid, None)
         for job in case.jobs if case is not None else ():
-            self._uid_of.pop(job, None)
+            uids = self._uids_of.get(job, set())
+            uids.discard(uid)
+            if not uids:
+                self._uids_of.pop(job, None)
         self.changed()
 
     def forget(self, job_set: JobSet) -> None:
@@ -197,9 +200,9 @@ class Ledger:
         """All of which anything is open."""
         return {one.job_set for one in self.cases.values()} | {one.job_set for one in self.awaited.values()}
 
-    def case_of(self, job: str) -> Case | None:
-        """The open preemption that this job is part of."""
-        return self.cases.get(self._uid_of.get(job, ""))
+    def cases_with(self, job: str) -> list[Case]:
+        """The open preemptions that this job is part of: one, but pods of others may say that they are the job's."""
+        return [case for uid in self._uids_of.get(job, ()) if (case := self.cases.get(uid)) is not None]
 
     async def run(self) -> None:
         """Write, for ever."""
@@ -213,7 +216,7 @@ class Ledger:
     def _keep(self, case: Case) -> None:
         self.cases[case.uid] = case
         for job in case.jobs:
-            self._uid_of[job] = case.uid
+            self._uids_of.setdefault(job, set()).add(case.uid)
 
     async def _write(self) -> None:
         self._stale.clear()

@@ -6,7 +6,7 @@ from Armada's word for it until the job was submitted again, or left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import structlog
@@ -42,6 +42,9 @@ class Effects(Protocol):
 
     def surplus(self, job_set: JobSet, job: str) -> None:
         """Cancel a job: another one takes the same job's place."""
+
+    def locate(self, job_set: JobSet, heard: Heard) -> None:
+        """Find out into which namespace a preempted job was submitted, and call `Preemptions.located`."""
 
 
 class Preemptions:
@@ -91,13 +94,20 @@ class Preemptions:
             case Kind.RETURNED:
                 self._is_over(heard.job, heard.pod)
             case Kind.RUNNING:
-                self.arrived(heard.job)  # here, or in another cluster, whose coordinator knows it then
+                self._arrived(heard.job)  # here, or in another cluster, whose coordinator knows it then
             case Kind.SUBMITTED:
                 self._submitted(job_set, heard)
 
-    def arrived(self, job: str) -> None:
-        """A job has a pod."""
-        if self._ledger.awaited.pop(job, None) is not None:
+    def located(self, job_set: JobSet, heard: Heard, namespace: str) -> None:
+        """The preempted job was submitted into this namespace; pods of others only say that they are its."""
+        if self._unseen.pop(heard.job, None) is not None:
+            self._preempted(job_set, heard, missed=False, namespaces=frozenset({namespace}))
+
+    def _arrived(self, job: str, namespace: str = "") -> None:
+        """A job has a pod, in this namespace; empty: Armada says so."""
+        awaited = self._ledger.awaited.get(job)
+        if awaited is not None and namespace in {"", awaited.namespace}:
+            del self._ledger.awaited[job]
             self._ledger.changed()
 
     def changed(self, before: Pod | None, now: Pod | None) -> None:
@@ -111,13 +121,12 @@ class Preemptions:
             if now.metadata.deletion_timestamp is not None:  # it asks before its end, and its events are not followed
                 self._pods.let_pod_go(now)
             return
-        self.arrived(job)
+        self._arrived(job, now.metadata.namespace)
         if (unseen := self._unseen.pop(job, None)) is not None:
             self._preempted(*unseen, missed=False)
-        case = self._ledger.case_of(job)
+        case, uid = self._case_with(job, (now,)), now.metadata.uid
         if case is None:
             return
-        uid = now.metadata.uid
         if now.status.phase == "Succeeded" and uid not in case.finished:
             case = replace(case, finished=(*case.finished, uid))
             self._ledger.put(case)
@@ -160,10 +169,11 @@ class Preemptions:
 
     def doubt(self, job: str, uid: str) -> None:
         """A pod of this job is being deleted, and nobody has said why: what can be saved is saved."""
-        pods, gang = self._pods.with_gang(job)
+        namespace = next((pod.metadata.namespace for pod in self._pods.of(job) if pod.metadata.uid == uid), "")
+        pods, gang = self._pods.with_gang(job, namespace)
         members = {pod.metadata.uid: member_of(pod) for pod in pods if pod.metadata.deletion_timestamp}
         own, job_set = members.get(uid), job_set_of(pods[0]) if pods else None
-        explained = self._pods.was_let_go(uid) or self._ledger.case_of(job) is not None
+        explained = self._pods.was_let_go(uid) or self._case_with(job, pods) is not None
         if own is None or job_set is None or explained or not self._settings.opts_in(job_set.queue):
             return
         if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
@@ -172,7 +182,7 @@ class Preemptions:
         now = self._clock()
         self._open(
             Case(
-                uid=f"{job}@{own.run}",
+                uid=f"{job}@{uid}",  # of a run that only its pod names
                 job_set=job_set,
                 since=self._ledger.streams.get(job_set) or id_at(submitted_at(job)),
                 job=job,
@@ -186,24 +196,27 @@ class Preemptions:
             )
         )
 
-    def _preempted(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
-        known = self._ledger.case_of(heard.job)
-        if known is not None and known.doubtful:
-            self._ledger.put(replace(known, doubtful=False, at=heard.at))
-        if known is not None or not self._settings.opts_in(job_set.queue):
+    def _preempted(
+        self, job_set: JobSet, heard: Heard, *, missed: bool, namespaces: frozenset[str] | None = None
+    ) -> None:
+        """`namespaces`: where its pods may be; None: where some name its run."""
+        if not self._settings.opts_in(job_set.queue):
             return
-        pods, gang = self._pods.with_gang(heard.job)
-        left = [pod for pod in pods if pod.status.phase != "Succeeded"]
-        members = [member for member in map(member_of, left) if member is not None]
-        awaited = self._ledger.awaited.pop(heard.job, None)
-        if not pods and awaited is not None:
-            members = [Member(heard.job, heard.run, awaited.namespace, awaited.id, awaited.index)]
-        elif not pods and missed:
-            members = [Member(heard.job, heard.run)]
+        if namespaces is None:
+            namespaces = self._pods.namespaces_of(heard.job, heard.run)
+        if len(namespaces) > 1:
+            self._note_unseen(job_set, heard)
+            self._effects.locate(job_set, heard)
+            return
+        pods, gang = self._pods.with_gang(heard.job, next(iter(namespaces), ""))
+        if (known := self._case_with(heard.job, pods)) is not None:
+            if known.doubtful:
+                self._ledger.put(replace(known, doubtful=False, at=heard.at))
+            return
+        members = self._members(heard, pods, missed=missed)
         if not members:
             if not pods:
-                self._unseen[heard.job] = job_set, heard
-                _bound(self._unseen)
+                self._note_unseen(job_set, heard)
             return
         now = self._clock()
         case = Case(
@@ -222,6 +235,30 @@ class Preemptions:
         log.info("preempted", preemption=case.uid, queue=job_set.queue, job_set=job_set.name, reason=heard.reason)
         self._open(case)
 
+    def _members(self, heard: Heard, pods: Collection[Pod], *, missed: bool) -> list[Member]:
+        """Of a preempted job, or its gang: as its pods say, else as we have submitted it, or as nobody has seen it."""
+        awaited = self._ledger.awaited.pop(heard.job, None)
+        if pods:
+            left = (pod for pod in pods if pod.status.phase != "Succeeded")
+            return [member for member in map(member_of, left) if member is not None]
+        if awaited is not None:
+            return [Member(heard.job, heard.run, awaited.namespace, awaited.id, awaited.index)]
+        return [Member(heard.job, heard.run)] if missed else []
+
+    def _case_with(self, job: str, pods: Collection[Pod]) -> Case | None:
+        """The open preemption of a job that is about one of these pods, or knows of none; without pods, the first."""
+        uids = {pod.metadata.uid for pod in pods}
+
+        def is_about(case: Case) -> bool:
+            own = (one.pod_uid in uids or (one.job == job and not one.pod_uid) for one in case.members)
+            return not pods or job in case.others or any(own)
+
+        return next(filter(is_about, self._ledger.cases_with(job)), None)
+
+    def _note_unseen(self, job_set: JobSet, heard: Heard) -> None:
+        self._unseen[heard.job] = job_set, heard
+        _bound(self._unseen)
+
     def _open(self, case: Case) -> None:
         self._ledger.put(case, lambda: self._noted(case))
 
@@ -234,26 +271,27 @@ class Preemptions:
             self._effects.conclude(case.uid)
         for member in case.members:
             if not member.runs:
-                self._pods.let_go(member.job)
+                self._pods.let_go(member.job, namespace=member.namespace)
 
     def _is_over(self, job: str, pod_uid: str = "") -> None:
         """`pod_uid`: of the run that is over; heard late, the job may have another run by now."""
-        self.arrived(job)
-        case = self._ledger.case_of(job)
-        if case is None:  # a preempted job fails right after, and that is no news
-            self._pods.let_go(job, pod_uid)
-        elif pod_uid and all(member.pod_uid != pod_uid for member in case.members):
-            return
-        elif case.doubtful and not case.cancelled:
-            self._call_off(case, "it was not preempted")
+        self._arrived(job)
+        cases = self._ledger.cases_with(job)
+        if not cases:  # a preempted job fails right after, and that is no news
+            self._pods.let_go(job, pod_uid=pod_uid)
+        for case in cases:
+            is_of_run = not pod_uid or any(member.pod_uid == pod_uid for member in case.members)
+            if is_of_run and case.doubtful and not case.cancelled:
+                self._call_off(case, "it was not preempted")
 
     def _cancelled(self, job: str, why: str) -> None:
         self._unseen.pop(job, None)
-        case = self._ledger.case_of(job)
-        if case is None:
+        cases = self._ledger.cases_with(job)
+        if not cases:
             self._pods.let_go(job)
-        elif not case.cancelled:
-            self._call_off(case, why)
+        for case in cases:
+            if not case.cancelled:
+                self._call_off(case, why)
 
     def _set_cancelled(self, job_set: JobSet) -> None:
         """Armada says it of the jobs that it still has, and means those that it has preempted as well."""
@@ -272,7 +310,7 @@ class Preemptions:
         if case.held:
             self._effects.report(PreemptionCancelled(case.uid, case.cancelled))
         for member in case.members:
-            self._pods.let_go(member.job)
+            self._pods.let_go(member.job, namespace=member.namespace)
 
     def _submitted(self, job_set: JobSet, heard: Heard) -> None:
         """A job in the place of a preempted one; a second one in the same place is too many."""
@@ -280,7 +318,8 @@ class Preemptions:
         followed = predecessor(made.client_id) if made is not None else None
         if made is None or followed is None:
             return
-        case = self._ledger.case_of(followed)
+        known = self._ledger.cases_with(followed)
+        case = next((one for one in known if _has(one, followed, made.namespace)), None)
         noted = case.successors.get(followed, heard.job) if case is not None else heard.job
         first = self._successors.setdefault(made.client_id, noted)
         _bound(self._successors)
@@ -294,6 +333,11 @@ class Preemptions:
             identifier = member.id or id_of(made)
             self._ledger.awaited[heard.job] = Awaited(job_set, made.namespace, identifier, member.index)
         self._ledger.put(replace(case, successors={**case.successors, followed: heard.job}))
+
+
+def _has(case: Case, job: str, namespace: str) -> bool:
+    """Whether a job that was submitted into this namespace is part of it."""
+    return job in case.others or any(one.job == job and one.namespace in {"", namespace} for one in case.members)
 
 
 def _bound(remembered: dict[str, Any]) -> None:

@@ -193,8 +193,8 @@ class Resubmissions:
         return any(one.identity.index == member.index for one in known)
 
     async def _prepare(self, case: Case, members: tuple[Member, ...], verdicts: Mapping[str, Verdict]) -> _Return:
-        ids = {member.job for member in members}
-        jobs = await submissions(self._server, case.job_set, ids)
+        members, jobs = await self._submitted(case, members)
+        ids = set(jobs)
         # who was preempted while nobody listened, its submission says
         members = tuple(_identified(member, jobs[member.job]) for member in members)
         self._check_saved(members, jobs, verdicts)
@@ -210,6 +210,23 @@ class Resubmissions:
             limit = self._settings.limits.resubmissions
             raise _NoReturnError(f"it was preempted again and again: {limit} resubmissions in a row are the limit")
         return _Return(members, jobs, gang, number)
+
+    async def _submitted(self, case: Case, members: tuple[Member, ...]) -> tuple[tuple[Member, ...], dict[str, Job]]:
+        """What was submitted as its members' jobs, without those of whom only a pod says that they are members.
+
+        Raises:
+            _NoReturnError: so all of them are.
+            ArmadaError: Armada does not know one of them any more.
+        """
+        known = await submissions(self._server, case.job_set, {case.job})
+        namespace = known[case.job].namespace
+        there = [member for member in members if not member.seen or member.namespace == namespace]
+        if strangers := {member.job for member in there} - known.keys():
+            known |= await submissions(self._server, case.job_set, strangers)
+        own = tuple(member for member in there if known[member.job].namespace == namespace)
+        if not own:
+            raise _NoReturnError(f"no pod of it was in its namespace, which is {namespace}")
+        return own, {member.job: known[member.job] for member in own}
 
     async def _others(self, case: Case, gang: Gang, first: Job, ours: set[str]) -> dict[str, Job]:
         """The rest of a gang: preempted as well, but not protected, or with no pod yet. They begin anew."""
