@@ -33,8 +33,8 @@ class Policies(Protocol):
     def of(self, pod: Pod) -> CheckpointPolicy:
         """The policy of a protected pod: its queue's, as it is now, unless that one lets pods choose; else its own.
 
-        Where the pod was created under another policy of its queue than an adapter knows now (see `QueuePolicies`),
-        what both allow: tenants can write on new pods, and in objects of schedulers.
+        Where the pod was created under another policy of its queue than an adapter knows now (see `QueuePolicies`), or
+        several adapters know one, what all of them allow: tenants can write on new pods, and in objects of schedulers.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import reduce
 
 import msgspec
 import structlog
@@ -81,18 +82,18 @@ class ClusterPolicies:
     def of(self, pod: Pod) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
         said, namespace = pod.metadata.annotations, pod.metadata.namespace
-        of_queue = next(filter(None, (queue_policy(pod) for queue_policy in self._queue_policies)), None)
+        of_queues = {name for queue_policy in self._queue_policies if (name := queue_policy(pod))}
         at_creation = said.get(names.QUEUE_POLICY)
-        if not of_queue or of_queue == at_creation:
+        if of_queues <= {at_creation}:
             return self.named(self.chosen(said), namespace)
         own = said.get(names.POLICY, "")
         if own == at_creation:  # its queue's of then, and no choice of its own
             own = ""
-        now = self.named(self.chosen({names.POLICY: own, names.QUEUE_POLICY: of_queue}), namespace)
-        if not at_creation or self._mirror.get(at_creation) is None:
-            return now
-        # a tenant may have written either: the annotation at creation, the scheduler's object since
-        return within(now, self.named(self.chosen(said), namespace))
+        said_now = [{names.POLICY: own, names.QUEUE_POLICY: of_queue} for of_queue in sorted(of_queues)]
+        if at_creation and self._mirror.get(at_creation) is not None:
+            said_now.append(said)
+        # a tenant may have written any of them: an object of each scheduler, the annotation at creation
+        return reduce(within, (self.named(self.chosen(one), namespace) for one in said_now))
 
     def chosen(self, annotations: Mapping[str, str]) -> str | None:
         """The name of the policy of a pod with these annotations that no webhook has seen; None: none is named."""

@@ -62,7 +62,7 @@ def test_a_pod_that_no_webhook_has_seen_has_its_queues_policy_unless_that_lets_i
     [
         ({names.POLICY: "own"}, (), 10),
         ({names.POLICY: "own"}, (None, "strict"), 20),
-        ({names.POLICY: "own"}, ("strict", "open"), 20),
+        ({names.POLICY: "own"}, ("strict", "open"), 10),
         ({names.POLICY: "own"}, ("open",), 10),
         ({names.POLICY: "own"}, ("gone",), 90),
         ({}, ("strict",), 20),
@@ -103,6 +103,22 @@ def test_a_pod_gains_nothing_that_either_policy_of_its_queue_withholds(at_creati
     assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
     assert (found.retention.keep_last, found.retention.max_age_seconds) == (3, 60)
+
+
+@pytest.mark.parametrize("of_queues", [("gains", "none"), ("none", "gains")])
+@pytest.mark.parametrize("said", [{}, {names.QUEUE_POLICY: "gains"}, {names.POLICY: "gains"}])
+def test_a_pod_gains_nothing_by_an_object_of_another_scheduler(
+    said: dict[str, str], of_queues: tuple[str, str]
+) -> None:
+    """A tenant makes a Workload for the Job of a pod that is in a Queue of Volcano's."""
+    allowed = {"allowedNamespaces": {"from": "All"}}
+    known = policies(gains=GAINS | allowed, none=allowed)
+    for of_queue in of_queues:
+        known.look_up(partial(_of_queue, of_queue))
+    found = known.of(Pod(Metadata("md-0", "lab", annotations=said)))
+    assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
+    assert (found.image_may_change, found.service_account_may_change) == (False, False)
+    assert found.retention.keep_last == 3
 
 
 def _of_queue(policy: str | None, pod: Pod) -> str | None:
