@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, read_time
 from cedana_sched.model.objects.base import LARGEST_NUMBER
-from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.preemption import Verdict, WorkloadRef
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -17,6 +17,10 @@ from cedana_sched.model.records import (
 
 _SETTLED = {str(step) for step in (*TERMINAL_CHECKPOINT_STEPS, *TERMINAL_RESTORE_STEPS)}
 _NOT_BEGUN = {"", str(CheckpointStep.WAITING)}
+_GOES = {str(verdict) for verdict in Verdict if verdict is not Verdict.NOT_NEEDED}
+
+FOLLOWS_SECONDS: Final = 60.0
+"""After the deadline of an eviction its scheduler has deleted the pod, if it ever does."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 """Of an order; more than the API server keeps of an integer is none."""
@@ -43,6 +47,9 @@ class Status(_Read, frozen=True):
     answer: Answered | None = None
     beginning: int = 0
     begins_again: str | None = None
+    deadline: str = ""
+    verdict: str | None = None
+    doomed: bool = False
 
 
 class OfPod(_Read, frozen=True):
@@ -87,6 +94,20 @@ class OrderedObject(msgspec.Struct, frozen=True):
     def settled(self) -> bool:
         """Whether nothing more happens to it."""
         return self.status.step in _SETTLED
+
+    def tells_of_deletion(self, now: float) -> bool:
+        """Whether this Checkpoint says what becomes of its pod, which is being deleted.
+
+        It does while it is under way; and once it is over if its pod was to go then, saved or not. Where the pod was to
+        run on, or the eviction that it was for is long over, whoever deletes the pod now has another reason.
+
+        Args:
+            now: seconds since the epoch, by the API server.
+        """
+        if not self.settled or self.status.doomed:
+            return True
+        over = (read_time(self.status.deadline) or 0.0) + FOLLOWS_SECONDS
+        return self.status.verdict in _GOES and now <= over
 
     @property
     def order(self) -> Given | None:

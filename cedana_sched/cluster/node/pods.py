@@ -16,6 +16,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import read_kept
@@ -40,10 +41,19 @@ class NodePods:
     Args:
         feed: has the orders for them.
         served: whose deletion is held until somebody says what it is.
+        now: seconds since the epoch, by the API server.
     """
 
-    def __init__(self, api: Api, node: str, feed: OrderFeed, served: Served = EVERYWHERE) -> None:
+    def __init__(
+        self,
+        api: Api,
+        node: str,
+        feed: OrderFeed,
+        served: Served = EVERYWHERE,
+        now: Callable[[], float] = SERVER_TIME.seconds,
+    ) -> None:
         self._served = served
+        self._now = now
         self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
         self.present = PresentPods(api, node, self.mirror)
         self._api = api
@@ -195,7 +205,8 @@ class NodePods:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _has_checkpoint(self, uid: str) -> bool:
-        return any(self._is_of(one, uid) for one in self._feed.checkpoints)
+        now = self._now()
+        return any(self._is_of(one, uid) and one.tells_of_deletion(now) for one in self._feed.checkpoints)
 
     def _is_held(self, uid: str) -> bool:
         return any(self._is_of(one, uid) and not one.settled for one in self._feed.checkpoints)

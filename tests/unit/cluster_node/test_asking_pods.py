@@ -12,11 +12,13 @@ from cedana_sched.cluster.node.ordered_objects import OfPod, OrderedObject, Spec
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.errors import ApiUnavailableError
-from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus
+from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus, read_time
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 
 UID = "pod-uid"
+DEADLINE = "2026-05-01T12:00:00.000000Z"
+"""Of a checkpoint's eviction."""
 
 
 class Node:
@@ -25,7 +27,8 @@ class Node:
         self.feed = OrderFeed(nothing, "n1", nothing)
         self.feed.checkpoints.synced.set()
         self.feed.restores.synced.set()
-        self.pods = NodePods(api, "n1", self.feed)
+        self.now = read_time(DEADLINE) or 0.0
+        self.pods = NodePods(api, "n1", self.feed, now=lambda: self.now)
         self._version = 0
 
     def put(
@@ -51,10 +54,11 @@ class Node:
         )
         self.pods.mirror._put(Pod(metadata, status=PodStatus(phase, conditions=conditions)))
 
-    def order(self, step: CheckpointStep) -> None:
+    def order(self, step: CheckpointStep, **status: Any) -> None:
         self._version += 1
         metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
-        self.feed.checkpoints._put(OrderedObject(metadata, Spec("c1", OfPod(UID)), Status(step=step)))
+        shown = Status(step=step, deadline=DEADLINE, **status)
+        self.feed.checkpoints._put(OrderedObject(metadata, Spec("c1", OfPod(UID)), shown))
 
     async def is_released(self) -> bool:
         """Within no time."""
@@ -88,6 +92,28 @@ async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str,
         assert not released.done(), step
     node.order(CheckpointStep.READY)
     await asyncio.wait_for(released, 60)
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "seconds", "goes"),
+    [
+        pytest.param(CheckpointStep.READY, {"doomed": True}, 3600.0, True, id="it is saved, and frozen"),
+        pytest.param(CheckpointStep.FAILED, {"verdict": "LetGo"}, 59.0, True, id="its scheduler was told to go on"),
+        pytest.param(CheckpointStep.FAILED, {"verdict": "KeepRunning"}, 0.0, True, id="it cannot be kept"),
+        pytest.param(CheckpointStep.FAILED, {"verdict": "LetGo"}, 61.0, False, id="it was let go, and stayed"),
+        pytest.param(CheckpointStep.FAILED, {"verdict": "NotNeeded"}, 0.0, False, id="the preemption was called off"),
+        pytest.param(CheckpointStep.READY, {"verdict": "NotNeeded"}, 0.0, False, id="it was spared"),
+    ],
+)
+async def test_a_checkpoint_that_is_over_tells_only_of_the_eviction_that_it_was_for(
+    step: CheckpointStep, status: dict[str, Any], seconds: float, goes: bool
+) -> None:
+    """Objects show it for an hour more. A pod that went by it would lose all that it has done since."""
+    node = Node()
+    node.now += seconds
+    node.put(names.ASKS_ALWAYS)
+    node.order(step, **status)
+    assert await node.is_released() is goes
 
 
 class Written:
