@@ -1,4 +1,8 @@
-"""Volcano's kinds as far as we read them; msgspec skips everything else."""
+"""Volcano's kinds as far as we read them; msgspec skips everything else.
+
+PodGroups are kept by the webhooks and the extender as well, and tenants may make any number of them: of each there is
+no more than names.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,19 @@ DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 
 
+_LONGEST_NAME: Final = 253
+"""Characters of an object's name."""
+
+
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a `queue` that is too long to be any, there is enough to show that."""
+
     min_member: int = 1
     queue: str = ""
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        msgspec.structs.force_setattr(self, "queue", self.queue[: _LONGEST_NAME + 1])
 
 
 class PodGroupStatus(msgspec.Struct, frozen=True):
@@ -33,9 +47,17 @@ class PodGroupStatus(msgspec.Struct, frozen=True):
 
 
 class PodGroup(msgspec.Struct, frozen=True):
+    """Of `metadata` there is which object it is."""
+
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
+
+    def __post_init__(self) -> None:
+        """Let go what nobody reads."""
+        known = self.metadata
+        named = Metadata(known.name, known.namespace, known.uid, known.resource_version)
+        msgspec.structs.force_setattr(self, "metadata", named)
 
     @property
     def queue(self) -> str:
