@@ -83,6 +83,8 @@ class _Transfer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    """Of `begins_again`, which its agent writes, there is the beginning."""
+
     order: _Given | None = None
     answer: _Answer | None = None
     transfer: _Transfer = _Transfer()
@@ -90,6 +92,11 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
     begins_again: str | None = None
     cold: bool = False
     running_at: str | None = None
+
+    def __post_init__(self) -> None:
+        """Cut what nobody reads."""
+        if self.begins_again is not None:
+            msgspec.structs.force_setattr(self, "begins_again", cut(self.begins_again))
 
 
 class _Pod(msgspec.Struct, frozen=True):

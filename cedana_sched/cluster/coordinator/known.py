@@ -14,6 +14,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
+from cedana_sched.model.texts import cut
 
 ANY_NAMESPACE = "any"
 """The API server sees to it that namespaces are names."""
@@ -67,10 +68,19 @@ class _SnapshotName(_Read, frozen=True):
 
 
 class _Message(_Read, frozen=True):
-    """An order or an outcome, as far as it shows which one it is."""
+    """An order or an outcome, as far as it shows which one it is.
+
+    An agent says what it likes, in each Checkpoint of its node, and all of them are kept: so of both texts there is the
+    beginning.
+    """
 
     type: str = ""
     why: str = ""
+
+    def __post_init__(self) -> None:
+        """Cut what nobody reads."""
+        for field, text in (("type", self.type), ("why", self.why)):
+            msgspec.structs.force_setattr(self, field, cut(text))
 
 
 class Given(_Read, frozen=True):

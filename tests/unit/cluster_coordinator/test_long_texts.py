@@ -11,12 +11,15 @@ from msgspec.structs import replace
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import projection
+from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.answers import shortened
+from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.objects import status_of, to_object
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.status_patches import status_patch
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.reading import read
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity
@@ -198,3 +201,23 @@ def test_every_message_of_a_status_is_bounded() -> None:
 
 def test_text_that_json_cannot_hold_is_written_all_the_same() -> None:
     assert status_of(replace(CHECKPOINT, failure="no file \udcff"))["message"] == "no file ?"
+
+
+@pytest.mark.parametrize(
+    ("into", "status"),
+    [
+        (KnownCheckpoint, {"answer": {"number": 1, "outcome": {"type": "RemoveFailed", "why": LONG}}}),
+        (KnownCheckpoint, {"answer": {"number": 1, "outcome": {"type": LONG}}}),
+        (AnsweredObject, {"beginsAgain": LONG}),
+    ],
+    ids=["why", "type", "beginsAgain"],
+)
+def test_little_is_kept_of_what_an_agent_says_in_an_object_of_its_node(
+    into: type[msgspec.Struct], status: Object
+) -> None:
+    """There are as many as its node has snapshots, and each may hold 1.5 MB."""
+    metadata = {"name": "md", "namespace": "bio", "uid": "u", "resourceVersion": "1"}
+    body = {"metadata": metadata, "spec": {"uid": "u", "identity": {"id": "md"}}, "status": status}
+    found = read(CHECKPOINTS, msgspec.json.encode(body), into)
+    assert isinstance(found, into)
+    assert len(msgspec.json.encode(found)) < 2 * LONGEST_TEXT
