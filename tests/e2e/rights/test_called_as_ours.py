@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from itertools import product
 
 import pytest
 import pytest_asyncio
@@ -138,15 +139,17 @@ async def test_no_other_write_brings_our_marks_to_a_pod(namespace: Namespace) ->
         patch = json.dumps({"metadata": {"annotations": {key: "forged"}}})
         status = ("patch", "pod/plain", "--subresource=status", f"--patch={patch}", *DRY, *tenant)
         assert "for cedana-sched alone to write" in await refusal(namespace, *status)
-        for path in ("pods/plain/binding", "bindings"):
-            binding = {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": "plain", "annotations": {key: "forged"}},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
-            }
-            raw = f"--raw=/api/v1/namespaces/{namespace.name}/{path}?dryRun=All"
-            said = await refusal(namespace, *CREATE, raw, *tenant, body=binding)
-            assert "a Binding brings no marks" in said
+    brought: list[Object] = [{"annotations": {key: "forged"}} for key in (ID, POLICY, EVICTING)]
+    brought += [{"labels": {PROTECTED: value}} for value in ("true", "false")]
+    for marks, path in product(brought, ("pods/plain/binding", "bindings")):
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "plain", **marks},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
+        }
+        raw = f"--raw=/api/v1/namespaces/{namespace.name}/{path}?dryRun=All"
+        said = await refusal(namespace, *CREATE, raw, *tenant, body=binding)
+        assert "a Binding brings no marks" in said
     patch = json.dumps({"metadata": {"annotations": {"a": "c"}}})
     await namespace.kubectl("patch", "pod/plain", "--subresource=status", f"--patch={patch}", *DRY, *tenant)

@@ -16,7 +16,8 @@ import yaml
 from cedana_sched.cli.doctor.cluster.policies import KEPT
 from cedana_sched.model.objects import names
 
-TEMPLATE = Path(__file__).parents[3] / "manifests/chart/templates/webhooks/reserved-names.yaml"
+TEMPLATES = Path(__file__).parents[3] / "manifests/chart/templates"
+TEMPLATE = TEMPLATES / "webhooks/reserved-names.yaml"
 MARKS = {
     names.ID,
     names.INDEX,
@@ -85,6 +86,29 @@ def test_both_policies_name_every_mark() -> None:
     assert listed(variables["marks"]) == MARKS
     conditions = {one["name"]: one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["matchConditions"]}
     assert listed(conditions["brings-a-mark-of-ours"]) == MARKS
+
+
+def test_a_binding_brings_no_label_of_ours() -> None:
+    """The API server copies its labels, over those of the pod (BindingREST.setPodNodeAndMetadata, since 1.35)."""
+    conditions = {one["name"]: one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["matchConditions"]}
+    annotations, labels = conditions["brings-a-mark-of-ours"].split(" || ")
+    assert annotations.startswith("(has(object.metadata.annotations) &&")
+    any_of_ours = f"object.metadata.labels.exists(l, l.startsWith('{names.GROUP}/'))"
+    assert labels == f"(has(object.metadata.labels) && {any_of_ours})"
+
+
+def test_whichever_policy_looks_at_annotations_looks_at_labels_too() -> None:
+    """A write that brings one brings the other, and we believe both."""
+    policies = [
+        part
+        for path in sorted(TEMPLATES.rglob("*.*"))
+        for part in path.read_text().split("\n---\n")
+        if "kind: ValidatingAdmissionPolicy\n" in part or "define " in part
+    ]
+    assert len(policies) > len(POLICIES)
+    looks = [part for part in policies if "metadata.annotations" in part]
+    assert looks
+    assert [part[:200] for part in looks if "metadata.labels" not in part] == []
 
 
 def test_rights_in_a_namespace_are_not_enough_to_bind_with_marks() -> None:
