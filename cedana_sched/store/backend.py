@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from cedana_sched.model.errors import StoreError
+from cedana_sched.model.errors import IntegrityError, StoreError
 
 Buffer = bytes | bytearray | memoryview
 TRIALS = "probe"
@@ -18,6 +18,14 @@ TRIALS = "probe"
 
 class MissingObjectError(StoreError):
     """There is no object under this key; callers say what that means for them."""
+
+
+def oversized(key: str, size: int, at_most: int) -> IntegrityError:
+    """The error for an object that is larger than any of its kind: somebody else has written it."""
+    return IntegrityError(
+        f"object {key} has {size:,} bytes, more than {at_most:,}",
+        remedy="remove it, and see who could write it there",
+    )
 
 
 class Entry(NamedTuple):
@@ -78,11 +86,12 @@ class Backend(Protocol):
     def open_sink(self, key: str) -> Sink:
         """Begin a large object."""
 
-    def get(self, key: str) -> bytes:
-        """The whole object.
+    def get(self, key: str, *, at_most: int) -> bytes:
+        """The whole object. `at_most`: bytes that one of its kind may have; anybody may have written it.
 
         Raises:
             MissingObjectError: there is none.
+            IntegrityError: it is larger; nothing of it was read.
         """
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:

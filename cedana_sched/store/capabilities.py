@@ -11,6 +11,9 @@ import uuid
 from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.store.backend import Backend, Capabilities
 
+_MOST_BYTES = 16
+"""Of what is written here."""
+
 _lock = threading.Lock()
 _known: dict[str, Capabilities] = {}
 
@@ -45,7 +48,7 @@ def _creates_conditionally(backend: Backend, key: str) -> bool:
     """Both halves: refused where the object exists, and granted where it does not."""
     fresh = f"{key}-fresh"
     try:
-        if backend.put_if_absent(key, b"second") or bytes(backend.get(key)) != b"first":
+        if backend.put_if_absent(key, b"second") or bytes(backend.get(key, at_most=_MOST_BYTES)) != b"first":
             return False
         return backend.put_if_absent(fresh, b"first")
     except StoreUnavailableError:

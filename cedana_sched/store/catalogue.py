@@ -19,7 +19,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
 from cedana_sched.store import layout
-from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError
 from cedana_sched.store.sealing.seals import Seals
 
 R = TypeVar("R")
@@ -28,6 +28,8 @@ _log = structlog.get_logger(__name__)
 MOST_REMEMBERED = 10_000
 _READERS = 8
 _SHOWN = 20
+_USUAL_BYTES = 1 << 20
+"""So much of a manifest is read at once; a longer one whole, once its head is sound, and as long as that says."""
 _REMEDY = "restore an older generation, or remove this one"
 
 
@@ -104,10 +106,15 @@ class Catalogue:
         return summary
 
     def _read_summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:
-        head = self._backend.get_range(entry.key, 0, manifest_format.HEAD_BYTES)
+        head = self._read_head(entry, manifest_format.HEAD_BYTES)
+        return manifest_format.decode_summary(self._seals.open_head(ref, head))
+
+    def _read_head(self, entry: Entry, usual_bytes: int) -> Buffer:
+        """The beginning of a manifest, at least its head."""
+        head = self._backend.get_range(entry.key, 0, usual_bytes)
         if (length := self._seals.head_length(head)) > len(head):
             head = self._backend.get_range(entry.key, 0, length)
-        return manifest_format.decode_summary(self._seals.open_head(ref, head))
+        return head
 
     def readable(self, generations: Generations) -> list[SnapshotSummary]:
         """The summaries of those that can be read, oldest first; the others are logged, and stay."""
@@ -169,7 +176,10 @@ class Catalogue:
         return manifest, digest
 
     def _read_manifest(self, ref: SnapshotRef, entry: Entry) -> tuple[Manifest, str]:
-        data = self._backend.get(entry.key)
+        data = self._read_head(entry, _USUAL_BYTES)
+        length = self._seals.file_length(ref, data)
+        if max(length, entry.size) > len(data):
+            data = self._backend.get(entry.key, at_most=length)
         plain = self._seals.open_manifest(ref, data)
         return manifest_format.decode_manifest(plain), manifest_format.digest_of(data)
 

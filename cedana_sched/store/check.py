@@ -50,7 +50,7 @@ def check_store(backend: Backend) -> StoreReport:
             sink.abort()
             raise
         written = time.monotonic()
-        data = backend.get(key)
+        data = backend.get(key, at_most=SAMPLE_BYTES)
         read = time.monotonic()
         if data != block * (SAMPLE_BYTES // _BLOCK_BYTES):
             remedy = "do not use this store before its fault is found"

@@ -37,7 +37,7 @@ PREAMBLE_BYTES = _FIXED.size + 32
 MOST_HEADER_BYTES = 16 << 20
 """Names of packs, most of it: 40 bytes for each 64 MiB."""
 MOST_BODY_BYTES = 1 << 30
-"""Unpacked: where pages of every chunk lie, about 100 MiB for a TiB."""
+"""Packed, and unpacked: where pages of every chunk lie, about 100 MiB for a TiB."""
 HEAD_BYTES = 16 << 10
 """Enough of a file to hold the header of nearly every manifest."""
 _SHOWN = 60
@@ -87,6 +87,12 @@ def require_manifest(data: Buffer) -> None:
 def head_length(head: Buffer) -> int:
     """How many bytes from the start of the file `decode_summary` needs, told from its first `PREAMBLE_BYTES`."""
     return PREAMBLE_BYTES + _preamble(head).header_length
+
+
+def file_length(head: Buffer) -> int:
+    """How many bytes the whole file has, told from its first `PREAMBLE_BYTES`."""
+    preamble = _preamble(head)
+    return PREAMBLE_BYTES + preamble.header_length + preamble.body_length
 
 
 def decode_summary(head: Buffer) -> SnapshotSummary:
@@ -139,15 +145,17 @@ def _preamble(data: Buffer) -> _Preamble:
     if version > FORMAT_VERSION:
         sentence = f"the snapshot has format {version}, this program reads up to {FORMAT_VERSION}"
         raise NewerFormatError(sentence, remedy="upgrade cedana-sched on this machine")
-    require_header_length(header_length)
+    require_lengths(header_length, body_length)
     return _Preamble(header_length, body_length, body_digest, bytes(data[_FIXED.size : PREAMBLE_BYTES]))
 
 
-def require_header_length(length: int) -> None:
-    """Raise if a header, sealed or not, says that it is longer than any is: so much is read of it.
+def require_lengths(header: int, body: int) -> None:
+    """Raise if a manifest, sealed or not, says that a part is longer than any is: so much is read of it.
 
     Raises:
         IntegrityError: it is.
     """
-    if length > MOST_HEADER_BYTES:
-        raise IntegrityError(f"the manifest's header says that it is {length:,} bytes long")
+    if header > MOST_HEADER_BYTES:
+        raise IntegrityError(f"the manifest's header says that it is {header:,} bytes long")
+    if body > MOST_BODY_BYTES:
+        raise IntegrityError(f"the manifest's body says that it is {body:,} bytes long")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
 from cedana_sched.store import tree
-from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError
+from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError, oversized
 from cedana_sched.store.mark import StoreMark
 
 _PARTIAL = ".partial-"
@@ -172,9 +172,12 @@ class PosixBackend(Backend):
     def open_sink(self, key: str) -> PosixSink:
         return PosixSink(self._partial(key), self.root)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, at_most: int) -> bytes:
         try:
-            return tree.read_file(self.root, key)
+            with os.fdopen(tree.open_file(self.root, key), "rb") as file:
+                if (size := os.fstat(file.fileno()).st_size) > at_most:
+                    raise oversized(key, size, at_most)
+                return file.read(size)
         except OSError as error:
             self._require_for(error)
             raise explain(error, f"read {key}", self.root) from error

@@ -23,7 +23,6 @@ from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, Integ
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
-from cedana_sched.store.bounded import get_bounded
 from cedana_sched.store.catalogue import Catalogue, Generations
 from cedana_sched.store.decoding import UNREADABLE, unpack
 
@@ -110,7 +109,7 @@ def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[E
 
 def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
     try:
-        data = get_bounded(backend, layout.references_key(namespace), MOST_BYTES)
+        data = backend.get(layout.references_key(namespace), at_most=MOST_BYTES)
     except MissingObjectError:
         return {}
     except IntegrityError as error:

@@ -26,7 +26,7 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
-from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, MissingObjectError
+from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, MissingObjectError, oversized
 from cedana_sched.store.location import S3Location
 from cedana_sched.store.s3_uploads import sweep_uploads
 from cedana_sched.store.session_credentials import RenewedCredentials
@@ -242,15 +242,18 @@ class S3Backend(Backend):
     def open_sink(self, key: str) -> S3Sink:
         return S3Sink(self, key)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, at_most: int) -> bytes:
         try:
-            return bytes(obstore.get(self.objects, key).bytes())
+            found = obstore.get(self.objects, key)
+            if (size := found.meta["size"]) > at_most:
+                raise oversized(key, size, at_most)
+            return bytes(found.bytes())
         except (BaseError, OSError) as error:
             raise self._explain(error, f"read {key}", key) from error
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         if not self._ranges:
-            return memoryview(self.get(key))[offset : offset + length]
+            return self._part_of_whole(key, offset, length)
         try:
             return memoryview(obstore.get_range(self.objects, key, start=offset, length=length))
         except (BaseError, OSError) as error:
@@ -258,6 +261,20 @@ class S3Backend(Backend):
                 self._ranges = False
                 return self.get_range(key, offset, length)
             raise self._explain(error, f"read {key}", key) from error
+
+    def _part_of_whole(self, key: str, offset: int, length: int) -> memoryview:
+        """For servers that give whole objects only, of any size: no more of one is kept, nor read, than the part."""
+        part = bytearray()
+        try:
+            for block in obstore.get(self.objects, key):
+                view = memoryview(block)
+                part += view[offset : offset + length - len(part)]
+                offset = max(0, offset - len(view))
+                if len(part) == length:
+                    break
+        except (BaseError, OSError) as error:
+            raise self._explain(error, f"read {key}", key) from error
+        return memoryview(part)
 
     def list(self, prefix: str) -> Iterator[Entry]:
         try:

@@ -55,8 +55,8 @@ class ScopedBackend(Backend):
     def open_sink(self, key: str) -> Sink:
         return self._of(key).open_sink(key)
 
-    def get(self, key: str) -> bytes:
-        return self._of(key).get(key)
+    def get(self, key: str, *, at_most: int) -> bytes:
+        return self._of(key).get(key, at_most=at_most)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         return self._of(key).get_range(key, offset, length)

@@ -55,8 +55,8 @@ def open_file(root: Path, path: str) -> int:
         os.close(seen)
 
 
-def read_file(root: Path, path: str, most: int = -1) -> bytes:
-    """What is in a file, or its first bytes; raises as `open_file` does."""
+def read_file(root: Path, path: str, most: int) -> bytes:
+    """What is in a small file, or its first bytes; raises as `open_file` does."""
     with os.fdopen(open_file(root, path), "rb", buffering=0) as file:
         return file.read(most) or b""
 

@@ -16,7 +16,6 @@ import structlog
 from cedana_sched.model.errors import CedanaSchedError, IntegrityError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
-from cedana_sched.store.bounded import get_bounded
 from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.garbage import GarbageReport
 
@@ -97,7 +96,7 @@ def _completed(state: _State, now: float) -> Completed | None:
 
 def _read(backend: Backend, key: str) -> _State | None:
     try:
-        return _decoder.decode(get_bounded(backend, key, _MOST_BYTES))
+        return _decoder.decode(backend.get(key, at_most=_MOST_BYTES))
     except MissingObjectError:
         return None
     except (IntegrityError, *UNREADABLE) as error:

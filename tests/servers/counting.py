@@ -32,8 +32,8 @@ class CountingBackend(PosixBackend):
     def reads(self) -> int:
         return self.requests["get"] + self.requests["get_range"]
 
-    def get(self, key: str) -> bytes:
-        data = super().get(key)
+    def get(self, key: str, *, at_most: int) -> bytes:
+        data = super().get(key, at_most=at_most)
         self._read("get", key, len(data))
         return data
 

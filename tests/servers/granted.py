@@ -59,9 +59,9 @@ class GrantedBackend(Backend):
         self._require("PutObject", key)
         return self._inner.open_sink(key)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, at_most: int) -> bytes:
         self._require("GetObject", key)
-        return self._inner.get(key)
+        return self._inner.get(key, at_most=at_most)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         self._require("GetObject", key)

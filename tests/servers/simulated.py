@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from cedana_sched.model.errors import StoreUnavailableError
-from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError, Sink
+from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError, Sink, oversized
 
 
 class SimulatedBackend(Backend):
@@ -50,14 +50,17 @@ class SimulatedBackend(Backend):
     def open_sink(self, key: str) -> Sink:
         raise NotImplementedError
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, at_most: int) -> bytes:
+        data = self.get_range(key, 0, at_most + 1)
+        if len(data) > at_most:
+            raise oversized(key, len(data), at_most)
+        return bytes(data)
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         self.turn()
         if key not in self.objects:
             raise MissingObjectError(key)
-        return self.objects[key][0]
-
-    def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        return self.get(key)[offset : offset + length]
+        return self.objects[key][0][offset : offset + length]
 
     def list(self, prefix: str) -> Iterator[Entry]:
         self.turn()

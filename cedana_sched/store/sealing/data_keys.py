@@ -32,6 +32,8 @@ REMEMBERED_SECONDS = 60.0
 """How long a process keeps a data key in memory, also one that was erased meanwhile."""
 MOST_TRIED = 32
 """The most objects below `keys/` that are read before a dump: its workload is frozen meanwhile."""
+MOST_BYTES = 4096
+"""Of one, wrapped; 110 are usual."""
 FUTURE_SECONDS = 86_400.0
 
 _log = structlog.get_logger(__name__)
@@ -135,7 +137,7 @@ class DataKeys:
 
     def _wrapped(self, namespace: str, name: str) -> Wrapped:
         try:
-            record = _decoder.decode(self._backend.get(layout.data_key_key(namespace, name)))
+            record = _decoder.decode(self._backend.get(layout.data_key_key(namespace, name), at_most=MOST_BYTES))
         except MissingObjectError as error:
             raise IntegrityError(f"data key {name} of namespace {namespace} is not in the store") from error
         except UNREADABLE as error:

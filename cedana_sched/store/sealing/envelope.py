@@ -22,7 +22,7 @@ from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Buffer
-from cedana_sched.store.format import MAGIC, head_length, require_header_length, version_of
+from cedana_sched.store.format import MAGIC, head_length, require_lengths, version_of
 from cedana_sched.store.sealing.aead import TAG_BYTES, CountedKey, context, derive
 from cedana_sched.store.sealing.data_keys import DataKey
 
@@ -67,7 +67,7 @@ def read_preamble(data: Buffer) -> Preamble:
     if len(data) < _FIXED.size:
         raise IntegrityError("the file is a sealed manifest that is cut off")
     _, _, head, rest, name, salt = _FIXED.unpack_from(data)
-    require_header_length(head)
+    require_lengths(head, rest)
     data_key = name.decode("ascii", "replace")
     if not layout.is_data_key_name(data_key):
         raise IntegrityError("the sealed manifest names no data key")
@@ -77,6 +77,11 @@ def read_preamble(data: Buffer) -> Preamble:
 def sealed_head_length(data: Buffer) -> int:
     """How many bytes of the file `open_head` needs, from its start."""
     return _FIXED.size + read_preamble(data).head_bytes
+
+
+def sealed_file_length(data: Buffer) -> int:
+    """How many bytes the whole file has; only what is opened is no stranger's word."""
+    return sealed_head_length(data) + read_preamble(data).rest_bytes
 
 
 def open_head(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:

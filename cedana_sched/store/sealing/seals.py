@@ -110,6 +110,11 @@ class Seals:
             return self._unsealed(ref, head)
         return envelope.open_head(self._key(ref, envelope.read_preamble(head).data_key), ref, head)
 
+    def file_length(self, ref: SnapshotRef, head: Buffer) -> int:
+        """How many bytes a manifest's file has, as its head says, once that was opened; raises as `open_head` does."""
+        self.open_head(ref, head)
+        return envelope.sealed_file_length(head) if envelope.is_sealed(head) else manifest_format.file_length(head)
+
     def open_manifest(self, ref: SnapshotRef, data: Buffer) -> Buffer:
         """A whole manifest's file, as `format.decode_manifest` reads it; raises as `open_head` does."""
         if not envelope.is_sealed(data):

@@ -127,10 +127,10 @@ async def test_whose_turn_it_is_reads_no_memory_and_writes_no_snapshot(site: Sit
         await site.leader().look()
         backend = open_backend(site.storage(), collecting=True)
         manifest = next(key for key in site.objects("snapshots") if key.endswith(".manifest"))
-        assert await asyncio.to_thread(backend.get, manifest), "which packs are needed, it must read"
+        assert await asyncio.to_thread(backend.get, manifest, at_most=1 << 20), "which packs are needed, it must read"
         pack, data_key = min(site.objects("packs")), min(site.objects("keys"))
         for attack in (
-            lambda: backend.get(pack),
+            lambda: backend.get(pack, at_most=100),
             lambda: backend.put(pack, b"forged"),
             lambda: backend.put(manifest, b"forged"),
             lambda: backend.put(layout.removed_key(second), b""),
@@ -141,7 +141,7 @@ async def test_whose_turn_it_is_reads_no_memory_and_writes_no_snapshot(site: Sit
                 await asyncio.to_thread(attack)
         for foreign in ("finance.7c9e6679-7425-40de-944b-e07fc1f90ae7", "research"):
             with pytest.raises(CredentialsRefusedError):
-                await asyncio.to_thread(backend.get, f"{layout.namespace_folder(foreign)}/collector")
+                await asyncio.to_thread(backend.get, layout.collector_key(foreign), at_most=100)
         assert site.objects("keys") == {data_key}
         site.cluster.put(PODS, protected())
         assert (await asyncio.to_thread(site.store().verify, second)).ok

@@ -82,7 +82,11 @@ def test_a_pack_that_is_away_with_its_mount_is_no_damage(volume: Volume) -> None
     backend = open_backend(StorageConfig(path=volume.point), volume.notes)
     assert backend.stat(key) is not None
     volume.unmount()
-    for ask in (lambda: backend.get_range(key, 0, 10), lambda: backend.get(key), lambda: backend.stat(key)):
+    for ask in (
+        lambda: backend.get_range(key, 0, 10),
+        lambda: backend.get(key, at_most=100),
+        lambda: backend.stat(key),
+    ):
         with pytest.raises(StoreUnavailableError, match=AWAY):
             ask()
 

@@ -118,7 +118,7 @@ def test_a_pack_of_many_parts_is_written_and_given_up(theft: Theft) -> None:
 def test_an_agent_reaches_no_namespace_that_it_was_not_granted(theft: Theft) -> None:
     backend = theft.scoped(MINE)
     refusals: tuple[Callable[[], object], ...] = (
-        lambda: backend.get(f"v1/{THEIRS}/packs/a-1"),
+        lambda: backend.get(f"v1/{THEIRS}/packs/a-1", at_most=100),
         lambda: backend.put(f"v1/{THEIRS}/packs/b-1", b"x"),
         lambda: list(backend.list(f"v1/{THEIRS}")),
         lambda: backend.delete([f"v1/{THEIRS}/packs/a-1"]),
@@ -128,7 +128,7 @@ def test_an_agent_reaches_no_namespace_that_it_was_not_granted(theft: Theft) -> 
             call()
     outside: tuple[Callable[[], object], ...] = (
         lambda: backend.folders("v1"),
-        lambda: backend.get("probe/clock"),
+        lambda: backend.get("probe/clock", at_most=100),
         backend.now,
     )
     for call in outside:
@@ -203,4 +203,4 @@ def test_credentials_without_their_token_are_none(theft: Theft) -> None:
     given = theft.sessions.begin(MINE, "node-1")
     location = theft.server.location(theft.bucket, PREFIX, access_key=given.access_key, secret_key=given.secret_key)
     with pytest.raises(StoreDeniedError):
-        S3Backend(location).get(f"v1/{MINE}/packs/a-1")
+        S3Backend(location).get(f"v1/{MINE}/packs/a-1", at_most=100)

@@ -38,7 +38,7 @@ def noise(count: int, seed: int = 1) -> bytes:
 def damage_pack(storage: StorageConfig, manifest: Manifest, at: int) -> str:
     key = layout.pack_key("team-a", manifest.summary.packs[0])
     backend = open_backend(storage)
-    data = bytearray(backend.get(key))
+    data = bytearray(backend.get(key, at_most=128 << 20))
     data[at] ^= 1
     backend.put(key, data)
     return manifest.summary.packs[0]
@@ -84,7 +84,7 @@ def test_a_damaged_manifest_is_named_and_hides_no_other(storage: StorageConfig) 
     first = take(store, WORKLOAD, {"core.img": b"1"})
     second = take(store, WORKLOAD, {"core.img": b"2"})
     backend = open_backend(storage)
-    data = bytearray(backend.get(layout.manifest_key(second.ref)))
+    data = bytearray(backend.get(layout.manifest_key(second.ref), at_most=1 << 20))
     data[120] ^= 0xFF
     backend.put(layout.manifest_key(second.ref), data)
 
@@ -125,7 +125,7 @@ def test_a_manifest_moved_to_another_identity_is_refused(storage: StorageConfig)
     manifest = take(store, WORKLOAD, {"core.img": b"secret"})
     stolen = SnapshotRef(Identity("team-b", "thief"), 1)
     backend = open_backend(storage)
-    backend.put(layout.manifest_key(stolen), backend.get(layout.manifest_key(manifest.ref)))
+    backend.put(layout.manifest_key(stolen), backend.get(layout.manifest_key(manifest.ref), at_most=1 << 20))
 
     with pytest.raises(
         IntegrityError, match=r"its manifest is that of team-a/gromacs|data key \w+ of namespace team-b is not"

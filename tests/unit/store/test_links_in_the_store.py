@@ -59,7 +59,7 @@ def link_namespace(store: PosixBackend, host: Path) -> None:
 
 LINKS = pytest.mark.parametrize("link", [link_file, link_folder, link_namespace])
 CALLS: dict[str, Callable[[Backend], object]] = {
-    "get": lambda backend: backend.get(KEY),
+    "get": lambda backend: backend.get(KEY, at_most=100),
     "get_range": lambda backend: backend.get_range(KEY, 0, 100),
     "stat": lambda backend: backend.stat(KEY),
     "list": lambda backend: list(backend.list(FOLDER)),
@@ -115,7 +115,7 @@ def test_a_folder_that_became_a_link_while_the_store_is_used_is_not_followed(sto
 def test_a_link_is_named_as_what_it_is(store: PosixBackend, host: Path) -> None:
     link_folder(store, host)
     with pytest.raises(StoreDeniedError, match="a link is in its place or on the way") as caught:
-        store.get(KEY)
+        store.get(KEY, at_most=100)
     assert "who can write there" in caught.value.remedy
 
 
@@ -132,7 +132,7 @@ def test_a_collection_removes_no_file_of_the_machine(tmp_path: Path, host: Path)
     assert files(host) == {"ab-1": SECRET}
 
 
-@pytest.mark.parametrize("call", [lambda one: one.get(KEY), lambda one: one.get_range(KEY, 0, 9)])
+@pytest.mark.parametrize("call", [lambda one: one.get(KEY, at_most=100), lambda one: one.get_range(KEY, 0, 9)])
 def test_a_pipe_holds_nobody_up(store: PosixBackend, call: Callable[[Backend], object]) -> None:
     (store.root / KEY).unlink()
     os.mkfifo(store.root / KEY)
@@ -169,4 +169,4 @@ def test_folders_of_any_depth_end_a_listing_and_not_its_process(store: PosixBack
 
 def test_the_root_itself_may_be_a_link_of_the_admins(tmp_path: Path, store: PosixBackend) -> None:
     (tmp_path / "link").symlink_to(store.root)
-    assert PosixBackend(tmp_path / "link").get(KEY) == b"a pack"
+    assert PosixBackend(tmp_path / "link").get(KEY, at_most=100) == b"a pack"

@@ -30,8 +30,8 @@ class Faulty(PosixBackend):
         self._times = times
         self.reads: Counter[str] = Counter()
 
-    def get(self, key: str) -> bytes:
-        return self._spoilt(key, super().get(key))
+    def get(self, key: str, *, at_most: int) -> bytes:
+        return self._spoilt(key, super().get(key, at_most=at_most))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self._spoilt(f"{key}@{offset}", super().get_range(key, offset, length))

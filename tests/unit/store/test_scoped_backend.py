@@ -199,7 +199,7 @@ EXPIRED = (
         lambda there: there.put(f"v1/{BIO}/a", b"x"),
         lambda there: there.put_if_absent(f"v1/{BIO}/a", b"x"),
         lambda there: there.get_range(f"v1/{BIO}/a", 0, 1),
-        lambda there: there.get(f"v1/{BIO}/a"),
+        lambda there: there.get(f"v1/{BIO}/a", at_most=100),
         lambda there: there.stat(f"v1/{BIO}/a"),
         lambda there: list(there.list(f"v1/{BIO}/packs")),
         lambda there: there.delete([f"v1/{BIO}/a"]),
@@ -257,14 +257,14 @@ def test_what_is_only_not_there_costs_no_credentials(
 
 def test_a_namespace_that_is_refused_is_no_request_to_the_store(backend: ScopedBackend, store: Store) -> None:
     with pytest.raises(CredentialsRefusedError, match="no pod of it is here"):
-        backend.get(f"v1/{GONE}/packs/a-1")
+        backend.get(f"v1/{GONE}/packs/a-1", at_most=100)
     assert not store.asked
 
 
 @pytest.mark.parametrize("key", ["probe/x", "v1", "v1/", "cedana-sched-store", "", "v2/bio/x"])
 def test_what_lies_in_no_namespace_is_out_of_reach(backend: ScopedBackend, store: Store, key: str) -> None:
     with pytest.raises(StoreDeniedError, match="lies in no namespace"):
-        backend.get(key)
+        backend.get(key, at_most=100)
     assert not store.asked
 
 
@@ -281,7 +281,7 @@ def asked_of(backend: ScopedBackend) -> dict[str, str]:
             return type(error).__name__
 
     return {
-        "get": outcome(lambda: backend.get(KEY)),
+        "get": outcome(lambda: backend.get(KEY, at_most=100)),
         "get_range": outcome(lambda: backend.get_range(KEY, 0, 1)),
         "stat": outcome(lambda: backend.stat(KEY)),
     }

@@ -327,8 +327,8 @@ class Changed(PosixBackend):
         self._at = at
         self._bit = 1 << bit
 
-    def get(self, key: str) -> bytes:
-        return self._changed(key, 0, super().get(key))
+    def get(self, key: str, *, at_most: int) -> bytes:
+        return self._changed(key, 0, super().get(key, at_most=at_most))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self._changed(key, offset, bytes(super().get_range(key, offset, length)))
