@@ -1,4 +1,4 @@
-"""Reads no more of a namespace than fits memory: whoever may write there may lay any number of objects, of any size."""
+"""Reads no more of a namespace than fits memory: whoever may write there may lay any number of objects."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
-from cedana_sched.model.errors import IntegrityError, StoreError
+from cedana_sched.model.errors import StoreError
 from cedana_sched.store import layout
-from cedana_sched.store.backend import Backend, Entry, MissingObjectError
+from cedana_sched.store.backend import Backend, Entry
 
 MOST_LISTED: Final = 250_000
 """Objects of one kind that are kept of one namespace. They take 110 MB, or 560 with the longest keys."""
@@ -89,18 +89,3 @@ def crowded(namespace: str, what: str) -> CrowdedNamespaceError:
         f"namespace {namespace} has {what} in the store, more than fits memory",
         remedy=f"remove what is nobody's below {layout.namespace_folder(namespace)}/, and see who could write it there",
     )
-
-
-def get_bounded(backend: Backend, key: str, most_bytes: int) -> bytes:
-    """The whole object; cut off where it has grown beyond that since it was looked at.
-
-    Raises:
-        MissingObjectError: there is none.
-        IntegrityError: it is larger than anything that we write there.
-    """
-    found = backend.stat(key)
-    if found is None:
-        raise MissingObjectError(f"there is no object {key}")
-    if found.size > most_bytes:
-        raise IntegrityError(f"object {key} has {found.size:,} bytes, more than {most_bytes:,}")
-    return bytes(backend.get_range(key, 0, most_bytes)) if found.size else b""
