@@ -1,14 +1,13 @@
 """Which snapshots are committed: the one reading of the snapshot folders that everybody else uses.
 
-A generation is committed when its manifest is there. Where the store cannot create conditionally, two manifests of
-one generation may exist for a moment: the one that the store dates earlier counts, at the same instant the one with
-the smaller name, and its writer finds out by looking again (`commit.py`).
+Whoever may write there may lay any number of manifests, with headers of any size that one may have: no more is kept of
+them than fits memory.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -20,12 +19,17 @@ from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError
+from cedana_sched.store.generations import Generations, generations_of, newest_generations
 from cedana_sched.store.sealing.seals import Seals
 
 R = TypeVar("R")
 
 _log = structlog.get_logger(__name__)
 MOST_REMEMBERED = 10_000
+MOST_REMEMBERED_BYTES = 64 << 20
+"""Of headers, packed; 1 KiB each is usual."""
+MOST_LONG_BYTES = 128 << 20
+"""Of headers longer than `HEAD_BYTES` that are read together of one workload: its dump waits for that."""
 _READERS = 8
 _SHOWN = 20
 _USUAL_BYTES = 1 << 20
@@ -33,18 +37,19 @@ _USUAL_BYTES = 1 << 20
 _REMEDY = "restore an older generation, or remove this one"
 
 
-class Generations(NamedTuple):
-    """What a snapshot folder says: manifests that count by reference, and numbers that are used up."""
+class _Read(NamedTuple):
+    """A header, and how many bytes of its manifest it takes."""
 
-    committed: dict[SnapshotRef, Entry]
-    removed: set[SnapshotRef]
+    summary: SnapshotSummary
+    length: int
 
-    def latest(self, identity: Identity) -> SnapshotRef | None:
-        return max((ref for ref in self.committed if ref.identity == identity), default=None)
 
-    def next_number(self, identity: Identity) -> int:
-        used = (ref.generation for ref in (*self.committed, *self.removed) if ref.identity == identity)
-        return max(used, default=0) + 1
+class _Looked(NamedTuple):
+    """What was found at a number: its header, None for one that cannot be read, and how many bytes it may have."""
+
+    ref: SnapshotRef
+    summary: SnapshotSummary | None
+    length: int
 
 
 class Catalogue:
@@ -55,30 +60,26 @@ class Catalogue:
         self._backend = backend
         self._seals = seals or Seals(backend)
         self._lock = threading.Lock()
-        self._summaries: dict[Entry, SnapshotSummary] = {}
+        self._summaries: dict[Entry, _Read] = {}
+        self._remembered_bytes = 0
 
     def generations(self, folder: str) -> Generations:
         """Everything below a snapshots folder, or below one identity's."""
-        return self.generations_of(self._backend.list(folder))
+        return generations_of(self._backend.list(folder))
 
-    @staticmethod
-    def generations_of(entries: Iterable[Entry]) -> Generations:
-        """What a listing of a snapshots folder says."""
-        committed: dict[SnapshotRef, Entry] = {}
-        removed: set[SnapshotRef] = set()
-        for entry in entries:
-            file = layout.parse_generation_key(entry.key)
-            if file is None or file.kind == "claim":
-                continue
-            ref = SnapshotRef(file.identity, file.generation)
-            if file.kind == "removed":
-                removed.add(ref)
-            elif ref not in committed or _precedence(entry) < _precedence(committed[ref]):
-                committed[ref] = entry
-        return Generations({ref: one for ref, one in committed.items() if ref not in removed}, removed)
+    generations_of = staticmethod(generations_of)
 
     def of(self, identity: Identity) -> Generations:
-        return self.generations(layout.identity_folder(identity))
+        """The newest of an identity, as many as fit memory."""
+        return newest_generations(identity, lambda: self._backend.list(layout.identity_folder(identity)))
+
+    def at(self, ref: SnapshotRef) -> Generations:
+        """What there is of one number, whatever lies beside it."""
+        return generations_of(
+            entry
+            for entry in self._backend.list(layout.identity_folder(ref.identity))
+            if (file := layout.parse_generation_key(entry.key)) is not None and file.generation == ref.generation
+        )
 
     def summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:
         """The header of a manifest.
@@ -90,24 +91,32 @@ class Catalogue:
             SealedError: sealed, and its key is not here.
             UnsealedError: not sealed, and it must be.
         """
+        return self._summary(ref, entry).summary
+
+    def _summary(self, ref: SnapshotRef, entry: Entry) -> _Read:
         with self._lock:
             known = self._summaries.get(entry)
         if known is not None:
             return known
         try:
-            summary = _twice(lambda: self._read_summary(ref, entry))
+            read = _twice(lambda: self._read_summary(ref, entry))
         except (IntegrityError, NewerFormatError, MissingObjectError) as error:
             raise self._explained(ref, error) from error
-        self._must_be(ref, summary)
-        with self._lock:
-            while len(self._summaries) >= MOST_REMEMBERED:
-                del self._summaries[next(iter(self._summaries))]
-            self._summaries[entry] = summary
-        return summary
+        self._must_be(ref, read.summary)
+        self._remember(entry, read)
+        return read
 
-    def _read_summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:
+    def _remember(self, entry: Entry, read: _Read) -> None:
+        with self._lock:
+            self._summaries[entry] = read
+            self._remembered_bytes += read.length
+            while len(self._summaries) > MOST_REMEMBERED or self._remembered_bytes > MOST_REMEMBERED_BYTES:
+                self._remembered_bytes -= self._summaries.pop(next(iter(self._summaries))).length
+
+    def _read_summary(self, ref: SnapshotRef, entry: Entry) -> _Read:
         head = self._read_head(entry, manifest_format.HEAD_BYTES)
-        return manifest_format.decode_summary(self._seals.open_head(ref, head))
+        summary = manifest_format.decode_summary(self._seals.open_head(ref, head))
+        return _Read(summary, self._seals.head_length(head))
 
     def _read_head(self, entry: Entry, usual_bytes: int) -> Buffer:
         """The beginning of a manifest, at least its head."""
@@ -118,10 +127,32 @@ class Catalogue:
 
     def readable(self, generations: Generations) -> list[SnapshotSummary]:
         """The summaries of those that can be read, oldest first; the others are logged, and stay."""
-        rows = list(generations.committed.items())
-        with ThreadPoolExecutor(min(_READERS, max(1, len(rows))), thread_name_prefix="store-list") as pool:
-            found = [one for one in pool.map(lambda row: self.summary_if_readable(*row), rows) if one is not None]
+        found = [looked.summary for looked in self._newest_first(generations) if looked.summary is not None]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
+
+    def newest_readable(self, generations: Generations) -> Iterator[SnapshotSummary]:
+        """Those that can be read, the greatest number first; of long headers no more than fit memory."""
+        left = MOST_LONG_BYTES
+        for looked in self._newest_first(generations):
+            if looked.summary is not None:
+                yield looked.summary
+            left -= max(0, looked.length - manifest_format.HEAD_BYTES)
+            if left < 0:
+                _log.warning("generations_passed_over", older_than=str(looked.ref), remedy="see who could write them")
+                return
+
+    def _newest_first(self, generations: Generations) -> Iterator[_Looked]:
+        """A look at each; a few are read ahead."""
+        rows = sorted(generations.committed.items(), reverse=True)
+        with ThreadPoolExecutor(min(_READERS, max(1, len(rows))), thread_name_prefix="store-list") as pool:
+            for at in range(0, len(rows), _READERS):
+                yield from pool.map(lambda row: self._look(*row), rows[at : at + _READERS])
+
+    def _look(self, ref: SnapshotRef, entry: Entry) -> _Looked:
+        summary = self.summary_if_readable(ref, entry)
+        with self._lock:
+            known = self._summaries.get(entry)
+        return _Looked(ref, summary, known.length if known else min(entry.size, manifest_format.MOST_HEADER_BYTES))
 
     def summary_if_readable(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
         """The header; None, and a line in the log, where it is damaged, newer than this program or not sealed."""
@@ -164,10 +195,9 @@ class Catalogue:
             SealedError: sealed, and its key is not here.
             UnsealedError: not sealed, and it must be.
         """
-        generations = self.of(ref.identity)
-        entry = generations.committed.get(ref)
+        entry = self.at(ref).committed.get(ref)
         if entry is None:
-            raise _not_found(ref, generations)
+            raise _not_found(ref, self.of(ref.identity))
         try:
             manifest, digest = _twice(lambda: self._read_manifest(ref, entry))
         except (IntegrityError, NewerFormatError, MissingObjectError) as error:
@@ -188,8 +218,8 @@ class Catalogue:
         sentence = f"snapshot {ref}: {error.message}"
         if isinstance(error, NewerFormatError):
             return NewerFormatError(sentence, remedy=error.remedy)
-        if isinstance(error, MissingObjectError) and ref not in (generations := self.of(ref.identity)).committed:
-            return _not_found(ref, generations)
+        if isinstance(error, MissingObjectError) and ref not in self.at(ref).committed:
+            return _not_found(ref, self.of(ref.identity))
         return IntegrityError(sentence, remedy=_REMEDY)
 
     def _must_be(self, ref: SnapshotRef, summary: SnapshotSummary) -> None:
@@ -213,9 +243,3 @@ def _not_found(ref: SnapshotRef, generations: Generations) -> NotFoundError:
     more = f"{len(newest) - _SHOWN} older, " if len(newest) > _SHOWN else ""
     known = more + ", ".join(map(str, newest[-_SHOWN:])) or "none"
     return NotFoundError("snapshot", str(ref), "does not exist", remedy=f"generations there are: {known}")
-
-
-def _precedence(entry: Entry) -> tuple[bool, float, str]:
-    """Manifests made by conditional create carry no writer, and come before all others."""
-    file = layout.parse_generation_key(entry.key)
-    return (file is not None and file.writer is not None, entry.modified, entry.key)

@@ -99,7 +99,7 @@ def _others_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:
 
 
 def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:
-    entry = catalogue.of(ref.identity).committed.get(ref)
+    entry = catalogue.at(ref).committed.get(ref)
     if entry is None:
         return None
     try:

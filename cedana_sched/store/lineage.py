@@ -10,7 +10,8 @@ from __future__ import annotations
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Abandoned, Lineage
 from cedana_sched.model.manifest import SnapshotSummary
-from cedana_sched.store.catalogue import Catalogue, Generations
+from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.generations import Generations
 
 NOW = 0.0
 """Stands for `since` until the commit says when the snapshot was taken."""

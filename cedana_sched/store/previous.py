@@ -117,6 +117,6 @@ def ensure_new(catalogue: Catalogue, ref: SnapshotRef) -> None:
     Raises:
         CommitConflictError: somebody committed it, or committed and removed it.
     """
-    generations = catalogue.of(ref.identity)
+    generations = catalogue.at(ref)
     if ref in generations.committed or ref in generations.removed:
         raise CommitConflictError(f"generation {ref} exists already", remedy="use it, or begin the next one")

@@ -23,8 +23,9 @@ from cedana_sched.model.errors import CedanaSchedError, IncompatibleError, Integ
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
-from cedana_sched.store.catalogue import Catalogue, Generations
+from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.decoding import UNREADABLE, unpack
+from cedana_sched.store.generations import Generations
 
 MOST_BYTES = 256 << 20
 """Of what is remembered, packed and unpacked: anybody who can write to the store may have written it."""

@@ -75,7 +75,7 @@ def remove_snapshot(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) ->
     Raises:
         NotFoundError: there is no such snapshot.
     """
-    entry = catalogue.of(ref.identity).committed.get(ref)
+    entry = catalogue.at(ref).committed.get(ref)
     if entry is None:
         raise NotFoundError("snapshot", str(ref), "does not exist", remedy="list the snapshots to see which there are")
     backend.put(layout.removed_key(ref), b"")

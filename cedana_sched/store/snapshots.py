@@ -158,8 +158,8 @@ class SnapshotStore:
 
     def find_committed(self, identity: Identity, checkpoint_uid: str) -> SnapshotSummary | None:
         """The snapshot that a checkpoint has committed, if it has."""
-        summaries = self._catalogue.readable(self._catalogue.of(identity))
-        return next((one for one in reversed(summaries) if one.checkpoint_uid == checkpoint_uid), None)
+        summaries = self._catalogue.newest_readable(self._catalogue.of(identity))
+        return next((one for one in summaries if one.checkpoint_uid == checkpoint_uid), None)
 
     def namespaces(self, name: str | None = None) -> tuple[str, ...]:
         """What the namespaces of a name are called in the store: all where it is None, one where it has a uid."""
@@ -272,7 +272,7 @@ class SnapshotStore:
         Generations in `spare` are in use and stay, whatever the policy says. So does the newest one that is whole, if
         every newer one is damaged.
         """
-        summaries = self._catalogue.readable(self._catalogue.of(identity))
+        summaries = list(self._catalogue.newest_readable(self._catalogue.of(identity)))
         expired_now = expired(summaries, retention, time.time() if now is None else now)
         gone = [ref for ref in expired_now if ref.generation not in spare]
         if gone:
@@ -345,7 +345,7 @@ class SnapshotStore:
         self._cache.tidy()
         for copy in self._cache.copies():
             try:
-                is_there = copy.ref in self._catalogue.of(copy.ref.identity).committed
+                is_there = copy.ref in self._catalogue.at(copy.ref).committed
             except CredentialsRefusedError:
                 continue
             if not is_there:
