@@ -100,7 +100,7 @@ async def _until_told_to_stop(options: EngineOptions) -> None:
 async def _toolchain() -> Toolchain:
     toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
     if toolchain.origin is Origin.OLDER:
-        log.warning("CRIU is another release's", version=toolchain.version, remedy=OLDER_REMEDY)
+        log.warning("CRIU is another version's", version=toolchain.version, remedy=OLDER_REMEDY)
     return toolchain
 
 

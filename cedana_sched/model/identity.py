@@ -65,7 +65,7 @@ def is_namespace_uid(word: str) -> bool:
 def may_be_one_namespace(uid: str, other: str) -> bool:
     """Whether two uids that were noted of namespaces of one name can be the same namespace's.
 
-    Empty: nobody noted it, as older releases did not, or the name is shared (`is_shared`). That can be any.
+    Empty: nobody noted it, as older versions did not, or the name is shared (`is_shared`). That can be any.
     """
     return not uid or not other or uid == other
 

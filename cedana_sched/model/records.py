@@ -249,7 +249,7 @@ def of_namespace(record: Record, uid: str) -> Record:
 
 
 def bounded(record: R) -> R:
-    """The same record, its texts of others cut; an older release, or a defect, may have kept longer ones."""
+    """The same record, its texts of others cut; an older version, or a defect, may have kept longer ones."""
     if not isinstance(record, PreemptionHold):
         failure = record.failure
         return record if failure is None or (kept := cut(failure)) == failure else replace(record, failure=kept)

@@ -2,7 +2,7 @@
 
 A pinned file is verified by its digest. It comes from the machine's own mirror as long as that has it, and from the
 archive of all that Debian ever published once the suite has moved on. What is in the suite today is verified by the
-signatures of Debian's archive: nobody has tested it with this release, but nobody else has made it either.
+signatures of Debian's archive: nobody has tested it with this version, but nobody else has made it either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which of Debian's packages CRIU is made from: their versions and digests, as this release was tested with them.
+"""Which of Debian's packages CRIU is made from: their versions and digests, as this version was tested with them.
 
 They stand in `criu-packages.json`, for each of Debian's architectures that is supported. `make pin` writes them anew.
 """

@@ -13,7 +13,7 @@ pinned (`pins`); a machine that cannot have them takes what Debian has signed to
         python/          pycriu (protobuf comes from the environment)
         toolchain.json   versions, and the SHA-256 of every file and package: written last, so it means complete
     <cache>/toolchain-missed
-        the pinned packages that could not be had while there was another release's toolchain to use in their place
+        the pinned packages that could not be had while there was another version's toolchain to use in their place
     <cache>/tini-<digest of the program>/tini
         what jobs run: part of every snapshot by its path, which therefore must not change with CRIU's
 
@@ -51,11 +51,11 @@ SYSTEM_CRIU_VARIABLE = "CEDANA_SCHED_CRIU"
 """Environment variable that names a CRIU of this machine to be used instead of Debian's."""
 
 OLDER_REMEDY = "let this machine reach Debian's packages, and run 'cedana-sched doctor --prepare'"
-"""Where another release's toolchain is used, because this one's could not be made."""
+"""Where another version's toolchain is used, because this one's could not be made."""
 
 _MARKER = "toolchain.json"
 _MISSED = "toolchain-missed"
-_LAYOUT = 2  # of the folder; one laid by an older release is made again
+_LAYOUT = 2  # of the folder; one laid by an older version is made again
 _PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
 _LAUNCHER = f"""\
 #!/bin/sh
@@ -78,7 +78,7 @@ class Origin(StrEnum):
     SERVED = "served"
     """Those that Debian had when the pinned ones could not be had."""
     OLDER = "older"
-    """Those of another release of this product."""
+    """Those of another version of this product."""
     MACHINE = "machine"
     """None: it is this machine's own."""
 
@@ -155,7 +155,7 @@ def ensure_toolchain(
 ) -> Toolchain:
     """The toolchain, made from Debian's packages first if this machine has none (some seconds, 20 MB of download).
 
-    One that another release has made is used only where none can be made; then it is not tried again, as long as the
+    One that another version has made is used only where none can be made; then it is not tried again, as long as the
     same packages are pinned, so that a machine without a way to them starts as fast as any other. Safe to call from
     several processes at once: one builds, the others wait for it.
 
@@ -190,7 +190,7 @@ def ensure_toolchain(
             if found is None or only_pinned:
                 raise
             (cache / _MISSED).write_text(_pinned_now())
-            tell(f"{error.message}: CRIU {found.version}, which another release has made, is used from now on")
+            tell(f"{error.message}: CRIU {found.version}, which another version has made, is used from now on")
             return found
 
 
@@ -257,7 +257,7 @@ def _publish(folder: Path, packages: Sequence[Package], cache: Path) -> Path:
     )  # fmt: skip
     (folder / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker)))
     target = cache / f"criu-{version}-{identity_of(packages)}"
-    if _is_intact(target):  # made by another release from the same packages; somebody may be using it
+    if _is_intact(target):  # made by another version from the same packages; somebody may be using it
         (folder / _MARKER).replace(target / _MARKER)
         return target
     shutil.rmtree(target, ignore_errors=True)  # damaged

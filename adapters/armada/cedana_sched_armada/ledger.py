@@ -264,7 +264,7 @@ def _read(written: bytes) -> _State:
         version = msgspec.json.decode(text, type=_Version).version
         if version == VERSION:
             return msgspec.json.decode(text, type=_State)
-        problem = f"another release has written them: they are of version {version}, not {VERSION}"
+        problem = f"another version of the adapter has written them: version {version}, not {VERSION}"
     except (zlib.error, ValueError, RecursionError) as error:
         # a coordinator that ends by it would end for every scheduler
         problem = str(error)

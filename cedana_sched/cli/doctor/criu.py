@@ -28,21 +28,21 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
 
 
 def packages(found: Toolchain) -> Finding:
-    """Whether it is made from the packages that this release was tested with."""
+    """Whether it is made from the packages that this version was tested with."""
     from cedana_sched.snapshot.toolchain import OLDER_REMEDY, SYSTEM_CRIU_VARIABLE, Origin
 
     match found.origin:
         case Origin.PINNED:
-            return Finding("criu", Level.OK, "made from the packages of Debian that this release pins by their digests")
+            return Finding("criu", Level.OK, "made from the packages of Debian that this version pins by their digests")
         case Origin.MACHINE:
-            says = f"{SYSTEM_CRIU_VARIABLE} names {found.criu}: not made from the packages that this release pins"
+            says = f"{SYSTEM_CRIU_VARIABLE} names {found.criu}: not made from the packages that this version pins"
             return Finding("criu", Level.OK, says)
         case Origin.OLDER:
-            says = "made by another release; the engine makes its own at its next start, if it has not tried before"
+            says = "made by another version; the engine makes its own at its next start, if it has not tried before"
             return Finding("criu", Level.WARN, says, OLDER_REMEDY)
         case Origin.SERVED:
             folder = found.criu.parents[1]
-            says = "made from what Debian testing had, verified by Debian's signatures: the packages that this release "
+            says = "made from what Debian testing had, verified by Debian's signatures: the packages that this version "
             return Finding(
                 "criu", Level.WARN, says + "pins could not be had",
                 f"to try again, let this machine reach snapshot.debian.org, delete {folder} while no engine runs, "

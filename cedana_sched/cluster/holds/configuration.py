@@ -22,4 +22,4 @@ class HoldsConfiguration(ComponentConfiguration):
     agent_away_seconds: Annotated[float, Field(gt=0, le=3_600)] = 120.0
     """A pod waits so long for an agent that is not there."""
     serving: Path = Path("/tmp/serving")  # noqa: S108  # a folder of this container alone
-    """A file that is there once calls are answered: the one of a new release may be called instead of this one."""
+    """A file that is there once calls are answered: the pod of a new version may be called instead of this one."""

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 PAUSE_SECONDS = 0.25
 """Before an agent that is away is called again: no event shows that another listens."""
 TAKEN_PAUSE_SECONDS = 1.0
-"""Before a port is tried again that the agent of an older release still has."""
+"""Before a port is tried again that the agent of an older version still has."""
 SILENT_SECONDS = 60.0
 """A connection over which nothing is called for so long is closed; the kubelet calls at once."""
 END_SECONDS = 1.0

@@ -59,7 +59,7 @@ class PreStopServer:
             OSError: the socket cannot be made.
         """
         application = web.Application()
-        application.router.add_get("/v1/hold/{token}", self._hold)  # of pods that an older release has made ready
+        application.router.add_get("/v1/hold/{token}", self._hold)  # of pods that an older version has prepared
         application.router.add_get("/v1/hold/{token}/{container}", self._hold)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()

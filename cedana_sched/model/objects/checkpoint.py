@@ -67,7 +67,7 @@ class CheckpointSpec(Written):
     pod: PodSpec
     namespace_uid: NamespaceUid | None = None
     """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
-    release wrote it, or where the admin shares the name."""
+    version wrote it, or where the admin shares the name."""
     adapter: str
     """Which scheduler's preemption it is."""
     hold: RecordUid

@@ -30,7 +30,7 @@ class PreemptionHoldSpec(Written):
     """Holds of equal value are released together."""
     namespace_uid: NamespaceUid | None = None
     """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
-    release wrote it, or where the admin shares the name."""
+    version wrote it, or where the admin shares the name."""
     created_at: MicroTime
 
 

@@ -52,7 +52,7 @@ async def _restart(cluster: Cluster, service: str) -> None:
 
 
 async def replace_agents(cluster: Cluster, api: Api, component: str) -> None:
-    """A rollout of the DaemonSet begins, as with an agent of another release."""
+    """A rollout of the DaemonSet begins, as with an agent of another version."""
     del cluster, component
     template = {"metadata": {"annotations": {"tests.cluster/rollout": secrets.token_hex(4)}}}
     await api.patch("apps/v1", "DaemonSet", AGENT, {"spec": {"template": template}}, NAMESPACE)

@@ -23,7 +23,7 @@ _WEBHOOKS = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", 
 
 async def test_every_component_becomes_ready(installed: Product, api: Api, cluster: Cluster) -> None:
     found = await api.objects("v1", "Pod", installed.namespace)
-    pods = [one for one in found if "deletionTimestamp" not in one["metadata"]]  # of an earlier release
+    pods = [one for one in found if "deletionTimestamp" not in one["metadata"]]  # of an earlier rollout
     components = [one["metadata"]["labels"]["app.kubernetes.io/component"] for one in pods]
     assert components.count("coordinator") == components.count("webhooks") == 2
     assert components.count("agent") == len(cluster.nodes)

@@ -1,4 +1,4 @@
-"""Of several toolchains the one from pinned packages is used; another release's only where none can be made."""
+"""Of several toolchains the one from pinned packages is used; another version's only where none can be made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def lay(cache: Path, identity: str, *, pinned_then: str | None, age_seconds: int = 0) -> Path:
-    """Write a folder as a release that pinned those packages has made it, or one that pinned none (None)."""
+    """Write a folder as a version that pinned those packages has made it, or one that pinned none (None)."""
     folder = cache / f"criu-4.2.1-{identity}"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "tini").write_bytes(TINI)
@@ -80,7 +80,7 @@ def test_another_releases_is_used_where_none_can_be_made_and_one_line_says_so(tm
     folder = lay(tmp_path, EARLIER, pinned_then=EARLIER)
     said: list[str] = []
     assert ensure_toolchain(tmp_path, said.append).criu.is_relative_to(folder)
-    [line] = [line for line in said if "which another release has made, is used" in line]
+    [line] = [line for line in said if "which another version has made, is used" in line]
     assert "no apt-get" in line
 
 
@@ -109,7 +109,7 @@ def test_a_machine_without_a_way_to_them_tries_once_and_then_when_it_is_told_to(
     assert len(attempts) == 2
     monkeypatch.setattr(toolchain, "pinned_identities", lambda: frozenset({"d" * 12}))
     ensure_toolchain(tmp_path)
-    assert len(attempts) == 3, "another release pins other packages"
+    assert len(attempts) == 3, "another version pins other packages"
 
 
 def test_what_could_not_be_had_is_tried_again_where_nothing_else_will_do(tmp_path: Path, attempts: list[str]) -> None:

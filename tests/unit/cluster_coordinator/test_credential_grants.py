@@ -88,7 +88,7 @@ def test_orders_that_are_not_answered(cluster: Cluster, resource: Resource, one:
 def test_orders_of_a_namespace_that_had_the_name_before(
     cluster: Cluster, resource: Resource, noted: Object, is_given: bool
 ) -> None:
-    """An older release has noted nothing."""
+    """An older version has noted nothing."""
     cluster.put(resource, {**ordered(), "spec": noted})
     if is_given:
         assert cluster.decide() == NODE

@@ -1,4 +1,4 @@
-"""Whatever an agent, a pod or an earlier release has said, and however much of it: it costs no coordinator its life."""
+"""Whatever an agent, a pod or an earlier version has said, and however much of it: it costs no coordinator its life."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_an_object_says_of_which_namespace_it_is(record: Record) -> None:
     body = to_object(mine, SYSTEM)
     assert body["spec"]["namespaceUid"] == NOW
     assert to_record(KINDS[type(record).__name__], body) == mine
-    assert "namespaceUid" not in to_object(record, SYSTEM)["spec"], "an older release wrote it so"
+    assert "namespaceUid" not in to_object(record, SYSTEM)["spec"], "an older version wrote it so"
 
 
 @pytest.mark.usefixtures("_always_looking")
@@ -143,7 +143,7 @@ async def test_a_victim_in_another_namespace_says_nothing_of_the_holds_own() -> 
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("uid", [BEFORE, ""])
 async def test_an_object_that_somebody_deleted_in_its_own_namespace_is_made_again(record: Record, uid: str) -> None:
-    """Empty: a record of an older release."""
+    """Empty: a record of an older version."""
     server, mine = Server(BEFORE), of(record, uid)
     async with writing(server) as projection:
         projection.write((mine,), ())

@@ -244,7 +244,7 @@ async def test_a_pod_is_not_doomed_where_that_cannot_be_written(pods: DoomedPods
 
 @pytest.fixture
 def by_half(tmp_path: Path) -> Path:
-    """What an agent of an earlier release has left that was killed while it wrote, or whose /run was full."""
+    """What an agent of an earlier version has left that was killed while it wrote, or whose /run was full."""
     (tmp_path / "p1").touch()
     return tmp_path
 

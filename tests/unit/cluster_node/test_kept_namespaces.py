@@ -143,7 +143,7 @@ async def test_no_order_names_a_snapshot_by_the_name_alone(order: orders.Order) 
 async def test_no_order_of_another_namespace_of_the_name_is_obeyed(
     order: orders.Order, given: str, is_obeyed: bool
 ) -> None:
-    """What is about no snapshot names its pod by the uid, which no other one has. Empty: an older release gave it."""
+    """What is about no snapshot names its pod by the uid, which no other one has. Empty: an older version gave it."""
     performed = list[orders.Order]()
 
     async def perform(told: orders.Order) -> AsyncIterator[orders.Outcome]:

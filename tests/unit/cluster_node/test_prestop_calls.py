@@ -116,4 +116,4 @@ async def test_each_container_that_the_kubelet_goes_on_to_end_is_named(tmp_path:
     async with _served(server, tmp_path) as session:
         for path in (f"{POD_TOKEN}/main", POD_TOKEN, "guessed/main"):
             await (await session.get(f"http://agent/v1/hold/{path}")).text()
-    assert ended == [("u-1", "main")], "an older release gave its pods no name to say"
+    assert ended == [("u-1", "main")], "an older version gave its pods no name to say"

@@ -97,7 +97,7 @@ def test_what_is_claimed_there_is_not_spared_here() -> None:
 
 @pytest.mark.parametrize("noted", [("", NOW), (BEFORE, ""), ("", "")])
 def test_where_nobody_noted_which_namespace_it_was_a_name_is_a_name(noted: tuple[str, str]) -> None:
-    """Records of an older release, and names that are shared."""
+    """Records of an older version, and names that are shared."""
     before, now = noted
     told = continued(Told(), "w1", before, 1)
     start(told, "w2", now)

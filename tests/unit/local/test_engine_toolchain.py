@@ -1,4 +1,4 @@
-"""An engine that runs by another release's CRIU says so at each start, with what to do about it."""
+"""An engine that runs by another version's CRIU says so at each start, with what to do about it."""
 
 from __future__ import annotations
 

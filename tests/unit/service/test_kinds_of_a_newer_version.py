@@ -1,4 +1,4 @@
-"""What a newer release has put into an object does not keep older parts from reading it: an upgrade takes a while.
+"""What a newer version has put into an object does not keep older parts from reading it: an upgrade takes a while.
 
 The definitions of our kinds come first, and the API server fills their new fields with defaults in every object.
 """
