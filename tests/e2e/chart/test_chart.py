@@ -259,6 +259,46 @@ async def test_the_notes_say_where_the_secret_part_of_the_extenders_address_stan
     assert f"get secret {EXTENDER} -o jsonpath='{{.data.segment}}'" in said
 
 
+NEXT_STEPS = {
+    "kueue": "kubectl patch clusterqueue QUEUE --type merge",
+    "volcano": "kubectl annotate queues.scheduling.volcano.sh QUEUE sched.cedana.ai/protect=true",
+    "armada": "--set 'armada.queues={",
+}
+SWITCHES: dict[str, dict[str, Any]] = {
+    "kueue": {"enabled": True},
+    "volcano": {"enabled": True},
+    "armada": {"enabled": True, "url": "armada.example:50051"},
+}
+
+
+@pytest.mark.parametrize(
+    "enabled", [("kueue",), ("volcano",), ("armada",), ("armada", "kueue", "volcano")], ids="+".join
+)
+async def test_the_notes_name_the_adapters_and_the_next_step_of_each(helm: Binaries, enabled: tuple[str, ...]) -> None:
+    said = await notes(helm, {**S3, **{name: SWITCHES[name] for name in enabled}})
+    assert f"Enabled adapters: {', '.join(enabled)}.\n" in said
+    assert {name for name, step in NEXT_STEPS.items() if step in said} == set(enabled)
+    assert "CEDANA_CHECKPOINT" in said
+
+
+async def test_the_notes_say_that_nothing_is_protected_without_an_adapter(helm: Binaries) -> None:
+    said = await notes(helm, S3)
+    assert "No adapter is enabled, so no pod is protected" in said
+    assert not any(step in said for step in (*NEXT_STEPS.values(), "CEDANA_CHECKPOINT"))
+    others = await notes(helm, {**S3, "coordinator": {"extraAdapters": ["toy"]}})
+    assert "Enabled adapters: toy.\n" in others
+
+
+async def test_the_notes_name_the_queues_of_armada(helm: Binaries) -> None:
+    armada = SWITCHES["armada"]
+    some = await notes(helm, {**S3, "armada": {**armada, "queues": ["bio", "ml"]}})
+    assert "the jobs of the queues bio, ml are protected" in some
+    assert "--set 'armada.queues={bio,ml,QUEUE}'" in some
+    only = await notes(helm, {**S3, "armada": {**armada, "onlyQueues": ["bio"]}})
+    assert "submit and cancel on bio.\n" in only
+    assert "submit and cancel on them, and on the queues of jobs that name an id.\n" in some
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_a_single_replica_does_not_stop_the_drain_of_its_node(helm: Binaries, replicas: int) -> None:
     volcano = {**VOLCANO["volcano"], "extender": {"enabled": True, "replicas": replicas}}
