@@ -11,7 +11,7 @@ import msgspec
 
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.room import Reserve, Room
-from cedana_sched.model.errors import IncompatibleError, OlderCriuError
+from cedana_sched.model.errors import IncompatibleError, NewerFormatError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.segments import is_segment, segment
 from cedana_sched.runtime.whole import is_hidden, name_of, write_whole
@@ -64,7 +64,7 @@ class Staging:
 
         Raises:
             IncompatibleError: this machine cannot continue it; says why.
-            OlderCriuError: not before it has a newer CRIU.
+            NewerFormatError: this machine needs an upgrade first, of cedana-sched or of its CRIU.
             NoRoomError: it would fill this machine's disk; nothing was written.
             StoreError: it cannot be read, or what was read is damaged.
         """
@@ -76,7 +76,7 @@ class Staging:
                 remedy="run it on a machine like the one it was taken on",
             )
         if taken.needs_newer_criu_than(here):
-            raise OlderCriuError(
+            raise NewerFormatError(
                 f"{snapshot} was taken with CRIU {taken.criu}, which is newer than this machine's {here.criu}",
                 remedy="upgrade cedana-sched here, which brings CRIU along: in a cluster this node's agent",
             )

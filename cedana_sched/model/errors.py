@@ -5,8 +5,7 @@
     │   ├── NotFoundError         what a person named does not exist
     │   └── RefusedError          it exists, and is in a state in which that cannot be done
     ├── IncompatibleError         a snapshot cannot continue on this machine
-    │   ├── NewerFormatError      it can, once this machine is upgraded
-    │   └── OlderCriuError        likewise
+    │   └── NewerFormatError      it can, once this machine is upgraded
     ├── SnapshotError             CRIU could not dump or restore
     │   ├── DumpError
     │   └── RestoreError
@@ -75,12 +74,8 @@ class IncompatibleError(CedanaSchedError):
     """A snapshot cannot continue here: another architecture, missing CPU features, a newer format."""
 
 
-class OlderCriuError(IncompatibleError, RetryableError):
-    """A snapshot was taken with a newer CRIU than there is here: it can continue once ours is upgraded here."""
-
-
 class NewerFormatError(IncompatibleError, RetryableError):
-    """A newer version wrote it. It may work later: an upgrade reaches one node after the other."""
+    """A newer version of cedana-sched or of CRIU wrote it; retryable: an upgrade reaches one node after the other."""
 
 
 class SnapshotError(CedanaSchedError):

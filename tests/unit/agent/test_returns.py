@@ -21,7 +21,7 @@ from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model import orders
 from cedana_sched.model.errors import (
     CedanaSchedError,
-    OlderCriuError,
+    NewerFormatError,
     RestoreError,
     SealedError,
     StoreDeniedError,
@@ -145,7 +145,7 @@ async def test_a_snapshot_of_a_newer_criu_waits_for_an_upgrade_of_the_node(bench
         retryable=True,
     )
     assert not bench.staging.images("r1").exists()
-    with pytest.raises(OlderCriuError):  # staged by no agent: it was ordered by one that was newer
+    with pytest.raises(NewerFormatError):  # staged by no agent: it was ordered by one that was newer
         await bench.returns.continue_(CONTINUE)
     upgraded = Returns(bench.runtime, bench.store, Staging(bench.staged, "4.3.1"), bench.threads)
     assert await upgraded.stage(STAGE) == orders.Staged("r1")
