@@ -38,7 +38,7 @@ STEPS: Final[Mapping[str, str]] = {
     "chosen": "… the scheduler has named its victims",
     "frozen": "… they are frozen",
     "committed": "… their snapshots are committed",
-    "released": "… they are let go",
+    "released": "… they are released",
     "deleted": "… they are deleted",
     "ended": "… they are gone",
     "bound": "… ml's pods have their nodes",
