@@ -99,8 +99,8 @@ async def test_volcano(
     volcano = page("volcano.md", {"{requests: {cpu: 1}}": f"{{requests: {{cpu: {HALF_A_NODE}}}}}"})
     try:
         async with Following.of(research, "md", label=_VCJOB) as bio:
-            await volcano.follow("Tell it of Volcano")
-            (configuration,) = volcano.files("Tell it of Volcano").values()
+            await volcano.follow("Enable it")
+            (configuration,) = volcano.files("Enable it").values()
             assert yaml.safe_load(configuration) == yaml.safe_load(RECLAIMS), "what this cluster has"
             await volcano.follow("Protect a queue")
             await volcano.follow("A job")
@@ -130,7 +130,7 @@ async def test_armada(
     cpu = f"{{cpu: {await half_a_node(research)},"
     told = page("armada.md", {"armada.example.org:50051": armada.address_in(cluster), "{cpu: 1,": cpu})
     await _lay_armadactl(armada, tmp_path, steps)
-    await told.follow("Tell it of Armada")
+    await told.follow("Enable it")
     await told.follow("Two queues")
     async with Jobs.opened(armada.address, research.name) as jobs, Following.of(research, "md", label="app") as bio:
         try:

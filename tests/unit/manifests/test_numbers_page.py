@@ -86,7 +86,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("and keeps the answer for a minute", (token_access.KEPT_SECONDS,), (60,)),
     ("that asked for room within half a minute", (claims.FORGOTTEN_SECONDS,), (30,)),
     (
-        "use it 5 s later, and believe the old",
+        "use it 5 s later, and accept the old",
         (callers.SETTLE_SECONDS, callers.FORMER_SECONDS),
         (5, 60),
     ),
