@@ -48,7 +48,7 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     committed: SnapshotRef | None = None
     """The newest snapshot of its identity that is known to be committed, and that nobody has deleted."""
     refused: str | None = None
-    """Why it can be given no snapshot, whatever there is: it starts cold, or fails, as its policy says."""
+    """Why it gets no snapshot, whatever there is: it starts cold, or fails, as its policy says."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

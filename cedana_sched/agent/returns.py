@@ -24,7 +24,7 @@ from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
 
 PROGRESS_SECONDS = 10.0
-"""So often the coordinator is told that bytes come; it puts a deadline off, which is minutes away."""
+"""How often progress is reported; the coordinator puts a deadline off by it, which is minutes away."""
 DAMAGED_TIMES = 5
 """So often a snapshot is read before it counts as damaged: a proxy or a disk may spoil bytes for some seconds."""
 
@@ -59,7 +59,7 @@ class Returns:
         await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
 
     async def find(self, order: orders.Find) -> orders.Outcome:
-        """Ask the store. One that is away is said to be, and nobody starts cold because of that before the deadline."""
+        """Look in the store. While that is away, the answer is retryable: nothing starts cold before its deadline."""
         try:
             snapshot = await self._threads.run(self._newest, order)
         except CedanaSchedError as error:
@@ -85,7 +85,7 @@ class Returns:
     async def stage_by_and_by(
         self, order: orders.Stage, every_seconds: float = PROGRESS_SECONDS
     ) -> AsyncIterator[orders.Outcome]:
-        """As `stage`, with a word now and then of how much has come."""
+        """As `stage`, with a `StageProgress` now and then."""
         shows = self._shows(order.workload)
         done = 0
 

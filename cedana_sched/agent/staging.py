@@ -59,8 +59,8 @@ class Staging:
             store: where it is.
             restore_uid: whose it will be.
             snapshot: which.
-            progress: told the bytes that have come, and those in all, from any thread.
-            manifest: digest of the snapshot's manifest when it was committed; empty: nobody knows.
+            progress: called with the bytes that have come, and those in all, from any thread.
+            manifest: digest of the snapshot's manifest when it was committed; empty: unknown.
 
         Raises:
             IncompatibleError: this machine cannot continue it; says why.

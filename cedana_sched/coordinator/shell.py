@@ -195,7 +195,7 @@ class Coordinator:
         log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
         try:
             self._listener.announced(tell)
-        except Exception:  # what is told must not end who tells it
+        except Exception:  # a listener must not end its caller
             log.exception("announcement failed", kind=tell.kind)
 
     def _set_alarm(self) -> None:

@@ -44,9 +44,9 @@ class Compatibility(msgspec.Struct, frozen=True):
     def needs_newer_criu_than(self, host: Compatibility) -> bool:
         """Whether CRIU is older on `host` than the one that took the snapshot.
 
-        CRIU reads the images of older ones; of newer ones it passes over what it does not know, which would be lost
-        without a word. Unlike the rest of a machine, CRIU changes with an upgrade of ours: so nobody is kept away from
-        a machine for good because of it. False where nobody says a version.
+        CRIU reads the images of older ones; of newer ones it passes over fields that it does not define, which would be
+        lost silently. Unlike the rest of a machine, CRIU changes with an upgrade of ours: so nobody is kept away from
+        a machine for good because of it. False where a version is missing.
         """
         if not _VERSION.fullmatch(self.criu) or not _VERSION.fullmatch(host.criu):
             return False

@@ -1,4 +1,4 @@
-"""How much is kept of what others say: an agent, a pod, a scheduler. Records and objects have room for a sentence."""
+"""How much is kept of what others write: an agent, a pod, a scheduler. Records and objects have room for a sentence."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A writer at work says so: which packs it may refer to, and by its heartbeat that it is alive.
+"""A writer at work announces itself: which packs it may refer to, and by its heartbeat that it is alive.
 
 The object `intents/<writer>` is rewritten every quarter of its time to live. Its age is judged by the store's own
 clock (the object's date against the date of a fresh object), so machines need not agree on the time. The writer
 judges itself by a clock that goes on while its machine is suspended, from *before* the last heartbeat it sent, which is
 never later than the store's date, and by the dates of two heartbeats: those go on while its virtual machine is paused.
-A writer that believes in itself is believed by everybody. Whose lease has run out once does so never again: its packs
-may have been collected since.
+So a lease that its writer takes for valid is valid for every collection. A lease that has run out once stays so: the
+writer's packs may have been collected since.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Lease:
 
     @property
     def alive(self) -> bool:
-        """Whether everybody believes that this writer is at work, and always has."""
+        """Whether its lease is valid, and always was."""
         return not self._has_lapsed and _seconds() - self._confirmed < self._time_to_live
 
     def protect(self, packs: tuple[str, ...]) -> None:
@@ -87,7 +87,7 @@ class Lease:
         if self.alive:
             self._announce()
         if not self.alive:
-            sentence = f"the store heard nothing of this writer for {self._time_to_live:.0f} s"
+            sentence = f"no heartbeat of this writer has reached the store for {self._time_to_live:.0f} s"
             raise StoreUnavailableError(sentence, remedy="take the snapshot again")
 
     def release(self) -> bool:

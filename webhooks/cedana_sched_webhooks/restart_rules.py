@@ -24,11 +24,11 @@ _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\b")
 
 
 async def has_restart_rules(api: Api) -> bool:
-    """Asks until the API server answers; False where it says its version to others alone, or none that can be read."""
+    """Retry until the API server answers; False where it refuses its version to us, or the version cannot be parsed."""
     version = await until_answered("version of the API server", lambda: _version(api))
     found = _VERSION.match(version)
     if found is None:
-        log.warning("restore containers get no restart rules: the API server's version is not known", version=version)
+        log.warning("restore containers get no restart rules: unknown version of the API server", version=version)
         return False
     known = (int(found[1]), int(found[2])) >= SINCE
     log.info("version of the API server", version=version, restart_rules=known)
@@ -40,5 +40,5 @@ async def _version(api: Api) -> str:
     try:
         return await api.version()
     except RefusedByServerError as error:
-        log.warning("the API server does not say its version", problem=error.message)
+        log.warning("the API server's version cannot be read", problem=error.message)
         return ""

@@ -20,7 +20,7 @@ from cedana_sched_armada.marks import JOB_LABEL
 
 CHECK: Final = "armada"
 DENIED, NOT_TRUSTED = "ArmadaDenied", "ArmadaNotTrusted"
-"""Reasons of Events on pods of whose preemptions nothing is heard."""
+"""Reasons of Events on pods whose preemptions Armada's event stream does not show."""
 _MOST_NAMES: Final = 5
 _LONGEST_MESSAGE: Final = 300
 
@@ -64,8 +64,8 @@ async def _unheard(api: Api) -> list[Finding]:
         if events:
             last = events[-1]
             says = (
-                f"within the last hour it was not heard ({reason}; Events: {len(events)}): one in namespace "
-                f"{last.metadata.namespace} says: {printable(last.message[:_LONGEST_MESSAGE])!r}"
+                f"within the last hour its events could not be followed ({reason}; Events: {len(events)}): one in "
+                f"namespace {last.metadata.namespace} says: {printable(last.message[:_LONGEST_MESSAGE])!r}"
             )
             remedy = (
                 "mend what the coordinator's log says as well, for whoever may write Events there can write the like; "

@@ -41,7 +41,7 @@ class AdmissionChecks:
         workloads: all of the cluster; somebody else runs it.
         snapshots: what they may continue from.
         unreadable: hears of objects that cannot be read.
-        served: whose Workloads learn who their pods are; others pass as they are.
+        served: whose Workloads get the identity of their pods; others pass as they are.
     """
 
     def __init__(

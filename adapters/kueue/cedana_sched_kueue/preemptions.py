@@ -122,13 +122,13 @@ class Preemptions:
         return self._jobs.one(uid)
 
     def workloads_of(self, job_uid: str, namespace: str) -> list[Workload]:
-        """See `records_of`, also of a Job that is not known."""
+        """See `records_of`, also of a Job that is not cached."""
         job = self.job(job_uid)
         metadata = Metadata("", namespace, job_uid) if job is None else job.metadata
         return records_of(metadata, self._by_job.of(job_uid)) if metadata.namespace == namespace else []
 
     def naming(self, job_uid: str) -> tuple[Workload, ...]:
-        """Workloads that say they are a Job's, of whichever namespace."""
+        """Workloads that name a Job as their owner, of whichever namespace."""
         return self._by_job.of(job_uid)
 
     def _workload(self, job: Job | None) -> Workload | None:

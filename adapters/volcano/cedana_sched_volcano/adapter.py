@@ -75,7 +75,7 @@ class VolcanoAdapter:
         """Keep the watches, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._groups.run(), name="PodGroups")
-            await self._groups.synced.wait()  # first: they say whose pods a Queue that is heard of protects
+            await self._groups.synced.wait()  # first: by them a Queue's pods are found
             group.create_task(self._queues.run(), name="Queues")
             await self._queues.synced.wait()
             group.create_task(self._evictions.run(), name="eviction marks")

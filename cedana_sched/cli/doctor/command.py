@@ -33,7 +33,7 @@ def doctor(
         Path | None, typer.Option("--kubeconfig", help="How the cluster is reached.", show_default="as for kubectl")
     ] = None,
 ) -> None:
-    """Say what this machine or a cluster can do. Exit code 1 when something that is needed is missing."""
+    """Report what this machine or a cluster can do. Exit code 1 when something that is needed is missing."""
     if kubeconfig is not None and not cluster:
         raise UsageError(
             "--kubeconfig", str(kubeconfig), "says how a cluster is reached", remedy="write --cluster as well"

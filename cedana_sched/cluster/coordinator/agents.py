@@ -182,8 +182,8 @@ class ObjectAgents:
             removed: called with snapshots that retention has removed, and the uid of their namespace.
             alive: on which nodes there is something to lose.
             disbelieved: called with the object, and why, when its answer is not believed.
-            manifest_of: the digest of a snapshot's manifest that a forgotten record had; empty: nobody knows.
-            unreadable: hears of objects that cannot be read.
+            manifest_of: the digest of a snapshot's manifest that a forgotten record had; empty: unknown.
+            unreadable: called with objects that cannot be read.
         """
         self._manifest_of = manifest_of
         self._disbelieved = disbelieved
@@ -277,7 +277,7 @@ class ObjectAgents:
         kept = shortened(outcome)
         if kept != outcome:
             said = repr(outcome)[:_LONGEST_LOGGED]
-            log.warning("answer is long, its beginning is kept", namespace=of.namespace, object=of.name, answer=said)
+            log.warning("long answer cut", namespace=of.namespace, object=of.name, answer=said)
         return kept
 
     def repeat(self, node: str, order: Order) -> None:

@@ -91,7 +91,7 @@ def _objections(outcome: Outcome, order: Order) -> Iterator[str]:
             named = [outcome.snapshot, *([outcome.leaves] if outcome.leaves is not None else [])]
             yield from _strange(named, order.identity.namespace, lambda ref: ref.identity == order.identity)
             if not is_possible(outcome.transfer):
-                yield "its number of bytes cannot be"
+                yield "its number of bytes is out of range"
             if outcome.manifest and not is_manifest_digest(outcome.manifest):
                 yield f"{outcome.manifest!r:.100} is no digest of a manifest"
         case Find(), Found(snapshot=SnapshotRef() as found):
@@ -121,13 +121,13 @@ def is_possible(transfer: Transfer) -> bool:
 
 
 def shortened(outcome: S) -> S:
-    """The same with as much of each text as a record keeps: an agent may say anything, and records last."""
+    """The same with as much of each text as a record keeps: an agent may write anything, and records last."""
     texts = ((name, getattr(outcome, name)) for name in outcome.__struct_fields__)
     return msgspec.structs.replace(outcome, **{name: cut(text) for name, text in texts if isinstance(text, str)})
 
 
 def failure_of(order: Order, text: str) -> Outcome | None:
-    """What counts in place of an answer that is not believed; None where the order is simply given again."""
+    """What counts in place of an answer that is not accepted; None where the order is repeated instead."""
     match order:
         case Freeze() | Dump():
             return CheckpointFailed(record_of(order), text)
@@ -142,7 +142,7 @@ def failure_of(order: Order, text: str) -> Outcome | None:
 
 
 def undelivered(order: Order, why: str) -> Outcome | None:
-    """What counts for an order that no agent can read; None where only the end of its pod says more.
+    """What counts for an order that no agent can read; None where only the end of its pod decides.
 
     Args:
         order: stands nowhere; its record has no object, and had none, or its pod went with its namespace.
@@ -152,4 +152,4 @@ def undelivered(order: Order, why: str) -> Outcome | None:
         return Aborted(record_of(order))
     if isinstance(order, Discard):
         return Removed(record_of(order))
-    return failure_of(order, f"its node cannot be told: {why}")
+    return failure_of(order, f"the order cannot reach its node: {why}")

@@ -1,6 +1,6 @@
 """Calls off what is being saved in namespaces that are not served, so that nothing is held there any longer.
 
-It began before an admin excluded the namespace, or an adapter goes on with what it remembers from then.
+It began before an admin excluded the namespace, or an adapter goes on with what it has cached from then.
 """
 
 from __future__ import annotations

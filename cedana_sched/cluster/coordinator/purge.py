@@ -138,7 +138,7 @@ class Purge:
                     async with asyncio.timeout(None if _is_over(one) else _seconds_left(one)):
                         await self._wakes[key].wait()
         except Exception:  # a defect that one object shows must keep no other one; its next change brings it here again
-            log.exception("deletion of a Checkpoint is not attended to")
+            log.exception("handling the deletion of a Checkpoint failed")
         finally:
             del self._wakes[key]
 

@@ -24,7 +24,7 @@ _STATUS_FIELDS = {
 
 
 def status_patch(record: Record, order: Order | None, order_number: int) -> Object:
-    """All of our part; a merge patch forgets nothing by itself, so that what is absent now is said as null."""
+    """All of our part; a merge patch removes nothing by itself, so that what is absent now is written as null."""
     said, fields = status_of(record), _STATUS_FIELDS[resource_of(record).kind]
     status = {name: said.get(name) for name in fields}
     if order is not None:

@@ -1,4 +1,4 @@
-"""Pods whose protection was asked for, and that no webhook has prepared: said, and protected as far as they can be.
+"""Pods that request protection, and that no webhook has prepared: published, and protected as far as they can be.
 
 The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). Every pod that a webhook has
 prepared or refused has our label, so those without it are looked at, whoever controls them. A cluster may have any
@@ -186,7 +186,7 @@ class Unprepared:
             await self._prepare(pod, body, given)
 
     async def _look_at_refused(self, seen: Metadata) -> None:
-        """Publish what it could have continued, if it says who it is."""
+        """Publish what it could have continued, if it has an identity."""
         pod = await self._api.get(PODS, seen.name, seen.namespace, into=Pod)
         why = pod.metadata.annotations.get(names.REFUSED)
         if pod.metadata.uid != seen.uid or why is None:
@@ -206,7 +206,7 @@ class Unprepared:
                 del self._strangers[next(iter(self._strangers))]
 
     def _given(self, body: Object) -> dict[str, str] | None:
-        """The annotations that its queue gives it; None where nobody asks."""
+        """The annotations that its queue gives it; None where nothing requests protection."""
         given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
         if asks_for_protection(body):
             return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED}}

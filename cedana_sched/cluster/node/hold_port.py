@@ -1,4 +1,4 @@
-"""Tells of others that listen at the port of the node's `holds` pod: the kernel gives them some of its preStop calls.
+"""Publishes others that listen at the port of the node's `holds` pod: the kernel gives them some of its preStop calls.
 
 A pod whose call is answered by them is ended before it is saved. They must be root on the node's network; nothing keeps
 those out, so that they are to be seen at least.
@@ -29,7 +29,7 @@ _REMEDY = "end it: until then pods that are deleted on this node may lose their 
 
 
 class HoldPortMetrics:
-    """What Prometheus hears of it."""
+    """Its metric."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.strangers = Gauge(
@@ -50,7 +50,7 @@ class HoldPort:
     Args:
         port: of the node's `holds` pod.
         ours: the folder in which ours say which sockets are theirs.
-        tell: hears what is wrong, whenever it is another thing than before.
+        tell: called with what is wrong, whenever that changes.
         owners: names of the pods with a uid; blocks.
     """
 

@@ -57,7 +57,7 @@ Ends = Kill | Resume | Abort | StartCold | GiveUp
 """Orders that are done where nothing of the pod is left."""
 Begins = Freeze | Dump | Find | Stage
 """Orders that are done in served namespaces only; the others end what was begun, or tidy up. Who is to continue has his
-snapshot laid already, and his processes may have come back: nobody could say that nothing of them runs."""
+snapshot laid already, and his processes may have come back, and run."""
 
 _SHOWN = 80
 

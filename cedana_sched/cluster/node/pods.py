@@ -40,7 +40,7 @@ class NodePods:
 
     Args:
         feed: has the orders for them.
-        served: whose deletion is held until somebody says what it is.
+        served: whose deletion is held until its cause is reported.
         now: seconds since the epoch, by the API server.
     """
 

@@ -34,7 +34,7 @@ def own(book: Book, restore: Restore) -> list[Checkpoint]:
 def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str | None:
     """What is in the way of a waiting restore, in words; None when nothing is.
 
-    `wanted`: the snapshot that it is known to need, because a person asked for it or the store named it.
+    `wanted`: the snapshot that it needs, because a person requested it or the store named it.
     """
     if flying := in_flight(book, restore):
         return f"a checkpoint of {flying[0].identity} is in flight"
@@ -54,8 +54,8 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
 def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
     """Why a checkpoint must never begin, in words: two workloads of its identity run, or have run, at a time.
 
-    Whoever came first may be saved, where that is known; who was told of at once, may not: nobody could say whose
-    memory the snapshot is.
+    Whoever came first may be saved, where that is known; of those that were reported at once none may: whose
+    memory the snapshot is would be open.
     """
     own = book.restore_of(checkpoint.workload.uid)
     for restore in book.restores_of(checkpoint.identity, checkpoint.workload):
@@ -83,7 +83,7 @@ def rivalry(identity: Identity, name: str) -> str:
 
 
 def committed(book: Book, restore: Restore) -> list[SnapshotRef]:
-    """The snapshots of its identity that the book or its start knows, but those that are passed over."""
+    """The snapshots of its identity in the book or in its start, but those that are passed over."""
     known = book.of_identity(restore.identity, restore.workload)
     found = [restore.committed, *(c.snapshot for c in known if c.step is CheckpointStep.READY)]
     return [ref for ref in found if ref is not None and ref not in restore.passed_over]
@@ -103,7 +103,7 @@ def lost(book: Book, restore: Restore) -> str | None:
 def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | None:
     """Why no snapshot was ever committed, if one should have been; None for a plain first start.
 
-    `is_promised`: whoever started it knows of a snapshot, which another cluster may have taken.
+    `is_promised`: whoever started it names a snapshot, which another cluster may have taken.
     """
     for checkpoint in reversed(book.of_identity(restore.identity, restore.workload)):
         if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:

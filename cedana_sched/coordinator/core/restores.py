@@ -37,7 +37,7 @@ def uid_of(workload_uid: str, beginning: int) -> str:
 
 
 STALE_ANSWERS = 3
-"""So often an older generation than the newest one that we know is taken for a late answer; then for the truth."""
+"""An older generation than the newest committed one counts as a late answer so often; then it is accepted."""
 STALE_SECONDS = 1.0
 """After which it is looked for again."""
 MOST_DAMAGED = 16
@@ -317,7 +317,7 @@ class Restores:
         if found.problem is not None:
             self._refuse(restore, found.problem)
         elif restore.wanted is not None and snapshot is None:
-            self._refuse(restore, f"{restore.wanted}, which was asked for, is not in the store")
+            self._refuse(restore, f"the requested {restore.wanted} is not in the store")
         elif restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
             trouble = self._trouble.get(restore.uid)
             more = f": {trouble}" if trouble else ""

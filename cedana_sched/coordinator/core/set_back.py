@@ -1,8 +1,8 @@
 """The clock has shown a time that was not: what was noted by it is bounded by what it shows now.
 
 Else every preemption would be past its deadline until that time comes, and what was begun meanwhile would wait for as
-long. Nobody can say how wrong it was when, so times only come nearer: what has happened did so by now, and nothing has
-more time from now on than its policy gives.
+long. How wrong it was at which time is unknown, so times only come nearer: what has happened did so by now, and nothing
+has more time from now on than its policy gives.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def test_a_writer_that_nobody_has_heard_of_for_too_long_does_not_commit(
             stream.write(b"state")
         late = time.clock_gettime(time.CLOCK_BOOTTIME) + TIME_TO_LIVE_SECONDS + 1
         monkeypatch.setattr("cedana_sched.store.intents.time.clock_gettime", lambda _: late)
-        with pytest.raises(StoreUnavailableError, match="heard nothing of this writer for 180 s"):
+        with pytest.raises(StoreUnavailableError, match="no heartbeat of this writer has reached the store for 180 s"):
             writer.commit(metadata("uid"))
 
     assert store.list() == []

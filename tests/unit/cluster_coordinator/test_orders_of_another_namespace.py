@@ -109,7 +109,7 @@ class Side:
             return None
 
 
-GONE = f"its node cannot be told: it is of namespace bio with uid {BEFORE}, and now there is none of that name"
+GONE = f"the order cannot reach its node: it is of namespace bio with uid {BEFORE}, and now there is none of that name"
 CHECKPOINT_UID, RESTORE_UID = FREEZING.uid, RETURNING.uid
 
 
@@ -203,7 +203,7 @@ async def test_an_eviction_in_a_namespace_that_is_gone_is_released_at_once(noted
         await leading.until(lambda: leading.adapter.released)
         (release,) = leading.adapter.released
         (why,) = release.reasons.values()
-        assert why.startswith("its node cannot be told: ")
+        assert why.startswith("the order cannot reach its node: ")
         assert "bio" in why
         assert "CheckpointFailed" in leading.listener.told_kinds
         (saving,) = [one for one in leading.records.values() if isinstance(one, Checkpoint)]

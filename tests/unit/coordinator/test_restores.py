@@ -264,7 +264,7 @@ def test_a_snapshot_that_was_asked_for_and_is_not_there_is_named_and_not_the_new
     told = restored()
     told.preempt(victim("w2"), uid="s2").frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
     start(told.ended("w2"), "w3", MD, FAIL, wanted=ref(1)).tell(Found("restore.w3"))
-    assert told.order(GiveUp).why == "bio/md/0/main@1, which was asked for, is not in the store"
+    assert told.order(GiveUp).why == "the requested bio/md/0/main@1 is not in the store"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 ABSENT_PAUSE_SECONDS: Final = 10.0
 GANGS_LAST_SECONDS: Final = 1.0
-"""How long it is known what the end of each gang would cost: a call can name hundreds of members."""
+"""How long the cost of each gang's end is cached: a call can name hundreds of members."""
 
 
 class Holding:
@@ -50,7 +50,7 @@ class Holding:
         now: the time of day, as deadlines are written with.
         clock: seconds of a clock that never goes back.
         longest_deadline_seconds: what no hold may exceed.
-        served: whose pods are protected; nothing is known of those of others, which may go.
+        served: whose pods are protected; those of others are not watched, and may go.
     """
 
     def __init__(

@@ -56,7 +56,8 @@ async def test_protected_jobs_that_nothing_holds_are_told_of() -> None:
 async def test_an_armada_that_is_not_heard_is_told_of_in_its_words() -> None:
     denied, untrusted = event(diagnosis.DENIED, "no verb watch"), event(diagnosis.NOT_TRUSTED, "x" * 5_000)
     assert await look(Cluster().put(PODS, job(1)).put(EVENTS, event(diagnosis.DENIED, "older"), denied, untrusted)) == [
-        f"warn within the last hour it was not heard ({reason}; Events: {count}): one in namespace lab says: '{text}'"
+        f"warn within the last hour its events could not be followed ({reason}; Events: {count}): one in namespace "
+        f"lab says: '{text}'"
         for reason, count, text in (("ArmadaDenied", 2, "no verb watch"), ("ArmadaNotTrusted", 1, "x" * 300))
     ]
     assert set(adapter._TOLD.values()) == {diagnosis.DENIED, diagnosis.NOT_TRUSTED}
