@@ -24,6 +24,13 @@ def anchors(page: Path) -> list[str]:
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
+def linked(page: Path) -> Iterator[Path]:
+    """The pages to which it leads."""
+    for file, _ in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if file.endswith(".md"):
+            yield (page.parent / file).resolve()
+
+
 def dead_links(page: Path) -> Iterator[str]:
     for file, anchor in _LINK.findall(_FENCED.sub("", page.read_text())):
         target = page.parent / file if file else page
@@ -36,6 +43,14 @@ def dead_links(page: Path) -> Iterator[str]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_one_place(page: Path) -> None:
     assert list(dead_links(page)) == []
+
+
+def test_every_page_is_reached_from_the_first_one() -> None:
+    reached, found = set[Path](), [ROOT / "README.md"]
+    while found:
+        reached.add(page := found.pop())
+        found += (one for one in linked(page) if one not in reached)
+    assert sorted(page for page in pages() if page not in reached) == []
 
 
 @pytest.mark.parametrize("link", ["[a](b.md)", "[a](#c)", "[a](#twice)", "[a](other.md#c)"])
