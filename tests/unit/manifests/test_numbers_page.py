@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent import budget, orphans, returns, watching
+from cedana_sched.agent import budget, orphans, returns, thaws, watching
 from cedana_sched.agent import garbage as collecting
 from cedana_sched.cli.doctor.machine import OLDEST_KERNEL
-from cedana_sched.cluster.coordinator import passed_over, purge, restarts, storage_probe, telling
+from cedana_sched.cluster.coordinator import metrics, passed_over, purge, restarts, storage_probe, telling
 from cedana_sched.cluster.coordinator.main import LEASE_NAME
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS
 from cedana_sched.cluster.holds import keeper, share
@@ -19,15 +19,19 @@ from cedana_sched.cluster.node.capture_groups import PARENT
 from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.pods import ASK_SECONDS
 from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
+from cedana_sched.coordinator import clock
+from cedana_sched.coordinator.core import restores
 from cedana_sched.coordinator.core.timing import Timing
-from cedana_sched.kube import events, token_access
+from cedana_sched.kube import events, server_time, token_access
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.local.jobs.rules import MOST_LOSSES
 from cedana_sched.model.manifest import FORMAT_VERSION
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.runtime import signs, wait
 from cedana_sched.service import callers
 from cedana_sched.snapshot.progress import STORE_FACTOR
-from cedana_sched.store import garbage, leftovers, node_cache, pages, retrying
+from cedana_sched.store import bounded, garbage, leftovers, node_cache, packs, pages, retrying, session_credentials
+from cedana_sched.store.sealing import data_keys
 from cedana_sched_volcano.extender import address, claims, server
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
@@ -84,7 +88,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("stays free: 1 % more than what the node's kubelet", (kubelet_thresholds.MARGIN,), (0.01,)),
     ("16 %, and 6 % of the inodes, where it does not say", (KUBELETS.share, KUBELETS.inode_share), (0.16, 0.06)),
     ("and keeps the answer for a minute", (token_access.KEPT_SECONDS,), (60,)),
-    ("that asked for room within half a minute", (claims.FORGOTTEN_SECONDS,), (30,)),
+    ("for which Volcano called within half a minute", (claims.FORGOTTEN_SECONDS,), (30,)),
     (
         "use it 5 s later, and accept the old",
         (callers.SETTLE_SECONDS, callers.FORMER_SECONDS),
@@ -108,6 +112,19 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ),
     ("a control group of its own below `cedana-sched-captures`", (PARENT,), ("cedana-sched-captures",)),
     ("which keeps the last twenty", (orphans.FAILURES_KEPT,), (20,)),
+    ("follows it by six seconds a minute", (60 * clock.FOLLOWS,), (6,)),
+    ("with a warning, 16 times at most", (restores.MOST_DAMAGED,), (16,)),
+    ("are replaced at once, every 10 s at most", (session_credentials.REFUSED_AGAIN_SECONDS,), (10,)),
+    ("to two days after the beginning at most", (LONGEST_RECORD_SECONDS,), (2 * 86_400,)),
+    ("runs on 15 s after it without any order", (thaws.MARGIN_SECONDS,), (15,)),
+    ("follow it once three answers agree", (server_time.CONFIRMED_BY,), (3,)),
+    ("drop a data key that they have used within a minute", (data_keys.REMEMBERED_SECONDS,), (60,)),
+    (
+        "more than 250,000 objects in the store (16 TB of packs)",
+        (bounded.MOST_LISTED, packs.TARGET_BYTES),
+        (250_000, 64 << 20),
+    ),
+    ("The first 32 reasons are counted by their names", (metrics.MOST_REASONS,), (32,)),
 ]
 
 
