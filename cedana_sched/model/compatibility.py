@@ -31,7 +31,7 @@ class Compatibility(msgspec.Struct, frozen=True):
         """
         reasons: list[str] = []
         if host.architecture != self.architecture:
-            reasons.append(f"the snapshot is of a {self.architecture} machine, this one is {host.architecture}")
+            reasons.append(f"the snapshot was taken on {self.architecture}, this machine is {host.architecture}")
             return tuple(reasons)
         if missing := sorted(self.cpu_features - host.cpu_features):
             reasons.append(f"this machine's CPU lacks {', '.join(missing)}")

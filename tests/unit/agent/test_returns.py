@@ -158,7 +158,7 @@ async def test_a_snapshot_that_another_machine_has_taken_is_refused_for_good(ben
     answer = await bench.returns.stage(STAGE)
     assert isinstance(answer, orders.StageFailed)
     assert not answer.retryable
-    assert "is of a other machine" in answer.why
+    assert "was taken on other, this machine is" in answer.why
 
 
 def _with_pack_spoilt(bench: Bench) -> Callable[[], None]:

@@ -57,7 +57,7 @@ def test_what_names_no_snapshot_is_refused_with_a_remedy(text: str) -> None:
 @pytest.mark.parametrize(
     ("host", "says"),
     [
-        (replace(HERE, architecture="aarch64"), "is of a x86_64 machine, this one is aarch64"),
+        (replace(HERE, architecture="aarch64"), "was taken on x86_64, this machine is aarch64"),
         (replace(HERE, cpu_features=frozenset({"avx"})), "CPU lacks avx2"),
         (replace(HERE, page_size_bytes=16384), "pages are 16384 bytes here"),
         (replace(HERE, kernel=(5, 15)), "kernel 5.15 is older than the snapshot's 6.1"),
