@@ -17,7 +17,7 @@ import typer
 
 from cedana_sched.cli.exit_codes import ExitCode, exit_code_of
 from cedana_sched.cli.output import Format, Output
-from cedana_sched.cli.storage import OPTIONS, Place
+from cedana_sched.cli.storage import OPTIONS_OF
 from cedana_sched.model.errors import CedanaSchedError
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
     """Register `body(session, …)`, a function or a coroutine function, as a command of `app`."""
 
     def register(body: F) -> F:
-        takes_place = "place" in inspect.signature(body).parameters
+        place = inspect.signature(body, eval_str=True).parameters.get("place")
 
         @functools.wraps(body)
         def run(context: typer.Context, *, output: Format | None, state_directory: Path | None, **given: Any) -> None:
             session = _session(context, output, state_directory)
-            if takes_place:
-                given["place"] = Place.taken_from(given)
+            if place is not None:
+                given["place"] = place.annotation.taken_from(given)
             with reported_errors(session.output):
                 result = body(session, **given)
                 if result is not None:
@@ -118,13 +118,13 @@ def _session(context: typer.Context, output: Format | None, state_directory: Pat
 def _declare(run: Callable[..., None], body: Callable[..., Any]) -> None:
     """Give `run` the signature that typer reads: that of `body` without the session, plus the common options.
 
-    A parameter `place: Place` stands for all options that say where the store is.
+    A parameter `place`, of a class in `OPTIONS_OF`, stands for all options that say where the store is.
     """
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     parameters = [_option("context", typer.Context, inspect.Parameter.empty)]
-    parameters += [_option(one.name, one.annotation, one.default) for one in own if one.annotation is not Place]
-    if any(one.annotation is Place for one in own):
-        parameters += [_option(name, annotation, default) for name, (annotation, default) in OPTIONS.items()]
+    parameters += [_option(one.name, one.annotation, one.default) for one in own if one.annotation not in OPTIONS_OF]
+    for options in (OPTIONS_OF[one.annotation] for one in own if one.annotation in OPTIONS_OF):
+        parameters += [_option(name, annotation, default) for name, (annotation, default) in options.items()]
     parameters += [_option("output", OutputFormat, None), _option("state_directory", StateDirectory, None)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions carry it if set
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

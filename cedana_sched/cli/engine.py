@@ -20,7 +20,7 @@ def run(
     config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Groups, quotas and policies.")
     ] = None,
-    place: storage.Place,
+    place: storage.NewPlace,
 ) -> None:
     """Run the engine until it is told to stop (Ctrl-C or SIGTERM). Jobs live on; the next engine finds them."""
     from cedana_sched.cli.logging import log_to_stderr

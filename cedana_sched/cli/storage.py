@@ -22,21 +22,37 @@ KEY_FILE_VARIABLE = "CEDANA_SCHED_KEY_FILE"
 FOLDER = "store"
 """Of the state directory: the engine's store when nothing else is said."""
 
+
+def _store(default: str) -> Any:
+    return Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="PLACE",
+            help="/folder or s3://bucket/prefix.",
+            show_default=default,
+            envvar=STORE_VARIABLE,
+            rich_help_panel="Store",
+        ),
+    ]
+
+
+def _key_file(default: str) -> Any:
+    return Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            help="Seal snapshots with the keys of this file, and refuse what is not sealed; see 'keys new'.",
+            show_default=default,
+            envvar=KEY_FILE_VARIABLE,
+            rich_help_panel="Store",
+        ),
+    ]
+
+
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    "store": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--store",
-                metavar="PLACE",
-                help="/folder or s3://bucket/prefix.",
-                show_default="the running engine's, else STATE-DIR/store",
-                envvar=STORE_VARIABLE,
-                rich_help_panel="Store",
-            ),
-        ],
-        None,
-    ),
+    "store": (_store("the running engine's, else STATE-DIR/store"), None),
     "s3_endpoint": (
         Annotated[
             str | None,
@@ -70,20 +86,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         False,
     ),
-    "key_file": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--key-file",
-                metavar="FILE",
-                help="Seal snapshots with the keys of this file, and refuse what is not sealed; see 'keys new'.",
-                show_default="the running engine's, else nothing is sealed",
-                envvar=KEY_FILE_VARIABLE,
-                rich_help_panel="Store",
-            ),
-        ],
-        None,
-    ),
+    "key_file": (_key_file("the running engine's, else nothing is sealed"), None),
     "accept_unsealed": (
         Annotated[
             bool,
@@ -97,6 +100,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
 }
 """Annotation and default of the options that every command with a `Place` gets, by parameter name."""
+
+OPTIONS_OF_A_NEW_ENGINE: dict[str, tuple[Any, Any]] = OPTIONS | {
+    "store": (_store("STATE-DIR/store"), None),
+    "key_file": (_key_file("nothing is sealed"), None),
+}
+"""The same of a command with a `NewPlace`, which looks at no running engine."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,14 @@ class Place:
         return place.sealed_with(key_file, accept_unsealed=self.accept_unsealed)
 
 
-def for_engine(place: Place, session: Session) -> StorageConfig:
+class NewPlace(Place):
+    """What the options say about the store of an engine that is started."""
+
+
+OPTIONS_OF: dict[Any, dict[str, tuple[Any, Any]]] = {Place: OPTIONS, NewPlace: OPTIONS_OF_A_NEW_ENGINE}
+
+
+def for_engine(place: NewPlace, session: Session) -> StorageConfig:
     """The store that a new engine uses."""
     return replace(place, uri=place.uri or str(session.state_directory / FOLDER)).configuration()
 

@@ -30,3 +30,12 @@ def test_help_of_every_command(path: tuple[str, ...], cli: Cli) -> None:
 def test_help_says_how_a_snapshot_is_named(command: str, cli: Cli) -> None:
     said = cli("snapshots", command, "--help", env={"COLUMNS": "120"}).output
     assert "namespace/id[/index[/container]]@generation." in said
+
+
+def test_a_new_engine_takes_nothing_from_a_running_one(cli: Cli) -> None:
+    own, others = (
+        cli(*path, "--help", env={"COLUMNS": "200"}).output for path in (("engine", "run"), ("store", "check"))
+    )
+    assert "the running engine's" in others
+    assert "the running engine's" not in own
+    assert "nothing is sealed" in own
