@@ -288,7 +288,7 @@ def _in_words(metadata: Metadata, missed: KnownCheckpoint | None, *, is_of_queue
             f"Started {metadata.name} without checkpoint {in_words(missed)}: {why}",
             "go back to the checkpoint",
         )
-    saved = "it is saved where its scheduler asks before it preempts, but its deletion is not waited for"
+    saved = "it is saved where a webhook can refuse its eviction, but its deletion is not held"
     return f"{start}; {saved}. To {aim}, delete it{_what_follows(metadata.owner)}"
 
 

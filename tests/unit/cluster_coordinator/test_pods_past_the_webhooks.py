@@ -186,8 +186,8 @@ async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -
     assert told.kind == "NotPrepared"
     assert told.held == HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
     assert told.text == (
-        "md-0-x was created while no webhook answered; it is saved where its scheduler asks before it preempts, but its"
-        " deletion is not waited for. To have it prepared, delete it: its Job creates another one, and counts a failure"
+        "md-0-x was created while no webhook answered; it is saved where a webhook can refuse its eviction, but its"
+        " deletion is not held. To have it prepared, delete it: its Job creates another one, and counts a failure"
     )
 
 
