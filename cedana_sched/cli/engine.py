@@ -22,7 +22,7 @@ def run(
     ] = None,
     place: storage.NewPlace,
 ) -> None:
-    """Run the engine until it is told to stop (Ctrl-C or SIGTERM). Jobs live on; the next engine finds them."""
+    """Run the engine until Ctrl-C or SIGTERM. Jobs live on; the next engine finds them."""
     from cedana_sched.cli.logging import log_to_stderr
     from cedana_sched.local.engine import EngineOptions
     from cedana_sched.local.engine import run as run_engine

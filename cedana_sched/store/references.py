@@ -1,4 +1,4 @@
-"""What the committed manifests of a namespace need, and what of that is remembered from one collection to the next.
+"""What the committed manifests of a namespace need, and what of that is kept from one collection to the next.
 
 A manifest never changes, so what it names needs to be read once. A collection leaves that in the object `references`,
 by the key, size and date of each manifest, and the next one, on whichever node, reads only manifests that are new. The
