@@ -251,7 +251,7 @@ class ArmadaAdapter:
         for pod in pods:
             if not pod.finished:
                 involved = PODS.reference(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
-                text = f"Preemptions are not heard of: {error}"
+                text = f"Preemptions cannot be followed: {error}"
                 self._cluster.events.tell(Happening(involved, reason, text, warning=True))
 
 

@@ -87,7 +87,7 @@ class Holds:
 
     def release_failed(self, signal_uid: str, why: str) -> None:
         """The adapter could not; the shell goes on trying."""
-        text = f"The scheduler could not be told to go on, trying again: {why}"
+        text = f"The release could not be written, trying again: {why}"
         self._desk.tell("ReleaseFailed", text, signal_uid=signal_uid, warning=True)
 
     def release_again(self, hold: PreemptionHold) -> None:

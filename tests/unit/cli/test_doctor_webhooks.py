@@ -47,7 +47,7 @@ async def test_missing_configurations_are_said() -> None:
 async def test_a_webhook_without_a_bundle_or_a_path_is_named() -> None:
     cluster = Cluster().put(MUTATING_WEBHOOKS, configuration(bundle="", path=None))
     assert await cluster.findings(webhooks.mutating) == [
-        "fail MutatingWebhookConfiguration: no caBundle, so the API server believes none of pods.sched.cedana.ai",
+        "fail MutatingWebhookConfiguration: no caBundle, so the API server trusts none of pods.sched.cedana.ai",
         "fail MutatingWebhookConfiguration: no path leads to pods.sched.cedana.ai",
     ]
 

@@ -124,7 +124,7 @@ def _address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
     if place not in urls:
         yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is at {place}", f"ours is reached at {urls[0]}")
     elif not _SEGMENT.fullmatch(found.path.rstrip("/")):
-        says = "extender.urlPrefix lacks the secret part of our address: Volcano is told 404, and preempts nobody"
+        says = "extender.urlPrefix lacks the secret part of our address: Volcano gets 404, and preempts nobody"
         yield Finding(CHECK, Level.FAIL, says, _WHERE_IT_STANDS)
 
 

@@ -73,7 +73,7 @@ async def _registered(reads: Reads, one: Installation, resource: Resource, level
     lost = [name for name, service in services.items() if service is None or service.path in {"", "/"}]
     problems: list[Finding] = []
     if unknown:
-        says = f"{resource.kind}: no caBundle, so the API server believes none of {named(unknown)}"
+        says = f"{resource.kind}: no caBundle, so the API server trusts none of {named(unknown)}"
         problems.append(Finding(CHECK, level, says, _WRITTEN))
     if lost:
         says = f"{resource.kind}: no path leads to {named(lost)}"
