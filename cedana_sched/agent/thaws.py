@@ -1,4 +1,4 @@
-"""Thaws what was frozen for a checkpoint that is past its deadline, where no order says so.
+"""Thaws what was frozen for a checkpoint that is past its deadline, without an order.
 
 The coordinator aborts it then. But its orders may stop coming: the API server or every coordinator is away, or the node
 was taken for lost. The workload would stand still until they are back, and keep its turn to be dumped. Never thawed so

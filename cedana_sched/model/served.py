@@ -10,8 +10,8 @@ from typing import Final
 class Served:
     """All namespaces but those that an admin, or the suite itself, leaves alone.
 
-    In an excluded one nothing is held, saved, continued or published. What waits there for a word of ours, because it
-    began before the namespace was excluded, is let go.
+    In an excluded one nothing is held, saved, continued or published. What waits there for our release, because it
+    began before the namespace was excluded, is released.
     """
 
     excluded: frozenset[str] = frozenset()

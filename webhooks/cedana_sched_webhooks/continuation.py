@@ -69,7 +69,7 @@ def asked_for(namespace: str, annotations: Mapping[str, str]) -> SnapshotRef | N
 
 
 def continuation_from(snapshot: SnapshotRef, knowledge: Knowledge) -> Continuation:
-    """The very snapshot that a person asks for, of the pod's own namespace."""
+    """The very snapshot that a person chose, of the pod's own namespace."""
     namespace = snapshot.identity.namespace
     replica = Replica(snapshot.identity.id, snapshot.identity.index)
     known = knowledge.checkpoints_of(namespace, replica)

@@ -165,6 +165,6 @@ class Mirrors:
             tasks.create_task(self._read_version(), name="version of the API server")
 
     async def _read_version(self) -> None:
-        for mirror in self._mirrors:  # then the API server knows its roles, too
+        for mirror in self._mirrors:  # then the API server has its roles, too
             await mirror.synced.wait()
         self.knowledge.has_restart_rules = await has_restart_rules(self._api)

@@ -147,7 +147,7 @@ class PreemptionHold(_Read, frozen=True):
         return deadline if over is None else min(deadline, over)
 
     def dated(self, moment: str | None, now: datetime) -> str:
-        """The moment at which it was made, to be compared with others'; empty, and so the earliest, if nobody knows.
+        """The moment at which it was made, to be compared with others'; empty, and so the earliest, if unknown.
 
         The clock of who dates it may have been ahead: one that is over already was not made in the future.
         """

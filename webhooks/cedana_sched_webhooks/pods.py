@@ -180,7 +180,7 @@ def _prepare(
 def _continuation(
     annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge, *, alone: bool
 ) -> tuple[Continuation | None, tuple[str, ...]]:
-    """A snapshot that a person asked for wins over the newest one; the warnings say where he names none.
+    """A snapshot that a person chose wins over the newest one; the warnings say where he names none.
 
     Such a pod returns all the same: the coordinator finds no snapshot for it, and its policy says what follows.
     """

@@ -1,6 +1,6 @@
 """Whether Armada's jobs in this cluster are saved when Armada preempts them, as far as the cluster shows it.
 
-Armada itself is elsewhere, and only the coordinator speaks to it: what it was refused there stands in Events.
+Armada itself is elsewhere, and only the coordinator calls it: what Armada refused stands in Events.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def _kind_of(order: Order) -> Resource:
 
 
 def _progress_of(order: Order, status: _Status) -> Progress | StageProgress | None:
-    """How far an order has come; None where nobody says that of one of its kind."""
+    """How far an order has come; None where agents report no progress of one of its kind."""
     shown = status.transfer
     if isinstance(order, Dump):
         transfer = Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)

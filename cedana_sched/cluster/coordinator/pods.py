@@ -185,7 +185,7 @@ def _ran_seconds(pod: Pod) -> float | None:
 
 
 def _wanted(pod: Pod) -> tuple[SnapshotRef | None, str | None]:
-    """The very snapshot that a person asked for, or why what he wrote is none: else its pod would wait for ever."""
+    """The very snapshot that a person chose, or why what he wrote is none: else its pod would wait for ever."""
     try:
         return asked_for(pod.metadata.namespace, pod.metadata.annotations), None
     except UsageError as error:

@@ -103,7 +103,7 @@ class Restores:
     def _refuse_beside(self, restore: Restore, report: Starting) -> None:
         """Nothing is continued beside one that runs under its identity; one that is being saved will make room.
 
-        Nor is who asks for what can be no snapshot.
+        A restore whose request names no snapshot continues nothing either.
         """
         if report.continues and restore.step is RestoreStep.WAITING:
             self._promised.add(restore.uid)
@@ -354,7 +354,7 @@ class Restores:
         return next((one.manifest for one in made if one.manifest), "")
 
     def _is_newer_than_damaged(self, restore: Restore, snapshot: SnapshotRef) -> bool:
-        """Whether an older one was looked for, and no record knows of this one."""
+        """Whether an older one was looked for, and this one is in no record."""
         is_newer = bool(restore.damaged) and snapshot > min(restore.damaged)
         return is_newer and snapshot not in obstacles.committed(self._book, restore)
 

@@ -154,7 +154,7 @@ def of_set_aside(desk: Desk, restore: Restore) -> None:
 
 
 def of_damage(desk: Desk, restore: Restore, damaged: SnapshotRef, why: str) -> None:
-    """Tell that a snapshot is not what was written, and what follows."""
+    """Publish that a snapshot is not what was written, and what follows."""
     text = f"{short(damaged)} cannot be read whole: {why}; an older snapshot is looked for"
     desk.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
 

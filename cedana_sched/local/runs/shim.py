@@ -137,7 +137,7 @@ def _clear(group: Cgroup) -> None:
         group.kill()
         group.remove()
     except CedanaSchedError as error:
-        _say(error)  # the engine tries again, and tells a person
+        _say(error)  # the engine tries again, and logs it
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass  # a job that failed to start, and what CRIU left: PID 1 of some machines reaps nothing
