@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended, Starting
-from cedana_sched.coordinator.core import deaths, obstacles, orders, words
+from cedana_sched.coordinator.core import deaths, found_snapshots, obstacles, orders, restore_deadlines, words
 from cedana_sched.coordinator.core.book import holds_identity, unconfirmed
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.groups import Wants
@@ -25,7 +25,7 @@ from cedana_sched.model.orders import (
     StageProgress,
     StartedCold,
 )
-from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnRestoreFailure
+from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
 RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
@@ -34,14 +34,6 @@ RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | Cont
 def uid_of(workload_uid: str, beginning: int) -> str:
     """The uid of one attempt; it is the same whenever the same beginning is reported."""
     return f"restore.{workload_uid}.{beginning}" if beginning else f"restore.{workload_uid}"
-
-
-STALE_ANSWERS = 3
-"""An older generation than the newest committed one counts as a late answer so often; then it is accepted."""
-STALE_SECONDS = 1.0
-"""After which it is looked for again."""
-MOST_DAMAGED = 16
-"""So many snapshots that cannot be read whole are passed over for an older one; a node could name them without end."""
 
 
 class Restores:
@@ -258,17 +250,7 @@ class Restores:
 
     def arm(self, restore: Restore) -> None:
         """Set when it is looked at again."""
-        at: float | None = restore.deadline
-        if restore.step is RestoreStep.RUNNING or unconfirmed(restore):
-            at = None
-        elif restore.finished_at is not None:
-            at = restore.finished_at + self._desk.timing.remember  # then a later one may have taken over its deaths
-        elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
-            at = restore.deadline + self._desk.timing.confirm
-        repeat = self._desk.repeat_at(restore.uid)
-        if repeat is not None:
-            at = repeat if at is None else min(at, repeat)
-        self._desk.deadlines.set(restore.uid, at)
+        self._desk.deadlines.set(restore.uid, restore_deadlines.next_look(self._desk, restore))
 
     # -- the steps
 
@@ -313,17 +295,9 @@ class Restores:
         if restore.step is not RestoreStep.WAITING or restore.uid not in self._finding:
             self._move(restore, Cause.FOUND)
             return
-        snapshot = found.snapshot
-        if found.problem is not None:
-            self._refuse(restore, found.problem)
-        elif restore.wanted is not None and snapshot is None:
-            self._refuse(restore, f"the requested {restore.wanted} is not in the store")
-        elif restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
-            trouble = self._trouble.get(restore.uid)
-            more = f": {trouble}" if trouble else ""
-            self._refuse(restore, f"{words.passed_over(restore)}, and there is no older one{more}")
-        elif snapshot is None and (lost := obstacles.lost(self._book, restore)) is not None:
-            self._refuse(restore, lost)
+        snapshot, trouble = found.snapshot, self._trouble.get(restore.uid)
+        if (refused := found_snapshots.objection(self._book, restore, found, trouble)) is not None:
+            self._refuse(restore, refused)
         elif snapshot is None:
             is_promised = restore.uid in self._promised
             why = obstacles.why_nothing(self._book, restore, is_promised=is_promised)
@@ -331,13 +305,6 @@ class Restores:
                 self._refuse(restore, why)
             else:
                 self._move(restore, Cause.START_COLD, cold=True, failure=why)
-        elif snapshot.identity != (restore.wanted or snapshot).identity or (
-            restore.wanted is None and snapshot.identity != restore.identity
-        ):
-            self._refuse(restore, f"the node found {snapshot}, which is another identity's")
-        elif self._is_newer_than_damaged(restore, snapshot):
-            oldest = min(restore.damaged)
-            self._refuse(restore, f"the node found {snapshot}, and was to find one that is older than {oldest}")
         elif self._is_stale(restore, snapshot):
             return
         elif obstacles.claimed_by_other(self._book, restore, snapshot):
@@ -346,29 +313,17 @@ class Restores:
             self._desk.answered(restore.uid)
             self.arm(restore)
         else:
-            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest=self._manifest_of(restore, snapshot))
-
-    def _manifest_of(self, restore: Restore, snapshot: SnapshotRef) -> str:
-        known = self._book.of_identity(snapshot.identity, restore.workload)
-        made = (one for one in known if one.snapshot == snapshot)
-        return next((one.manifest for one in made if one.manifest), "")
-
-    def _is_newer_than_damaged(self, restore: Restore, snapshot: SnapshotRef) -> bool:
-        """Whether an older one was looked for, and this one is in no record."""
-        is_newer = bool(restore.damaged) and snapshot > min(restore.damaged)
-        return is_newer and snapshot not in obstacles.committed(self._book, restore)
+            manifest = found_snapshots.manifest_of(self._book, restore, snapshot)
+            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest=manifest)
 
     def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
-        """Whether the answer is older than a commit that we know of: then it was on its way for long."""
-        if restore.wanted is not None:
-            return False
-        newest = max((ref.generation for ref in obstacles.committed(self._book, restore)), default=0)
-        if snapshot.generation >= newest:
+        """Whether it is looked for once more: the answer was on its way for long."""
+        if not found_snapshots.is_older_than_committed(self._book, restore, snapshot):
             return False
         self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
-        if self._stale[restore.uid] >= STALE_ANSWERS:
+        if self._stale[restore.uid] >= found_snapshots.STALE_ANSWERS:
             return False
-        self._desk.repeat_in(restore.uid, STALE_SECONDS)
+        self._desk.repeat_in(restore.uid, found_snapshots.STALE_SECONDS)
         self.arm(restore)
         return True
 
@@ -394,8 +349,8 @@ class Restores:
             self._refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
 
     def _look_for_older(self, restore: Restore, damaged: SnapshotRef, why: str) -> None:
-        if len(restore.damaged) >= MOST_DAMAGED:
-            self._refuse(restore, f"{damaged} cannot be read whole, nor can {MOST_DAMAGED} newer ones: {why}")
+        if (refused := found_snapshots.too_many_damaged(restore, damaged, why)) is not None:
+            self._refuse(restore, refused)
             return
         words.of_damage(self._desk, restore, damaged, why)
         self._move(restore, Cause.DAMAGED, snapshot=None, manifest="", damaged=(*restore.damaged, damaged))
@@ -407,10 +362,7 @@ class Restores:
             return
         self._staged[restore.uid] = done_bytes
         self._desk.heard(restore.uid)
-        seconds = restore.policy.restore_deadline_seconds
-        deadline = min(self._desk.now + seconds, restore.created_at + LONGEST_RECORD_SECONDS)
-        is_near = restore.deadline - self._desk.now < seconds / 2  # a write now and then, not with each report
-        if is_near and deadline > restore.deadline:
+        if (deadline := restore_deadlines.after_progress(restore, self._desk.now)) is not None:
             restore = replace(restore, deadline=deadline)
             self._book.update(restore)
         self.arm(restore)
@@ -418,12 +370,8 @@ class Restores:
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
         is_waiting = restore.step is RestoreStep.WAITING
-        in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
         mine = obstacles.own(self._book, restore) if is_waiting else []
-        in_flight += [one for one in mine if not one.settled or one.doomed or one.unconfirmed]
-        if in_flight:
-            settled = max(c.deadline for c in in_flight) + self._desk.timing.confirm
-            deadline = max(settled, self._desk.now) + restore.policy.restore_deadline_seconds
+        if (deadline := restore_deadlines.after_checkpoints(self._desk, restore, mine)) is not None:
             extended = replace(restore, deadline=deadline)
             self._book.update(extended)
             self.arm(extended)

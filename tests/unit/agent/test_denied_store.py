@@ -20,7 +20,7 @@ from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.loopback import QuietHandler, serving
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 from tests.unit.coordinator.core_builders import MD, POLICY, ref
-from tests.unit.coordinator.test_restores import saved, start
+from tests.unit.coordinator.restore_stories import saved, start
 
 ANSWERS = [
     (403, "RequestTimeTooSkewed"),

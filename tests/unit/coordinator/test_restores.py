@@ -1,15 +1,12 @@
-"""Restores: who waits for what, claims, failures, cold starts that say why, deadlines."""
+"""Restores: who waits for what, claims, failures, cold starts that say why."""
 
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost, OrderLost
-from cedana_sched.coordinator.core.instructions import Severity, Tell
-from cedana_sched.coordinator.core.restores import MOST_DAMAGED, STALE_ANSWERS
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import (
     CheckpointFailed,
     Continued,
@@ -22,42 +19,13 @@ from cedana_sched.model.orders import (
     Stage,
     Staged,
     StageFailed,
-    StageProgress,
     StartCold,
     StartedCold,
 )
-from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, CheckpointPolicy, OnRestoreFailure
+from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import After
-from cedana_sched.model.records import Restore
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
-
-FORK = Identity("bio", "fork")
-FAIL = CheckpointPolicy(restore_deadline_seconds=90, on_restore_failure=OnRestoreFailure.FAIL)
-
-
-def start(
-    told: Told,
-    uid: str = "w2",
-    identity: Identity = MD,
-    policy: CheckpointPolicy = POLICY,
-    wanted: SnapshotRef | None = None,
-) -> Told:
-    return told.report(Starting(workload(uid), identity, policy, wanted))
-
-
-def saved() -> Told:
-    """`w1` was preempted, committed as generation 1 and killed."""
-    return Told().running().preempt().frozen().committed().killed()
-
-
-def restored() -> Told:
-    """`w2` runs from generation 1."""
-    told = start(saved()).tell(Found("restore.w2", ref(1)), Staged("restore.w2"))
-    return told.tell(Continued("restore.w2"))
-
-
-def restore(told: Told, uid: str = "w2") -> Restore:
-    return told.core.book.restores[f"restore.{uid}"]
+from tests.unit.coordinator.restore_stories import FAIL, FORK, restore, restored, saved, start
 
 
 def test_the_way_back_is_find_stage_continue() -> None:
@@ -155,109 +123,6 @@ def test_a_checkpoint_waits_until_its_workload_runs() -> None:
     assert told.orders() == []
     told.tell(Staged("restore.w2"), Continued("restore.w2"))
     assert "Freeze s2.w2.1" in told.orders()
-
-
-def test_an_answer_that_is_older_than_the_newest_commit_is_asked_again() -> None:
-    told = restored().preempt(victim("w2"), uid="s2")
-    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
-    start(told, "w3").tell(Found("restore.w3", ref(1)))
-    assert told.step("restore.w3") == "Waiting"
-    told.tell(Found("restore.w3", ref(2)))
-    assert told.order(Stage).snapshot == ref(2)
-
-
-def test_an_older_answer_is_asked_again_at_once_and_believed_long_before_the_deadline() -> None:
-    told = start(saved(), policy=CheckpointPolicy(restore_deadline_seconds=10))
-    told.core.book.update(replace(restore(told), committed=ref(2)))
-    asked = 0
-    while told.step("restore.w2") == "Waiting":
-        if "Find restore.w2" in told.orders():
-            asked += 1
-            told.tell(Found("restore.w2", ref(1)))
-        else:
-            told.after(1)
-    assert asked == STALE_ANSWERS
-    assert (told.step("restore.w2"), told.order(Stage).snapshot) == ("Staging", ref(1))
-
-
-# -- damaged snapshots
-
-
-def saved_twice(policy: CheckpointPolicy = POLICY) -> Told:
-    """`w3` fetches generation 2, the newest."""
-    told = restored().preempt(victim("w2"), uid="s2")
-    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1").ended("w2")
-    return start(told, "w3", policy=policy).tell(Found("restore.w3", ref(2)))
-
-
-def avoided(told: Told) -> tuple[int, ...]:
-    """The generations that the last `Find` passes over."""
-    return [order for order in told.sent() if isinstance(order, Find)][-1].avoiding
-
-
-def damaged(uid: str = "w3") -> StageFailed:
-    return StageFailed(f"restore.{uid}", "chunk 7 is damaged", damaged=True)
-
-
-def test_an_older_snapshot_is_continued_where_the_newest_cannot_be_read_whole() -> None:
-    told = saved_twice().tell(damaged())
-    assert (told.step("restore.w3"), avoided(told)) == ("Waiting", (2,))
-    (delayed,) = [one for one in told.said if isinstance(one, Tell)]
-    told.tell(Found("restore.w3", ref(1)))
-    assert told.order(Stage).snapshot == ref(1)
-    (scheduled,) = [one for one in told.said if isinstance(one, Tell)]
-    assert (delayed.kind, delayed.severity) == ("RestoreDelayed", Severity.WARNING)
-    assert delayed.text == "md/0@2 cannot be read whole: chunk 7 is damaged; an older snapshot is looked for"
-    assert scheduled.severity is Severity.WARNING
-    assert scheduled.text.endswith("because md/0@2 cannot be read whole")
-    told.tell(Staged("restore.w3"), Continued("restore.w3"))
-    assert (restore(told, "w3").snapshot, restore(told, "w3").cold) == (ref(1), False)
-
-
-@pytest.mark.parametrize("policy", [POLICY, FAIL])
-def test_the_policy_holds_where_no_snapshot_can_be_read_whole(policy: CheckpointPolicy) -> None:
-    told = saved_twice(policy).tell(damaged(), Found("restore.w3", ref(1)), damaged())
-    assert avoided(told) == (1, 2)
-    told.tell(Found("restore.w3"))
-    why = "md/0@1, md/0@2 cannot be read whole, and there is no older one: chunk 7 is damaged"
-    assert restore(told, "w3").failure == why
-    assert told.step("restore.w3") == ("StartingCold" if policy is POLICY else "GivingUp")
-
-
-def test_the_very_snapshot_that_was_asked_for_is_no_other_one() -> None:
-    told = start(saved(), wanted=ref(1)).tell(Found("restore.w2", ref(1)), damaged("w2"))
-    assert told.step("restore.w2") == "StartingCold"
-
-
-def test_no_more_than_some_damaged_snapshots_are_passed_over() -> None:
-    told = start(Told(), policy=FAIL)
-    for number in range(MOST_DAMAGED):
-        told.tell(Found("restore.w2", ref(1000 - number)), damaged("w2"))
-        assert told.step("restore.w2") == "Waiting"
-    told.tell(Found("restore.w2", ref(1)), damaged("w2"))
-    assert len(restore(told).damaged) == MOST_DAMAGED
-    why = "bio/md/0/main@1 cannot be read whole, nor can 16 newer ones: chunk 7 is damaged"
-    assert told.order(GiveUp).why == why
-
-
-def test_a_node_that_was_to_find_an_older_one_is_not_believed_a_newer_one() -> None:
-    told = saved_twice().tell(damaged(), Found("restore.w3", ref(3)))
-    assert told.step("restore.w3") == "StartingCold"
-    why = "the node found bio/md/0/main@3, and was to find one that is older than bio/md/0/main@2"
-    assert told.order(StartCold).why == why
-
-
-def test_a_newer_one_that_is_known_to_be_committed_is_continued_all_the_same() -> None:
-    told = saved_twice()  # generation 2 was committed, and its node was late to see it
-    told = start(told.ended("w3"), "w4").tell(*[Found("restore.w4", ref(1))] * STALE_ANSWERS, damaged("w4"))
-    assert avoided(told) == (1,)
-    told.tell(Found("restore.w4", ref(2)))
-    assert told.order(Stage).snapshot == ref(2)
-
-
-def test_what_is_damaged_outlives_the_coordinator() -> None:
-    told = saved_twice().tell(damaged()).restart()
-    assert avoided(told) == (2,)
 
 
 def test_a_snapshot_that_was_asked_for_and_is_not_there_is_named_and_not_the_newest() -> None:
@@ -363,18 +228,6 @@ def test_a_snapshot_that_is_gone_fails_where_the_policy_forbids_a_cold_start() -
     assert told.tells() == ["RestoreFailed"]
 
 
-def test_an_older_snapshot_than_was_committed_is_continued_and_the_newer_one_named() -> None:
-    told = restored().preempt(victim("w2"), uid="s2")
-    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
-    start(told, "w3")
-    for _ in range(STALE_ANSWERS):
-        told.tell(Found("restore.w3", ref(1)))
-    assert told.order(Stage).snapshot == ref(1)
-    (said,) = [one for one in told.said if isinstance(one, Tell)]
-    assert said.severity is Severity.WARNING
-    assert said.text.endswith("md/0@2 is not in the store any more, or cannot be read there")
-
-
 def test_work_that_was_let_go_is_not_lost_silently() -> None:
     told = Told().running().preempt().frozen().failed().aborted().ended()
     start(told).tell(Found("restore.w2"))
@@ -394,34 +247,61 @@ def test_a_fetch_that_may_be_repeated_is_repeated_until_the_deadline() -> None:
     assert restore(told).failure == "bio/md/0/main@1 could not be fetched: the store is down"
 
 
-# -- deadlines
+# -- restarts, losses, repetitions
 
 
-def test_the_deadline_starts_cold_and_says_why() -> None:
-    told = start(saved()).tell(Found("restore.w2", ref(1))).after(90)
-    assert told.order(StartCold).why == "not restored within 90 s"
+@pytest.mark.parametrize(
+    ("answers", "order"),
+    [
+        ([], "Find restore.w2"),
+        ([Found("restore.w2", ref(1))], "Stage restore.w2"),
+        ([Found("restore.w2", ref(1)), Staged("restore.w2")], "Continue restore.w2"),
+        ([Found("restore.w2", None, "damaged")], "StartCold restore.w2"),
+    ],
+)
+def test_whoever_restarts_the_order_is_given_again(answers: list[Found], order: str) -> None:
+    told = start(saved()).tell(*answers)
+    assert told.restart().orders() == [order]
+    told.tell(OrderLost(told.sent()[0], "no route to host"))
+    assert told.after(1).orders() == [order]
 
 
-def test_the_deadline_names_who_is_in_the_way() -> None:
-    told = start(Told().running()).after(90)
-    assert told.order(StartCold).why == "not restored within 90 s, because name-of-w1 still runs as bio/md/0/main"
+def test_repeated_reports_and_answers_change_nothing() -> None:
+    told = restored()
+    before = told.core.records()
+    start(told, "w2").tell(
+        Found("restore.w2", ref(1)), Staged("restore.w2"), StageFailed("restore.w2", "late"), Continued("restore.w2")
+    )
+    assert told.orders() == []
+    assert [r for r in told.core.records() if r.uid == "restore.w2"] == [r for r in before if r.uid == "restore.w2"]
 
 
-def test_time_spent_waiting_for_a_checkpoint_in_flight_does_not_count() -> None:
-    slow = CheckpointPolicy(deadline_seconds=600)
-    told = start(Told().running().preempt(victim(policy=slow)).frozen())
-    assert "StartCold restore.w2" not in told.after(120).orders()
-    told.committed().killed()
-    assert "Find restore.w2" in told.orders()
+def test_a_lost_node_ends_its_restores_and_frees_their_claims() -> None:
+    told = restored().tell(NodeLost("n1"))
+    assert told.step("restore.w2") == "Ended"
+    assert start(told, "w3").orders() == ["Find restore.w3"]
 
 
-def test_a_deadline_while_the_node_continues_it_keeps_the_claim() -> None:
-    """The node may have continued it already: nobody else may, until it says."""
-    told = start(saved()).tell(Found("restore.w2", ref(1)), Staged("restore.w2")).after(90)
-    assert told.orders()[-1] == "StartCold restore.w2"
-    assert restore(told).snapshot == ref(1)
-    told.tell(Continued("restore.w2"))
-    assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
+def test_the_kill_ends_the_restore_even_before_its_end_is_reported() -> None:
+    told = restored().preempt(victim("w2"), uid="s2")
+    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
+    assert told.step("restore.w2") == "Ended"
+    assert told.ended("w2").step("restore.w2") == "Ended"
+
+
+def test_ended_restores_are_forgotten() -> None:
+    told = restored().ended("w2").after(200_000)
+    assert "restore.w2" not in told.saved
+    assert told.core.book.restores_of(MD, workload("w2")) == []
+
+
+def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:
+    told = start(saved())
+    told.tell(OrderLost(told.order(Find), "the store does not answer")).after(90)
+    assert told.order(StartCold).why == "not restored within 90 s: the store does not answer"
+
+
+# -- given up
 
 
 def given_up() -> Told:
@@ -484,155 +364,3 @@ def test_a_silent_node_fails_the_restore_and_may_answer_after_all() -> None:
     assert start(told, "w3").orders() == []  # it may run all the same
     assert "StartCold restore.w2" in told.restart().orders()
     assert told.tell(StartedCold("restore.w2")).step("restore.w2") == "Running"
-
-
-# -- restarts, losses, repetitions
-
-
-@pytest.mark.parametrize(
-    ("answers", "order"),
-    [
-        ([], "Find restore.w2"),
-        ([Found("restore.w2", ref(1))], "Stage restore.w2"),
-        ([Found("restore.w2", ref(1)), Staged("restore.w2")], "Continue restore.w2"),
-        ([Found("restore.w2", None, "damaged")], "StartCold restore.w2"),
-    ],
-)
-def test_whoever_restarts_the_order_is_given_again(answers: list[Found], order: str) -> None:
-    told = start(saved()).tell(*answers)
-    assert told.restart().orders() == [order]
-    told.tell(OrderLost(told.sent()[0], "no route to host"))
-    assert told.after(1).orders() == [order]
-
-
-def test_repeated_reports_and_answers_change_nothing() -> None:
-    told = restored()
-    before = told.core.records()
-    start(told, "w2").tell(
-        Found("restore.w2", ref(1)), Staged("restore.w2"), StageFailed("restore.w2", "late"), Continued("restore.w2")
-    )
-    assert told.orders() == []
-    assert [r for r in told.core.records() if r.uid == "restore.w2"] == [r for r in before if r.uid == "restore.w2"]
-
-
-def test_a_lost_node_ends_its_restores_and_frees_their_claims() -> None:
-    told = restored().tell(NodeLost("n1"))
-    assert told.step("restore.w2") == "Ended"
-    assert start(told, "w3").orders() == ["Find restore.w3"]
-
-
-def test_the_kill_ends_the_restore_even_before_its_end_is_reported() -> None:
-    told = restored().preempt(victim("w2"), uid="s2")
-    told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
-    assert told.step("restore.w2") == "Ended"
-    assert told.ended("w2").step("restore.w2") == "Ended"
-
-
-def test_ended_restores_are_forgotten() -> None:
-    told = restored().ended("w2").after(200_000)
-    assert "restore.w2" not in told.saved
-    assert told.core.book.restores_of(MD, workload("w2")) == []
-
-
-def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:
-    told = start(saved())
-    told.tell(OrderLost(told.order(Find), "the store does not answer")).after(90)
-    assert told.order(StartCold).why == "not restored within 90 s: the store does not answer"
-
-
-# -- progress, and a store that is away
-
-
-def staging() -> Told:
-    return start(saved()).tell(Found("restore.w2", ref(1)))
-
-
-def test_a_restore_that_makes_progress_is_not_cut_off() -> None:
-    told = staging()
-    for minutes in range(1, 11):
-        told.after(60).tell(StageProgress("restore.w2", minutes << 30))
-        assert told.step("restore.w2") == "Staging", "it was cut off although its bytes come"
-    told.tell(Staged("restore.w2"), Continued("restore.w2"))
-    assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
-
-
-def test_progress_does_not_put_the_deadline_off_for_ever() -> None:
-    policy = CheckpointPolicy(restore_deadline_seconds=86_400)
-    told = start(saved(), policy=policy).tell(Found("restore.w2", ref(1)))
-    for number in range(1, 4):
-        told.after(57_000).tell(StageProgress("restore.w2", number))
-        assert told.step("restore.w2") == "Staging"
-    assert restore(told).deadline == restore(told).created_at + LONGEST_RECORD_SECONDS
-    told.after(LONGEST_RECORD_SECONDS - 3 * 57_000)
-    assert told.step("restore.w2") == "StartingCold"
-
-
-def test_a_restore_without_progress_is_cut_off() -> None:
-    told = staging().after(60).tell(StageProgress("restore.w2", 1 << 30))
-    for _ in range(9):
-        told.after(10).tell(StageProgress("restore.w2", 1 << 30))  # the same bytes, again and again
-    assert told.step("restore.w2") == "StartingCold"
-
-
-def test_progress_outlives_the_coordinator() -> None:
-    told = staging().after(80).tell(StageProgress("restore.w2", 1 << 30)).restart()
-    assert told.after(80).step("restore.w2") == "Staging"
-
-
-def test_a_store_that_is_away_is_asked_again_and_its_snapshot_continued() -> None:
-    told = start(saved()).tell(StageFailed("restore.w2", "the store is away", retryable=True))
-    assert told.tells() == ["RestoreDelayed"]
-    told.after(2)
-    assert told.orders() == ["Find restore.w2"]
-    assert told.tell(StageFailed("restore.w2", "the store is away", retryable=True)).tells() == []
-    told.after(4).tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "the store is away", retryable=True))
-    assert told.step("restore.w2") == "Staging"
-    told.after(10).tell(Staged("restore.w2"), Continued("restore.w2"))
-    assert restore(told).cold is False
-
-
-def test_a_store_that_stays_away_is_named_when_the_policy_takes_over() -> None:
-    told = start(saved()).tell(StageFailed("restore.w2", "the store is away", retryable=True)).after(90)
-    assert told.order(StartCold).why == "not restored within 90 s: the store is away"
-
-
-# -- what was committed so long ago that its record is forgotten
-
-
-def _forgotten(policy: CheckpointPolicy, *, continues: bool = False, committed: SnapshotRef | None = None) -> Told:
-    told = saved().hold_is_released().ended().after(4000)
-    assert not told.core.book.checkpoints
-    return told.report(Starting(workload("w2"), MD, policy, continues=continues, committed=committed))
-
-
-def test_what_was_committed_long_ago_and_is_gone_goes_by_the_policy() -> None:
-    told = _forgotten(FAIL, committed=ref(1)).restart().tell(Found("restore.w2"))
-    assert told.order(GiveUp).why == "bio/md/0/main@1 is not in the store any more"
-    assert told.tells() == ["RestoreFailed"]
-
-
-def test_what_was_committed_long_ago_and_is_gone_is_a_cold_start_with_a_word() -> None:
-    told = _forgotten(POLICY, committed=ref(1)).tell(Found("restore.w2"))
-    assert told.order(StartCold).why == "bio/md/0/main@1 is not in the store any more"
-    assert told.tells() == ["ColdStart"]
-
-
-def test_who_was_to_go_on_and_finds_nothing_goes_by_the_policy() -> None:
-    told = _forgotten(FAIL, continues=True).tell(Found("restore.w2"))
-    assert "the store has none of this namespace" in told.order(GiveUp).why
-
-
-def test_an_older_snapshot_than_was_committed_long_ago_is_a_warning() -> None:
-    told = _forgotten(POLICY, committed=ref(2))
-    for _ in range(STALE_ANSWERS):
-        assert told.step("restore.w2") == "Waiting"
-        told.tell(Found("restore.w2", ref(1)))
-    (said,) = [one for one in told.said if isinstance(one, Tell)]
-    assert said.severity is Severity.WARNING
-    assert "md/0@2 is not in the store any more" in said.text
-
-
-def test_what_was_deleted_while_it_waited_is_not_missed() -> None:
-    told = _forgotten(FAIL, committed=ref(1))
-    told.report(Starting(workload("w2"), MD, FAIL)).tell(Found("restore.w2"))
-    assert told.order(StartCold).why is None

@@ -1,0 +1,48 @@
+"""When a restore is looked at again, and what puts its deadline off: bytes that come, checkpoints that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cedana_sched.coordinator.core import obstacles
+from cedana_sched.coordinator.core.book import unconfirmed
+from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
+from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
+
+
+def next_look(desk: Desk, restore: Restore) -> float | None:
+    """Its deadline, an order to repeat, or when it may be forgotten; None: it waits for nothing."""
+    at: float | None = restore.deadline
+    if restore.step is RestoreStep.RUNNING or unconfirmed(restore):
+        at = None
+    elif restore.finished_at is not None:
+        at = restore.finished_at + desk.timing.remember  # then a later one may have taken over its deaths
+    elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
+        at = restore.deadline + desk.timing.confirm
+    repeat = desk.repeat_at(restore.uid)
+    if repeat is not None:
+        at = repeat if at is None else min(at, repeat)
+    return at
+
+
+def after_progress(restore: Restore, now: float) -> float | None:
+    """The new deadline once more bytes have come; None where the one it has is far enough, or was put off for long."""
+    seconds = restore.policy.restore_deadline_seconds
+    deadline = min(now + seconds, restore.created_at + LONGEST_RECORD_SECONDS)
+    is_near = restore.deadline - now < seconds / 2  # a write now and then, not with each report
+    return deadline if is_near and deadline > restore.deadline else None
+
+
+def after_checkpoints(desk: Desk, restore: Restore, own: Sequence[Checkpoint]) -> float | None:
+    """The new deadline where it has waited for checkpoints in flight, which end by their own; None: for none.
+
+    `own`: those of its own workload, while it waits.
+    """
+    is_waiting = restore.step is RestoreStep.WAITING
+    in_flight = obstacles.in_flight(desk.book, restore) if is_waiting else []
+    in_flight += [one for one in own if not one.settled or one.doomed or one.unconfirmed]
+    if not in_flight:
+        return None
+    settled = max(one.deadline for one in in_flight) + desk.timing.confirm
+    return max(settled, desk.now) + restore.policy.restore_deadline_seconds
