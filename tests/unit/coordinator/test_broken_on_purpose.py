@@ -65,7 +65,7 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
-    patch.setattr(orders, "find", lambda book, restore: Find(restore.uid, restore.identity, restore.wanted))
+    patch.setattr(orders, "find", lambda book, restore, now: Find(restore.uid, restore.identity, restore.wanted))
     original = SimulatedAgent.abort
 
     def abort(self: SimulatedAgent, order: Any, now: float) -> Any:
