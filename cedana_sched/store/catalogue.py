@@ -67,8 +67,6 @@ class Catalogue:
         """Everything below a snapshots folder, or below one identity's."""
         return generations_of(self._backend.list(folder))
 
-    generations_of = staticmethod(generations_of)
-
     def of(self, identity: Identity) -> Generations:
         """The newest of an identity, as many as fit memory."""
         return newest_generations(identity, lambda: self._backend.list(layout.identity_folder(identity)))
@@ -108,6 +106,8 @@ class Catalogue:
 
     def _remember(self, entry: Entry, read: _Read) -> None:
         with self._lock:
+            if entry in self._summaries:  # another thread has read it as well
+                return
             self._summaries[entry] = read
             self._remembered_bytes += read.length
             while len(self._summaries) > MOST_REMEMBERED or self._remembered_bytes > MOST_REMEMBERED_BYTES:

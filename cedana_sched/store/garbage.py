@@ -42,6 +42,7 @@ from cedana_sched.store.backend import Backend, Entry
 from cedana_sched.store.bounded import Sample, name_of, remove_in_parts
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.generation_files import files_that_count, served_files
+from cedana_sched.store.generations import generations_of
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, dead_intents, read_intents
 from cedana_sched.store.references import read_references
 
@@ -155,7 +156,7 @@ class _Run:
         self._markers = {name_of(entry): entry for entry in marked}
         self._removed_others = self._remove_ownerless() + self._remove_dead_intents(now)
         self._intents = self._read_intents(now)
-        self._generations = catalogue.generations_of(files_that_count(backend, namespace))
+        self._generations = generations_of(files_that_count(backend, namespace))
         self._references = read_references(backend, catalogue, namespace, self._generations)
 
     def run(self) -> GarbageReport:

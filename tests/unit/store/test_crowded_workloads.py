@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,28 @@ def test_long_headers_are_read_as_far_as_they_fit_memory(tmp_path: Path, monkeyp
     assert 1 <= len(found) < 4
     assert len(fresh.readable(fresh.of(WORKLOAD))) == 20
     assert sum(read.length for read in fresh._summaries.values()) <= 1000
+
+
+class Together(CountingBackend):
+    """A store that answers two who read at once at the same moment."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.meeting = threading.Barrier(2, timeout=60)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.meeting.wait()
+        return super().get_range(key, offset, length)
+
+
+def test_a_header_that_two_have_read_at_once_counts_once(tmp_path: Path) -> None:
+    take(SnapshotStore(CountingBackend(tmp_path)), WORKLOAD, STREAMS)
+    fresh = Catalogue(Together(tmp_path))
+    found = fresh.of(WORKLOAD)
+    with ThreadPoolExecutor(2) as pool:
+        read = [pool.submit(fresh.readable, found) for _ in range(2)]
+    assert read[0].result() == read[1].result()
+    assert fresh._remembered_bytes == sum(read.length for read in fresh._summaries.values())
 
 
 def test_retention_removes_what_can_be_read_and_leaves_the_rest(tmp_path: Path) -> None:
