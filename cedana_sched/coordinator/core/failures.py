@@ -41,7 +41,7 @@ class Failures:
     def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
         """This checkpoint fails, and with it its set; all of it is attempted again if that may help."""
         why = cut(why)
-        again = retryable and self._time_is_left(checkpoint)
+        again = retryable and self._pause(checkpoint) is not None
         verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
         failed = self._steps.move(checkpoint, cause, called_off=True, failure=why, verdict=verdict)
         if failed is None:
@@ -55,7 +55,7 @@ class Failures:
         self, failed: Checkpoint, cause: Cause, why: str, *, retryable: bool = False, at_once: bool = False
     ) -> None:
         """The other members of a set whose member failed."""
-        again = retryable and self._time_is_left(failed)
+        again = retryable and self._pause(failed) is not None
         survivors = []
         for member in self._book.members(failed):
             if member.uid == failed.uid or member.settled or member.step in DECIDED:
@@ -78,13 +78,14 @@ class Failures:
         self._steps.move(checkpoint, Cause.ENDED, called_off=True, failure=reason, verdict=Verdict.NOT_NEEDED)
         self.fail_rest(checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True)
 
-    def _time_is_left(self, checkpoint: Checkpoint) -> bool:
-        return self._desk.now + self._desk.timing.pause(checkpoint.attempt) < checkpoint.deadline
+    def _pause(self, checkpoint: Checkpoint) -> float | None:
+        """Seconds until the next attempt; None: there is no time for one."""
+        return self._desk.timing.pause_within(checkpoint.attempt, checkpoint.deadline - self._desk.now)
 
     def _attempt_again(self, failed: list[Checkpoint], *, at_once: bool = False) -> None:
         """New checkpoints in the place of these; they begin when the abort of these is confirmed."""
         for old in failed:
-            attempt = old.attempt + 1
+            attempt, pause = old.attempt + 1, self._pause(old)
             new = Checkpoint(
                 uid=uid_of(old.signal_uid, old.workload.uid, attempt),
                 signal_uid=old.signal_uid,
@@ -100,7 +101,7 @@ class Failures:
                 deadline=old.deadline,
                 workload_started_at=old.workload_started_at,
                 attempt=attempt,
-                not_before=None if at_once else self._desk.now + self._desk.timing.pause(old.attempt),
+                not_before=None if at_once or pause is None else self._desk.now + pause,
             )
             self._book.add(new, self._desk.now, f"attempt {attempt} after {old.failure}")
             hold = self._book.holds.get(old.signal_uid)

@@ -338,8 +338,8 @@ class Restores:
             self._move(restore, Cause.STAGE_FAILED)
             return
         tries = self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
-        pause = self._desk.timing.pause(tries)
-        if failed.retryable and self._desk.now + pause < restore.deadline:
+        pause = self._desk.timing.pause_within(tries, restore.deadline - self._desk.now)
+        if failed.retryable and pause is not None:
             self._is_delayed(restore, failed.why)
             self._desk.repeat_in(restore.uid, pause)
             self.arm(restore)

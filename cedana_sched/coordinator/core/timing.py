@@ -29,3 +29,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     def pause(self, attempt: int) -> float:
         """Seconds to wait after failed attempt number `attempt` (counts from 1)."""
         return float(min(self.retry * 2.0 ** min(attempt - 1, 30), self.retry_most))
+
+    def pause_within(self, attempt: int, seconds_left: float) -> float | None:
+        """The same, and no more than half of what is left until a deadline; None: too little is left to try again."""
+        pause = min(self.pause(attempt), seconds_left / 2)
+        return pause if pause >= self.retry else None

@@ -236,14 +236,15 @@ def test_work_that_was_let_go_is_not_lost_silently() -> None:
 
 def test_a_fetch_that_may_be_repeated_is_repeated_until_the_deadline() -> None:
     told = start(saved()).tell(Found("restore.w2", ref(1)))
-    fetches = 0
+    deadline, fetches = restore(told).deadline, 0
     while told.step("restore.w2") == "Staging":
         if "Stage restore.w2" in told.orders():
             fetches += 1
             told.tell(StageFailed("restore.w2", "the store is down", retryable=True))
         else:
             told.after(1)
-    assert fetches == 7  # after 1, 2, 4, 8, 16 and 32 s; 60 s more would be too late
+    assert fetches == 11  # after 1, 2, 4, 8, 16 and 32 s, and then ever sooner, for 60 s more would be too late
+    assert 0 < deadline - told.now < 2
     assert restore(told).failure == "bio/md/0/main@1 could not be fetched: the store is down"
 
 

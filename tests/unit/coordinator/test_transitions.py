@@ -154,3 +154,5 @@ def test_deadlines_come_earliest_first_and_only_the_latest_of_each() -> None:
 def test_pauses_double_up_to_a_bound() -> None:
     timing = Timing(retry=1, retry_most=10)
     assert [timing.pause(attempt) for attempt in (1, 2, 3, 4, 5, 500)] == [1, 2, 4, 8, 10, 10]
+    assert [timing.pause_within(attempt, 5) for attempt in (1, 2, 3, 500)] == [1, 2, 2.5, 2.5]
+    assert [timing.pause_within(4, seconds_left) for seconds_left in (2, 1.9, 0, -1)] == [1, None, None, None]
