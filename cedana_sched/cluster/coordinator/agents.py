@@ -56,6 +56,9 @@ NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
 
 _LONGEST_OBJECTION, _LONGEST_LOGGED = 500, 16_384
 """Characters; both quote what stands in an answer."""
+_LONGEST_OUTCOME = 256 << 10
+"""Bytes: a thousand snapshots that a retention has removed. An object may have six times as many."""
+_TOO_LONG = msgspec.Raw(b'"too long"')
 
 
 class OrderGivenUpError(RetryableError):
@@ -71,8 +74,15 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
+    """`outcome` is what the agent wrote, or nothing that can be read where that is longer than any outcome."""
+
     number: int
     outcome: msgspec.Raw
+
+    def __post_init__(self) -> None:
+        """Let go what is not believed anyway."""
+        if memoryview(self.outcome).nbytes > _LONGEST_OUTCOME:
+            msgspec.structs.force_setattr(self, "outcome", _TOO_LONG)
 
 
 class _Transfer(msgspec.Struct, frozen=True, rename="camel"):

@@ -221,3 +221,15 @@ def test_little_is_kept_of_what_an_agent_says_in_an_object_of_its_node(
     found = read(CHECKPOINTS, msgspec.json.encode(body), into)
     assert isinstance(found, into)
     assert len(msgspec.json.encode(found)) < 2 * LONGEST_TEXT
+
+
+async def test_outcome_that_is_longer_than_any_is_neither_kept_nor_believed() -> None:
+    said = CheckpointFailed(UID, "x" * (1 << 20))
+    metadata = {"name": "md", "namespace": "bio", "uid": "u", "resourceVersion": "1"}
+    answer = {"number": 1, "outcome": codec.to_builtins(said)}
+    body = {"metadata": metadata, "spec": {"uid": UID}, "status": {"answer": answer}}
+    found = read(CHECKPOINTS, msgspec.json.encode(body), AnsweredObject)
+    assert len(msgspec.json.encode(found)) < 2 * LONGEST_TEXT
+    [failed] = await Agents().answer(DUMP, said)
+    assert isinstance(failed, CheckpointFailed)
+    assert "is not believed: it cannot be read" in failed.why
