@@ -47,6 +47,8 @@ _RETRIES: Any = {
 _WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403 Forbidden", "401 Unauthorized")
 _EXPIRED = "400 Bad Request"
 """Source: Amazon S3 API, error responses: ExpiredToken, InvalidToken; of an answer to HEAD nothing else is seen."""
+_BEHIND_END = "416 Range Not Satisfiable"
+"""Source: Amazon S3 API, GetObject: InvalidRange, also for any part of an empty object."""
 _EVIDENCE_CHARACTERS = 300
 _ABORTS = 3
 
@@ -260,6 +262,8 @@ class S3Backend(Backend):
             if "NotPartial" in str(error):
                 self._ranges = False
                 return self.get_range(key, offset, length)
+            if _BEHIND_END in str(error):
+                return b""
             raise self._explain(error, f"read {key}", key) from error
 
     def _part_of_whole(self, key: str, offset: int, length: int) -> memoryview:

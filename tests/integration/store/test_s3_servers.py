@@ -9,8 +9,8 @@ import pytest
 from minio import Minio
 
 from cedana_sched.cluster.coordinator.storage_probe import look
-from cedana_sched.model.errors import StoreError
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.errors import IntegrityError, StoreError
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.capabilities import probe
 from cedana_sched.store.location import S3Location, StorageConfig
@@ -126,3 +126,27 @@ def test_a_store_below_no_prefix_works_too(s3_server: Server) -> None:
     assert store.collect_garbage(grace_seconds=0)[0].namespace == "team-a"
     assert store.open_snapshot(manifest.ref).read("core.img") == b"x"
     assert layout.manifest_key(manifest.ref).startswith("v1/team-a/snapshots/job/0/main/")
+
+
+def test_behind_the_end_of_an_object_there_is_nothing(bucket: StorageConfig) -> None:
+    """A server says 416 to that, also for any part of an empty object."""
+    backend = open_backend(bucket)
+    for key, data in (("v1/empty", b""), ("v1/short", b"short")):
+        backend.put(key, data)
+        assert bytes(backend.get_range(key, 0, 10)) == data
+        assert bytes(backend.get_range(key, 5, 10)) == b""
+        assert bytes(backend.get_range(key, 100, 10)) == b""
+
+
+def test_an_empty_manifest_is_damaged_and_keeps_nothing_else_from_being_read(bucket: StorageConfig) -> None:
+    store, workload = SnapshotStore.open(bucket), Identity("emptied", "job")
+    first = take(store, workload, {"core.img": b"memory"}).ref
+    open_backend(bucket).put(layout.manifest_key(SnapshotRef(workload, 2)), b"")
+
+    latest = store.latest(workload)
+
+    assert latest is not None
+    assert latest.ref == first
+    with pytest.raises(IntegrityError):
+        store.open_snapshot(SnapshotRef(workload, 2))
+    assert take(store, workload, {"core.img": b"memory"}).ref.generation == 3
