@@ -12,9 +12,15 @@ from operator import mul, ne
 
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.manifest import ZERO_CHUNK, Chunks, Manifest, PageIndex, StreamEntry
+from cedana_sched.store.chunks import CHUNK_BYTES
 from cedana_sched.store.pages import FINGERPRINT_BYTES, PAGE_BYTES
+from cedana_sched.store.sealing.aead import NONCE_BYTES, TAG_BYTES
 from cedana_sched.store.streams import is_stream_name
 
+_MOST_STORED_BYTES = CHUNK_BYTES + NONCE_BYTES + TAG_BYTES
+"""Of a chunk: as it was, and sealed. Eight are read at a time."""
+_MOST_PACK_BYTES = 1 << 50
+"""A system call takes no more than 63 bits."""
 _SHOWN = 60
 
 
@@ -49,8 +55,16 @@ def _of_chunks(chunks: Chunks, packs: int) -> Iterator[str]:
         len(column) != 4 * count for column in fours
     ):
         yield "the columns of the chunks are not of one length"
-    elif count and max(memoryview(chunks.packs).cast("I")) >= packs:
+        return
+    if count and max(memoryview(chunks.packs).cast("I")) >= packs:
         yield "a chunk is in a pack that is not named"
+    if count and (
+        max(memoryview(chunks.sizes).cast("I")) > CHUNK_BYTES
+        or max(memoryview(chunks.stored).cast("I")) > _MOST_STORED_BYTES
+    ):
+        yield "a chunk is larger than any"
+    if count and max(memoryview(chunks.offsets).cast("Q")) > _MOST_PACK_BYTES:
+        yield "a chunk lies further behind than any pack ends"
 
 
 def _of_stream(stream: StreamEntry, chunks: int) -> Iterator[str]:

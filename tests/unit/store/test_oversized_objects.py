@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 import os
 import struct
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -131,6 +133,36 @@ def test_a_manifest_longer_than_what_is_read_at_once_is_read_whole(
     monkeypatch.setattr(catalogue, "_USUAL_BYTES", 200)
     assert opened.open_snapshot(newest()).read("core.img") == b"memory"
     assert take(opened, WORKLOAD, STREAMS).ref.generation == 3
+
+
+@pytest.mark.parametrize("column", ["stored", "sizes"])
+def test_a_chunk_that_is_larger_than_any_is_damaged(tmp_path: Path, column: str) -> None:
+    """Where nothing is sealed anybody may have written the table; a chunk is read and unpacked whole."""
+    backend = CountingBackend(tmp_path)
+    opened = SnapshotStore(backend)
+    first = take(opened, WORKLOAD, STREAMS)
+    says = array("I", [256 << 20] * len(first.chunks)).tobytes()
+    forged = msgspec.structs.replace(first, chunks=msgspec.structs.replace(first.chunks, **{column: says}))
+    backend.put(layout.manifest_key(first.ref), manifest_format.encode_manifest(forged))
+    stretch(backend, layout.pack_key(WORKLOAD.namespace, first.summary.packs[0]))
+    backend.forget()
+
+    with pytest.raises(IntegrityError, match="a chunk is larger than any"):
+        opened.open_snapshot(first.ref).read("core.img")
+
+    assert take(opened, WORKLOAD, STREAMS).ref.generation == 2
+    assert backend.bytes_read < MOST_READ
+
+
+def test_a_chunk_that_lies_nowhere_is_damaged(tmp_path: Path) -> None:
+    backend = PosixBackend(tmp_path)
+    opened = SnapshotStore(backend)
+    first = take(opened, WORKLOAD, STREAMS)
+    nowhere = array("Q", [1 << 63] * len(first.chunks)).tobytes()
+    forged = msgspec.structs.replace(first, chunks=msgspec.structs.replace(first.chunks, offsets=nowhere))
+    backend.put(layout.manifest_key(first.ref), manifest_format.encode_manifest(forged))
+    with pytest.raises(IntegrityError, match="further behind than any pack ends"):
+        opened.open_snapshot(first.ref).read("core.img")
 
 
 def test_a_data_key_of_any_size_is_named_and_passed_over(tmp_path: Path) -> None:
