@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +12,7 @@ import pytest
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.connections import silence_connections, wake_connections
-from tests.processes import naming, words_of
+from tests.integration.snapshot.struck_criu import StrikingSink, kill, stop
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -98,42 +95,12 @@ def test_the_network_lock_of_a_killed_criu_is_removed(lab: Laboratory) -> None:
     assert f"CRIU-{run}" not in network_locks(lab)
 
 
-class StuckSink:
-    """Takes no byte of memory for as long as the test lasts, and kills CRIU, or lets it hang."""
-
-    def __init__(self, lab: Laboratory, *, kill: bool) -> None:
-        self.lab = lab
-        self.kill = kill
-        self.go_on = threading.Event()
-
-    def open_stream(self, name: str) -> StuckSink:
-        return self
-
-    def write(self, data: memoryview) -> None:
-        if len(data) > 1 << 20 and not self.go_on.is_set():
-            if self.kill:
-                os.kill(criu_of(self.lab), signal.SIGKILL)
-            self.go_on.wait(60)
-
-    def close(self) -> None:
-        pass
-
-
-def criu_of(lab: Laboratory) -> int:
-    """The CRIU that dumps this laboratory's job: the process whose log lies in its folder."""
-    found = [process.pid for process in naming(lab.folder) if "dump" in words_of(process)]
-    assert found, "no CRIU runs"
-    return min(found)  # it forks helpers of the same words
-
-
 def test_the_job_survives_a_kill_while_its_memory_is_streamed(lab: Laboratory) -> None:
     lab.python(COUNTING)
     lab.await_lines(5)
     freezer.freeze(lab.cgroup)
-    sink = StuckSink(lab, kill=True)
-    threading.Timer(0.5, sink.go_on.set).start()
     with pytest.raises(DumpError, match="killed by SIGKILL"):
-        lab.dump(sink)
+        lab.dump(StrikingSink(lab, kill))
     assert_counts_on(lab)
 
 
@@ -143,15 +110,8 @@ def test_a_criu_that_hangs_is_killed_and_connections_go_on(lab: Laboratory, monk
     lab.python(CONVERSING)
     lab.await_lines(5)
     freezer.freeze(lab.cgroup)
-
-    class StoppingSink(StuckSink):
-        def write(self, data: memoryview) -> None:
-            if len(data) > 1 << 20 and not self.go_on.is_set():
-                os.kill(criu_of(self.lab), signal.SIGSTOP)
-                self.go_on.set()
-
-    with pytest.raises(DumpError, match="did not end within 1 s"):
-        lab.dump(StoppingSink(lab, kill=False), timeout_seconds=1)
+    with pytest.raises(DumpError, match="did not end within 10 s"):
+        lab.dump(StrikingSink(lab, stop), timeout_seconds=10)
     assert_counts_on(lab)
 
 

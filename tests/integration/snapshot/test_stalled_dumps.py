@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,8 +10,8 @@ import pytest
 
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import DumpInterruptedError
+from tests.integration.snapshot.struck_criu import StrikingSink, stop
 from tests.integration.snapshot.test_dump_failures import COUNTING, SlowSink, assert_runs_on
-from tests.integration.snapshot.test_killed_criu import StuckSink, criu_of
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -23,15 +21,6 @@ PAUSE_SECONDS = 0.2
 pytestmark = pytest.mark.criu
 
 
-class HangingCriu(StuckSink):
-    """Stops CRIU as a debugger would, once the first memory has come."""
-
-    def write(self, data: memoryview) -> None:
-        if len(data) > 1 << 20 and not self.go_on.is_set():
-            os.kill(criu_of(self.lab), signal.SIGSTOP)
-            self.go_on.set()
-
-
 def test_a_criu_that_hangs_is_ended_and_said_so(either_lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cedana_sched.snapshot.dump._ORDERLY_SECONDS", 0.3)
     lab = either_lab
@@ -39,10 +28,17 @@ def test_a_criu_that_hangs_is_ended_and_said_so(either_lab: Laboratory, monkeypa
     lab.await_lines(5)
     freezer.freeze(lab.cgroup)
     with pytest.raises(DumpInterruptedError, match="CRIU made no progress for 5 s") as caught:
-        lab.dump(HangingCriu(lab, kill=False), stall_seconds=5.0)
+        lab.dump(StrikingSink(lab, stop), stall_seconds=5.0)
     assert any(line.startswith("CRIU itself: process") and "in state T" in line for line in caught.value.evidence)
     assert any(f"process {lab.pid} (tini)" in line for line in caught.value.evidence)
     assert_runs_on(lab)
+
+
+def go_on_later(sink: SlowSink) -> None:
+    """Twice as long after its first bytes as a store may take nothing."""
+    assert sink.reached.wait(60)
+    threading.Event().wait(4)
+    sink.go_on.set()
 
 
 def test_a_store_that_takes_nothing_is_told_from_a_criu_that_hangs(lab: Laboratory) -> None:
@@ -50,7 +46,7 @@ def test_a_store_that_takes_nothing_is_told_from_a_criu_that_hangs(lab: Laborato
     lab.await_lines(5)
     freezer.freeze(lab.cgroup)
     sink = SlowSink()
-    release = threading.Timer(4, sink.go_on.set)
+    release = threading.Thread(target=go_on_later, args=(sink,))
     release.start()
     with pytest.raises(DumpInterruptedError, match="the store took nothing of the snapshot for 2 s"):
         lab.dump(sink, stall_seconds=1.0)
