@@ -21,7 +21,6 @@ from cedana_sched.adapter.conformance.stage import beside, loop_turns
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder
-from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror, Watch
@@ -46,7 +45,7 @@ while True:
     signal.pause()
 """
 _TELL = "import os, signal; os.kill(1, signal.SIGUSR1)"
-_MARKER = kept("conformance/marker")
+_MARKER = "conformance/marker"
 
 BRIEF = (
     "test_a_preemption_is_told",
@@ -154,8 +153,8 @@ class RealStage(Stage):
             found = await self.namespace.api.objects(api_version, kind, self.namespace.name)
             for name in [one["metadata"]["name"] for one in found]:
                 if mirror.get(name, self.namespace.name) is not None:
-                    await self.annotate(api_version, kind, name, {_MARKER: marker})
-                    await self._reached(mirror, name, marker)
+                    version = await self.annotate(api_version, kind, name, {_MARKER: marker})
+                    await self._reached(mirror, name, version)
         await loop_turns()
 
     async def repeat(self) -> None:
@@ -183,13 +182,17 @@ class RealStage(Stage):
         with suppress(ClusterError):
             await self.namespace.exec(victim.workload.name, "python3", "-c", _TELL)
 
-    async def annotate(self, api_version: str, kind: str, name: str, annotations: Mapping[str, str]) -> None:
-        with suppress(ApiException):  # it is gone
-            body = {"metadata": {"annotations": dict(annotations)}}
-            await self.namespace.api.patch(api_version, kind, name, body, self.namespace.name)
+    async def annotate(self, api_version: str, kind: str, name: str, annotations: Mapping[str, str]) -> int | None:
+        """As which version it has these annotations; None: it is gone."""
+        body = {"metadata": {"annotations": dict(annotations)}}
+        try:
+            changed = await self.namespace.api.patch(api_version, kind, name, body, self.namespace.name)
+        except ApiException:
+            return None
+        return int(changed["metadata"]["resourceVersion"])
 
-    async def _reached(self, mirror: Mirror[Any], name: str, marker: str) -> None:
-        """The mirror knows of the marker, or of the end of what bears it."""
+    async def _reached(self, mirror: Mirror[Any], name: str, version: int | None) -> None:
+        """The mirror has this version of an object, or a later one, or the object is gone."""
         changed = asyncio.Event()
 
         def tell(before: object, now: object) -> None:
@@ -197,7 +200,7 @@ class RealStage(Stage):
 
         def is_known() -> bool:
             one = mirror.get(name, self.namespace.name)
-            return one is None or one.metadata.annotations.get(_MARKER) == marker
+            return one is None or (version is not None and int(one.metadata.resource_version) >= version)
 
         mirror.subscribe(tell)
         try:
