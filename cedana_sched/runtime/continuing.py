@@ -17,7 +17,7 @@ from typing import Any
 
 from cedana_sched.runtime.call import CreateCall
 from cedana_sched.runtime.first_look import look_before_they_run
-from cedana_sched.runtime.held import HoldError, held, write_script
+from cedana_sched.runtime.held import HoldError, frozen_group, held, write_script
 from cedana_sched.runtime.kernel import detach, detach_below, die_with_parent
 from cedana_sched.runtime.layer import LayerError
 from cedana_sched.runtime.locks import take_locks
@@ -110,6 +110,7 @@ def _attempt(
             with held(plan.work) as processes:
                 look_before_they_run(processes, plan, spec)
                 take_locks(processes, plan.locks)
+                processes.keep_frozen()  # until its start, as what is created waits for it
         except (HoldError, OSError) as error:
             why = str(error)
         else:
@@ -126,10 +127,13 @@ def _attempt(
     return status, Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
 
 
-def mark_restored(call: CreateCall, result: str) -> None:
-    """Leave `start` nothing to do but to publish the result at this path."""
+def mark_restored(call: CreateCall, result: str, work: str) -> None:
+    """Leave `start` nothing to do but to thaw what was continued, and to publish the result at this path.
+
+    `work` is the folder of its restore.
+    """
     with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8") as file:
-        file.write(f"{result}\n")
+        file.write(f"{result}\n{frozen_group(work)}\n")
 
 
 def remove_container(runc: str, call: CreateCall, container_id: str) -> None:

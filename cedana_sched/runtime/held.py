@@ -3,7 +3,8 @@
     pre-resume      CRIU holds all threads right before their first instruction, and runs our script: it puts CRIU
                     into another control group, and freezes that of the processes
     CRIU ends       it lets the processes go, into the frozen group
-    `held`          is the caller's time; its end thaws the group, and an exception kills all that is in it
+    `held`          is the caller's time; its end thaws the group, unless it is kept frozen, and an exception kills all
+                    that is in it
 
 Used by the handler for containers, and by `snapshot.restore`; standard library only.
 """
@@ -20,6 +21,7 @@ from contextlib import contextmanager, suppress
 _ROOT = "/sys/fs/cgroup"
 _FREEZE_SECONDS = 10.0
 _LOOK_SECONDS = 0.002
+_NOTE = "held"
 _SCRIPT = """\
 #!/bin/sh
 # Run by CRIU: keeps restored processes from their first instruction, until they may run.
@@ -54,6 +56,7 @@ class Held:
         self._group = group
         self.processes = _members(group)
         """As this process sees them."""
+        self.is_kept = False
 
     def by_number(self) -> dict[int, int]:
         """The same by the numbers by which they see themselves."""
@@ -61,7 +64,25 @@ class Held:
 
     def thaw(self) -> None:
         """Let them run, if nothing else stops them."""
-        _thaw(self._group)
+        _set_frozen(self._group, is_frozen=False)
+
+    def freeze(self) -> None:
+        """Hold them again, before their next instruction: who stops them otherwise may let them go then."""
+        _set_frozen(self._group, is_frozen=True)
+
+    def keep_frozen(self) -> None:
+        """Leave them frozen at the end; `frozen_group` says which group is to be thawed."""
+        self.is_kept = True
+
+
+def frozen_group(work: str) -> str:
+    """The control group of the restored processes of the restore that had this folder.
+
+    Raises:
+        OSError: they were not held back.
+    """
+    with open(f"{work}/{_NOTE}", encoding="utf-8") as file:
+        return file.read().rstrip("\n")
 
 
 def write_script(work: str, group: str | None = None) -> str:
@@ -73,7 +94,7 @@ def write_script(work: str, group: str | None = None) -> str:
     """
     is_v1 = _is_v1(group or f"{_ROOT}/freezer")
     root = _root_of(group) if group else f"{_ROOT}/freezer" if is_v1 else _ROOT
-    script, note = f"{work}/hold", f"{work}/held"
+    script, note = f"{work}/hold", f"{work}/{_NOTE}"
     with suppress(FileNotFoundError):
         os.unlink(note)
     text = _SCRIPT.format(
@@ -96,14 +117,15 @@ def held(work: str) -> Iterator[Held]:
         HoldError: they were not held back; they have been killed.
     """
     try:
-        with open(f"{work}/held", encoding="utf-8") as file:
-            group = file.read().rstrip("\n")
+        group = frozen_group(work)
     except FileNotFoundError as error:
         raise HoldError("the restored processes could not be held back before their first instruction") from error
     try:
         _wait_frozen(group)
-        yield Held(group)
-        _thaw(group)
+        processes = Held(group)
+        yield processes
+        if not processes.is_kept:
+            processes.thaw()
     except BaseException:
         _kill_group(group)
         raise
@@ -174,8 +196,11 @@ def _is_frozen(group: str) -> bool:
         return "frozen 1" in file.read().splitlines()
 
 
-def _thaw(group: str) -> None:
-    name, value = ("freezer.state", "THAWED") if os.path.exists(f"{group}/freezer.state") else ("cgroup.freeze", "0")
+def _set_frozen(group: str, *, is_frozen: bool) -> None:
+    if os.path.exists(f"{group}/freezer.state"):
+        name, value = "freezer.state", "FROZEN" if is_frozen else "THAWED"
+    else:
+        name, value = "cgroup.freeze", "1" if is_frozen else "0"
     with open(f"{group}/{name}", "w", encoding="ascii") as file:
         file.write(value)
 
@@ -184,4 +209,4 @@ def _kill_group(group: str) -> None:
     """A frozen process dies when it is thawed, without another instruction."""
     with suppress(OSError):  # the group is gone
         kill(_members(group))
-        _thaw(group)
+        _set_frozen(group, is_frozen=False)

@@ -40,6 +40,22 @@ remove() { # the container, which may have been continued, so that nothing of it
     "$runc" --root "$root" delete --force "$id" >/dev/null 2>&1
 }
 
+thaw() { # the group of what was continued; none in a mark of an older version, which froze nothing
+    if [ -z "$group" ]; then
+        return 0
+    elif [ -e "$group/freezer.state" ]; then
+        echo THAWED >"$group/freezer.state"
+    else
+        echo 0 >"$group/cgroup.freeze"
+    fi
+}
+
+end_frozen() { # without another instruction
+    [ -n "$group" ] || return 0
+    for process in $(find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null); do kill -9 "$process" 2>/dev/null; done
+    thaw
+}
+
 refuse() { # fail, and say why where runc says it: the kubelet tries again, where its pod's policy lets it
     why=$1
     shift
@@ -52,14 +68,17 @@ refuse() { # fail, and say why where runc says it: the kubelet tries again, wher
 }
 
 case $command in
-    start) # what was continued runs already, and from now on counts as continued
+    start) # what was continued is frozen; from now on it runs, and counts as continued
         if [ -e "$root/$id/cedana-restored" ]; then
-            read -r result <"$root/$id/cedana-restored"
+            result='' group=''
+            { read -r result && read -r group; } <"$root/$id/cedana-restored"
             if grep -q '"decision": *"\(fail\|forgo\)"' "${result%/results/*}/plan.json" 2>/dev/null; then
+                end_frozen
                 remove
                 rm -f "$result.begun"
                 refuse 'not continued from its snapshot: it was decided meanwhile that its pod does not start' "$@"
             fi
+            thaw || exit 1
             if [ -e "$result.begun" ]; then mv "$result.begun" "$result" || exit 1; fi
             exit 0
         fi

@@ -5,7 +5,7 @@ locks first and maps files afterwards, by descriptors of its own, which it close
 as SQLite does with the `-shm` of a WAL, comes back without its lock. And CRIU waits without end for a lock that
 somebody else has taken meanwhile (F_SETLKW). So the agent takes POSIX locks out of CRIU's images, and here they are
 taken when CRIU has done all else: `take_locks` seizes all threads of processes that are held (`runtime.held`), thaws
-them into ptrace's arms, has each owner call fcntl(2), and lets all go.
+them into ptrace's arms, has each owner call fcntl(2), and lets all go into the frozen group again.
 
 A lock that cannot be had makes the restore fail: no process runs without its lock. Used by the handler for containers,
 and by `snapshot.restore`; standard library only.
@@ -43,7 +43,7 @@ class PosixLock(NamedTuple):
 
 
 def take_locks(held: Held, locks: Sequence[PosixLock]) -> None:
-    """Give processes that are held their locks; they run then.
+    """Give processes that are held their locks; they are frozen again then.
 
     Raises:
         HoldError: a lock cannot be had.
@@ -59,6 +59,7 @@ def take_locks(held: Held, locks: Sequence[PosixLock]) -> None:
             except (InjectionError, HoldError):
                 kill(held.processes)
                 raise
+            held.freeze()
     except (InjectionError, OSError) as error:
         raise HoldError(f"the processes could not take their locks again: {error}") from error
 

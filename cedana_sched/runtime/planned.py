@@ -192,7 +192,7 @@ def _restore(
         if may_begin_anew:
             remove_container(runc, call, call.id)
     if result.restored:
-        return _keep(name, result, call, runc, folder)
+        return _keep(name, result, call, runc, folder, container.work)
     return _give_up(name, result._replace(cold=may_begin_anew), call, folder)
 
 
@@ -206,13 +206,13 @@ def _give_up(name: str, result: Result, call: CreateCall, folder: str) -> int:
     return FAILED
 
 
-def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str) -> int:
+def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str, work: str) -> int:
     """Leave what has come back to its `start`; remove it if it must not run any more, or cannot be written down."""
     try:
         wait_out(lambda: write_begun(folder, name, result), KEEP_SECONDS)
         plan = wait_out(lambda: read_plan(folder), KEEP_SECONDS)
         if plan is not None and plan.decision in (RESTORE, COLD):
-            wait_out(lambda: mark_restored(call, result_path(folder, name)), KEEP_SECONDS)
+            wait_out(lambda: mark_restored(call, result_path(folder, name), work), KEEP_SECONDS)
             return 0
         why = plan.why if plan is not None else "what becomes of its pod is being decided anew"
         remove_container(runc, call, call.id)

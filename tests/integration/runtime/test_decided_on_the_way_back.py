@@ -149,6 +149,28 @@ def test_container_that_was_created_and_not_started_yet_is_waited_for(
     second.containers["main"].await_progress()
 
 
+def test_what_is_given_up_before_its_start_has_not_run(site: Site) -> None:
+    """Its scheduler preempts it in that moment: what it had done by then would be done twice."""
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main")
+    uid, ref = site.return_of(second), site.ref(second)
+
+    async def act() -> None:
+        agent = asyncio.create_task(site.returns.continue_from(uid, ref, images, site.facts))
+        await asyncio.to_thread(site.let_start, second)
+        _make(second, "main")
+        await asyncio.to_thread(second.containers["main"].create)
+        await site.returns.forgo("pod-2")
+        with pytest.raises(AssertionError):
+            await asyncio.to_thread(site.node.runc, "start", second.containers["main"].id)
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+
+    asyncio.run(act())
+    second.containers["main"].join()  # its output has ended
+    assert second.containers["main"].lines == []
+
+
 def test_what_was_lost_meanwhile_begins_anew(site: Site) -> None:
     """It had come back, and containerd has killed it: nothing of the pod runs from its snapshot any more."""
     _, images = save_counting_pod(site)

@@ -60,6 +60,7 @@ class Call:
             "/images", str(self.folder), seconds=seconds, privileges=Privileges(Confinement(), Credentials())
         )
         write_plan(str(self.folder), Plan(decision, containers={"main": container, "beside": container}, **more))
+        (self.folder / "held").write_text("/the/group\n")  # CRIU's script has written it
 
     def lack(self, module: object, name: str, times: int, *, after: int = 0) -> None:
         """The first so many calls fail, as where all files of the machine are open."""
