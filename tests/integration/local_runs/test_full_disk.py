@@ -30,10 +30,25 @@ class FullDisk:
         self.point = point
         self._ballast = point / "ballast"
 
-    def fill(self) -> None:
+    async def fill(self) -> None:
+        """Fill it for good: a file that was replaced while somebody reads it gives its room back later."""
+        async with asyncio.timeout(conftest.TIMEOUT_SECONDS):
+            self._take_all()
+            while self._used() > self._seen():
+                await asyncio.sleep(0.02)  # the kernel announces no last close
+                self._take_all()
+
+    def _take_all(self) -> None:
         with suppress(OSError), self._ballast.open("ab", buffering=0) as file:
             while True:
                 file.write(PAGE)
+
+    def _used(self) -> int:
+        room = os.statvfs(self.point)
+        return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+    def _seen(self) -> int:
+        return sum(512 * path.lstat().st_blocks for path in self.point.rglob("*"))
 
     def make_room(self) -> None:
         self._ballast.unlink()
@@ -69,7 +84,7 @@ async def test_a_job_that_ended_well_is_not_lost(lab: conftest.Lab, disk: FullDi
     job = lab.shell("ends", f"until [ -e {go} ]; do sleep 0.02; done; exit 3", stdout=short_path / "out")
     await lab.runtime.start_cold(job, None)
     await lab.beginning_of("ends")
-    disk.fill()
+    await disk.fill()
     go.touch()
     await cleared("ends")
     assert RunDirectory(lab.state / "runs" / "ends").exit() is None, "the disk was not full"
@@ -86,7 +101,7 @@ async def test_a_run_that_was_lost_meanwhile_is_told_once_there_is_room(
     await lab.beginning_of("lost")
     state = RunDirectory(lab.state / "runs" / "lost").state()
     assert state is not None
-    disk.fill()
+    await disk.fill()
     os.kill(state.shim.pid, signal.SIGKILL)
     await cleared("lost")
     disk.make_room()
