@@ -176,6 +176,18 @@ def _with_pack_spoilt(bench: Bench) -> Callable[[], None]:
     return mend
 
 
+def _with_manifest_spoilt(bench: Bench) -> Callable[[], None]:
+    """Give every read of the first generation's manifest another byte in its head; returns what mends it."""
+    manifest = bench.store_folder / layout.manifest_key(SnapshotRef(MD, 1))
+    written = manifest.read_bytes()
+    manifest.write_bytes(bytes(byte ^ 0xFF if at == HEAD else byte for at, byte in enumerate(written)))
+
+    def mend() -> None:
+        manifest.write_bytes(written)
+
+    return mend
+
+
 async def test_bytes_that_are_wrong_for_a_while_cost_no_work(bench: Bench) -> None:
     bench.commit()
     mend = _with_pack_spoilt(bench)
@@ -200,13 +212,11 @@ async def test_a_snapshot_that_stays_damaged_is_given_up(bench: Bench) -> None:
 async def test_what_was_damaged_while_it_was_looked_for_does_not_count_when_it_is_fetched(bench: Bench) -> None:
     """Else one bad read more would have an older snapshot, or none, taken in its place."""
     bench.commit()
-    manifest = bench.store_folder / layout.manifest_key(SnapshotRef(MD, 1))
-    written = manifest.read_bytes()
     find = orders.Find("r1", MD)
-    manifest.write_bytes(bytes(byte ^ 0xFF if at == HEAD else byte for at, byte in enumerate(written)))
+    mend_manifest = _with_manifest_spoilt(bench)
     for _ in range(DAMAGED_TIMES - 1):
         assert isinstance(await bench.returns.find(find), orders.StageFailed)
-    manifest.write_bytes(written)
+    mend_manifest()
     assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 1))
     mend = _with_pack_spoilt(bench)
     answer = await bench.returns.stage(STAGE)
@@ -218,10 +228,8 @@ async def test_what_was_damaged_while_it_was_looked_for_does_not_count_when_it_i
 
 async def test_a_manifest_that_stays_damaged_is_read_as_often_and_named(bench: Bench) -> None:
     bench.commit()
-    manifest = bench.store_folder / layout.manifest_key(SnapshotRef(MD, 1))
-    written = manifest.read_bytes()
     find = orders.Find("r1", MD)
-    manifest.write_bytes(bytes(byte ^ 0xFF if at == HEAD else byte for at, byte in enumerate(written)))
+    mend_manifest = _with_manifest_spoilt(bench)
     for _ in range(DAMAGED_TIMES - 1):
         answer = await bench.returns.find(find)
         assert isinstance(answer, orders.StageFailed)
@@ -229,7 +237,7 @@ async def test_a_manifest_that_stays_damaged_is_read_as_often_and_named(bench: B
     given_up = await bench.returns.find(find)
     assert isinstance(given_up, orders.Found)
     assert "default/md/0/main@1: the manifest's header is damaged" in str(given_up.problem)
-    manifest.write_bytes(written)
+    mend_manifest()
     assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 1))
 
 
