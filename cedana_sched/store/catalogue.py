@@ -76,7 +76,7 @@ class Catalogue:
         return generations_of(
             entry
             for entry in self._backend.list(layout.identity_folder(ref.identity))
-            if (file := layout.parse_generation_key(entry.key)) is not None and file.generation == ref.generation
+            if (file := layout.parse_generation_key(entry.key)) is not None and file.ref == ref
         )
 
     def summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
 from cedana_sched.store.bounded import kept
@@ -25,11 +25,11 @@ def files_that_count(backend: Backend, namespace: str) -> Iterator[Entry]:
     seen = set()
     for entry in kept(backend, namespace, folder, "snapshots", _is_manifest):
         if (file := layout.parse_generation_key(entry.key)) is not None:
-            seen.add(_ref(file))
+            seen.add(file.ref)
             yield entry
     for entry in backend.list(folder):
         file = layout.parse_generation_key(entry.key)
-        if file is not None and file.kind == "removed" and _ref(file) in seen:
+        if file is not None and file.kind == "removed" and file.ref in seen:
             yield entry
 
 
@@ -83,7 +83,3 @@ class _Newest:
 def _is_manifest(entry: Entry) -> bool:
     file = layout.parse_generation_key(entry.key)
     return file is not None and file.kind == "manifest"
-
-
-def _ref(file: GenerationFile) -> SnapshotRef:
-    return SnapshotRef(file.identity, file.generation)

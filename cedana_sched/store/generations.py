@@ -91,7 +91,7 @@ class _Found:
         file = layout.parse_generation_key(entry.key)
         if file is None or file.kind == "claim":
             return
-        ref = SnapshotRef(file.identity, file.generation)
+        ref = file.ref
         if file.kind == "removed":
             self._removed.add(ref)
         elif ref not in self.committed or _precedence(entry) < _precedence(self.committed[ref]):
@@ -99,10 +99,8 @@ class _Found:
 
     def add_removed_of_kept(self, entry: Entry) -> None:
         file = layout.parse_generation_key(entry.key)
-        if file is not None and file.kind == "removed":
-            ref = SnapshotRef(file.identity, file.generation)
-            if ref in self.committed:
-                self._removed.add(ref)
+        if file is not None and file.kind == "removed" and file.ref in self.committed:
+            self._removed.add(file.ref)
 
     def keep_newest(self) -> int:
         """Pass over what is too much, now and then; how many numbers."""

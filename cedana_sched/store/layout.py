@@ -36,6 +36,11 @@ class GenerationFile(NamedTuple):
     writer: str | None
     kind: str
 
+    @property
+    def ref(self) -> SnapshotRef:
+        """The generation that it is of."""
+        return SnapshotRef(self.identity, self.generation)
+
 
 def namespace_folder(namespace: str) -> str:
     return f"{ROOT}/{namespace}"
