@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cedana_sched.coordinator.core import obstacles
 from cedana_sched.coordinator.core.book import unconfirmed
 from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
@@ -34,15 +33,15 @@ def after_progress(restore: Restore, now: float) -> float | None:
     return deadline if is_near and deadline > restore.deadline else None
 
 
-def after_checkpoints(desk: Desk, restore: Restore, own: Sequence[Checkpoint]) -> float | None:
+def after_checkpoints(
+    desk: Desk, restore: Restore, in_flight: Sequence[Checkpoint], own: Sequence[Checkpoint]
+) -> float | None:
     """The new deadline where it has waited for checkpoints in flight, which end by their own; None: for none.
 
-    `own`: those of its own workload, while it waits.
+    `own`: those of its own workload, of which some may be over.
     """
-    is_waiting = restore.step is RestoreStep.WAITING
-    in_flight = obstacles.in_flight(desk.book, restore) if is_waiting else []
-    in_flight += [one for one in own if not one.settled or one.doomed or one.unconfirmed]
-    if not in_flight:
+    waited_for = [*in_flight, *(one for one in own if not one.settled or one.doomed or one.unconfirmed)]
+    if not waited_for:
         return None
-    settled = max(one.deadline for one in in_flight) + desk.timing.confirm
+    settled = max(one.deadline for one in waited_for) + desk.timing.confirm
     return max(settled, desk.now) + restore.policy.restore_deadline_seconds

@@ -370,8 +370,9 @@ class Restores:
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
         is_waiting = restore.step is RestoreStep.WAITING
+        in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
         mine = obstacles.own(self._book, restore) if is_waiting else []
-        if (deadline := restore_deadlines.after_checkpoints(self._desk, restore, mine)) is not None:
+        if (deadline := restore_deadlines.after_checkpoints(self._desk, restore, in_flight, mine)) is not None:
             extended = replace(restore, deadline=deadline)
             self._book.update(extended)
             self.arm(extended)
