@@ -109,7 +109,7 @@ class VolcanoAdapter:
             RetryableError: the API server could not be told.
         """
         await self._evictions.synced.wait()
-        self._say_who_is_kept(release)
+        self._publish_kept(release)
         if not await self._evictions.released(release):
             return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
@@ -120,7 +120,7 @@ class VolcanoAdapter:
                     await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                     log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
 
-    def _say_who_is_kept(self, release: Release) -> None:
+    def _publish_kept(self, release: Release) -> None:
         """Volcano may come back to its choice, and nothing of its own tells why that is refused."""
         for pod in self._pods:
             metadata = pod.metadata

@@ -160,7 +160,7 @@ class _ShownProgress:
         self._last: Progress | StageProgress | None = None
         self._is_shown = False
 
-    def told_by(self, seen: AnsweredObject) -> Progress | StageProgress | None:
+    def advance(self, seen: AnsweredObject) -> Progress | StageProgress | None:
         """What has come since the object was seen last; None: nothing, or it does not show the order yet."""
         if seen.order_number < self._number:
             return None
@@ -241,8 +241,8 @@ class ObjectAgents:
                 if not isinstance(seen, AnsweredObject):
                     yield seen
                     return
-                if (told := progress.told_by(seen)) is not None:
-                    yield told
+                if (come := progress.advance(seen)) is not None:
+                    yield come
                 answer = seen.status.answer
                 if answer is not None and answer.number >= number:
                     if answer.number > number:

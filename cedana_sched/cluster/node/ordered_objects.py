@@ -95,7 +95,7 @@ class OrderedObject(msgspec.Struct, frozen=True):
         """Whether nothing more happens to it."""
         return self.status.step in _SETTLED
 
-    def tells_of_deletion(self, now: float) -> bool:
+    def explains_deletion(self, now: float) -> bool:
         """Whether this Checkpoint says what becomes of its pod, which is being deleted.
 
         It does while it is under way; and once it is over if its pod was to go then, saved or not. Where the pod was to

@@ -206,7 +206,7 @@ class NodePods:
 
     def _has_checkpoint(self, uid: str) -> bool:
         now = self._now()
-        return any(self._is_of(one, uid) and one.tells_of_deletion(now) for one in self._feed.checkpoints)
+        return any(self._is_of(one, uid) and one.explains_deletion(now) for one in self._feed.checkpoints)
 
     def _is_held(self, uid: str) -> bool:
         return any(self._is_of(one, uid) and not one.settled for one in self._feed.checkpoints)
