@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 
 import msgspec
 import structlog
@@ -25,6 +27,8 @@ VERSION = 1
 """Of what is written; notes of another one mean something else."""
 MOST_BYTES = 640 << 10
 """Of the text; a ConfigMap holds 1 MiB at most."""
+STREAM_BYTES = 64
+"""What is noted of the stream of a case, compressed; its job set stands in the case."""
 MOST_BYTES_UNPACKED = 64 << 20
 """It is JSON, mostly ids, and shrinks to a fifth; somebody else may have written what shrinks to a thousandth."""
 PROGRESS_SECONDS = 30.0
@@ -222,9 +226,8 @@ class Ledger:
         self._stale.clear()
         self._urgent.clear()
         waiting, self._waiting = self._waiting, []
-        text = self._text()
         try:
-            await until_done("notes", lambda: self._notes.write(text))
+            await until_done("notes", lambda: self._notes.write(self._text()))
         except asyncio.CancelledError:
             self._waiting = waiting + self._waiting
             raise
@@ -232,19 +235,47 @@ class Ledger:
             then()
 
     def _text(self) -> bytes:
-        """All of it; where that is too much, without streams in which nothing is open.
+        """All of it; where that is too much, without streams in which nothing is open, and with fewer cases.
 
-        Whoever may create pods decides how many job sets there are. After a restart such a stream begins with its pods.
+        Whoever may create pods decides how many job sets and doubtful cases there are. After a restart a stream that was
+        left out begins with its pods, and a case that was left out is seen again while its pods are there.
         """
-        text = zlib.compress(msgspec.json.encode(self._state(self.streams)))
+        cases = list(self.cases.values())
+        text = self._encode(self.streams, cases)
         if len(text) <= MOST_BYTES:
             return text
         noted = {job_set: self.streams[job_set] for job_set in self.job_sets() & self.streams.keys()}
         log.warning("too many job sets for armada's notes", job_sets=len(self.streams), noted=len(noted))
-        return zlib.compress(msgspec.json.encode(self._state(noted)))
+        text = self._encode(noted, cases)
+        if len(text) <= MOST_BYTES:
+            return text
+        chosen = _in_turns(cases, MOST_BYTES - len(self._encode({}, [])))
+        noted = {one.job_set: noted[one.job_set] for one in chosen if one.job_set in noted}
+        log.warning("too many open preemptions for armada's notes", open=len(cases), noted=len(chosen))
+        return self._encode(noted, chosen)
 
-    def _state(self, streams: Mapping[JobSet, str]) -> _State:
-        return _State(VERSION, list(streams.items()), list(self.cases.values()), self.awaited)
+    def _encode(self, streams: Mapping[JobSet, str], cases: list[Case]) -> bytes:
+        return zlib.compress(msgspec.json.encode(_State(VERSION, list(streams.items()), cases, self.awaited)))
+
+
+def _in_turns(cases: Iterable[Case], most_bytes: int) -> list[Case]:
+    """As many as fit, one of each queue after the other; then doubtful ones, likewise of each namespace.
+
+    So who has many keeps none of another's out.
+    """
+    counts: Counter[tuple[bool, str]] = Counter()
+    ranked = []
+    for case in cases:
+        owner = case.doubtful, case.members[0].namespace if case.doubtful else case.job_set.queue
+        ranked.append((case.doubtful, counts[owner], case))
+        counts[owner] += 1
+    chosen, size = [], 0
+    for _, _, case in sorted(ranked, key=itemgetter(0, 1)):
+        size += len(zlib.compress(msgspec.json.encode(case))) + STREAM_BYTES
+        if size > most_bytes:
+            break
+        chosen.append(case)
+    return chosen
 
 
 def _unpacked(written: bytes) -> bytes:

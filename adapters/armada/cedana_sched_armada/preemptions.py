@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 REMEMBERED = 10_000
 """Successors of which a second one would be noticed, and preempted jobs whose pod may show yet: within minutes both."""
 
+MOST_DOUBTS = 1_000
+"""Of a namespace, at once: whoever may create pods decides how many there are."""
+
 ArmadaReport = Preempted | PreemptionCancelled
 
 
@@ -75,8 +78,8 @@ class Preemptions:
         self._clock = clock
         self._effects = effects
         self._told: set[str] = set()
-        self._successors: dict[str, str] = {}
-        """By client id of ours: the job that Armada made first of it."""
+        self._successors: dict[tuple[JobSet, str], str] = {}
+        """By job set and client id of ours: the job that Armada made first of it."""
         self._unseen: dict[str, tuple[JobSet, Heard]] = {}
         """By id: preempted jobs of which no pod has shown. It is another cluster's, or the watch of pods is behind."""
 
@@ -178,6 +181,9 @@ class Preemptions:
             return
         if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
             return
+        if self._doubts_in(namespace) >= MOST_DOUBTS:
+            log.warning("too many deletions that armada does not explain: a pod is not saved", namespace=namespace, job=job)
+            return
         log.warning("pod is deleted and Armada does not say why: it is saved", job=job, job_set=str(job_set))
         now = self._clock()
         self._open(
@@ -196,6 +202,9 @@ class Preemptions:
             )
         )
 
+    def _doubts_in(self, namespace: str) -> int:
+        return sum(one.doubtful and one.members[0].namespace == namespace for one in self._ledger.cases.values())
+
     def _preempted(
         self, job_set: JobSet, heard: Heard, *, missed: bool, namespaces: frozenset[str] | None = None
     ) -> None:
@@ -209,7 +218,7 @@ class Preemptions:
             self._effects.locate(job_set, heard)
             return
         pods, gang = self._pods.with_gang(heard.job, next(iter(namespaces), ""))
-        if (known := self._case_with(heard.job, pods)) is not None:
+        if (known := self._case_with(heard.job, pods, heard.run)) is not None:
             if known.doubtful:
                 self._ledger.put(replace(known, doubtful=False, at=heard.at))
             return
@@ -245,15 +254,17 @@ class Preemptions:
             return [Member(heard.job, heard.run, awaited.namespace, awaited.id, awaited.index)]
         return [Member(heard.job, heard.run)] if missed else []
 
-    def _case_with(self, job: str, pods: Collection[Pod]) -> Case | None:
-        """The open preemption of a job that is about one of these pods, or knows of none; without pods, the first."""
+    def _case_with(self, job: str, pods: Collection[Pod], run: str = "") -> Case | None:
+        """The open preemption of a job that is about one of these pods, or knows of none; without pods, of this run."""
         uids = {pod.metadata.uid for pod in pods}
 
-        def is_about(case: Case) -> bool:
-            own = (one.pod_uid in uids or (one.job == job and not one.pod_uid) for one in case.members)
-            return not pods or job in case.others or any(own)
+        def is_about(member: Member) -> bool:
+            if not pods:
+                return member.job == job and member.run == run
+            return member.pod_uid in uids or (member.job == job and not member.pod_uid)
 
-        return next(filter(is_about, self._ledger.cases_with(job)), None)
+        cases = self._ledger.cases_with(job)
+        return next((one for one in cases if job in one.others or any(map(is_about, one.members))), None)
 
     def _note_unseen(self, job_set: JobSet, heard: Heard) -> None:
         self._unseen[heard.job] = job_set, heard
@@ -318,10 +329,10 @@ class Preemptions:
         followed = predecessor(made.client_id) if made is not None else None
         if made is None or followed is None:
             return
-        known = self._ledger.cases_with(followed)
+        known = (one for one in self._ledger.cases_with(followed) if one.job_set == job_set)
         case = next((one for one in known if _has(one, followed, made.namespace)), None)
         noted = case.successors.get(followed, heard.job) if case is not None else heard.job
-        first = self._successors.setdefault(made.client_id, noted)
+        first = self._successors.setdefault((job_set, made.client_id), noted)
         _bound(self._successors)
         if first != heard.job:
             self._effects.surplus(job_set, heard.job)
@@ -340,7 +351,7 @@ def _has(case: Case, job: str, namespace: str) -> bool:
     return job in case.others or any(one.job == job and one.namespace in {"", namespace} for one in case.members)
 
 
-def _bound(remembered: dict[str, Any]) -> None:
+def _bound(remembered: dict[Any, Any]) -> None:
     """Forget what was remembered first."""
     if len(remembered) > REMEMBERED:
         del remembered[next(iter(remembered))]
