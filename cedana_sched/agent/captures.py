@@ -75,6 +75,8 @@ class Captures:
         self._sheltered: set[int] = set()
         self._spares: list[Process] = []
         self._running: dict[str, Process] = {}
+        self._left: set[Process] = set()
+        """Killed, but still in the kernel when their workload was let go: it is another attempt's by their end."""
         self._idle = asyncio.Condition()
         self._closing = False
         self._of_before: asyncio.Task[None] | None = None
@@ -157,6 +159,8 @@ class Captures:
         if process and await _end(process):
             async with self._idle:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
+        elif process:
+            self._left.add(process)
         await self._clean_up(directory, running)  # of one whose agent is gone nobody else undoes anything
 
     async def _take_spare(self) -> Process:
@@ -188,7 +192,7 @@ class Captures:
         """Nothing of a capture is left; returns in words, if it ran out of memory."""
         _close_stdin(process)
         try:
-            if await process.wait() < 0:
+            if await process.wait() < 0 and process not in self._left:
                 await self._clean_up(Path(request.work_directory), request.workload)
             shortage = await self._leave(process)
         finally:  # an abort waits for it
@@ -196,6 +200,7 @@ class Captures:
                 if self._running.get(request.checkpoint_uid) is process:  # the next attempt's may have its place
                     del self._running[request.checkpoint_uid]
                 self._sheltered.discard(process.pid)
+                self._left.discard(process)
                 self._idle.notify_all()
         await asyncio.to_thread(prune, self._work)
         await self._refill()

@@ -46,7 +46,7 @@ class Retention(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    keep_last: Annotated[int, Field(ge=1, le=10_000, alias="keepLast")] = 3
+    keep_last: Annotated[int, Field(ge=1, le=500, alias="keepLast")] = 3
     max_age_seconds: Annotated[float | None, Field(gt=0, alias="maxAgeSeconds")] = None
     """Older generations than this go, whatever `keep_last` says; None keeps them."""
 

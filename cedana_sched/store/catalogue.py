@@ -1,7 +1,7 @@
 """Which snapshots are committed: the one reading of the snapshot folders that everybody else uses.
 
 Whoever may write there may lay any number of manifests, with headers of any size that one may have: no more is kept of
-them than fits memory.
+those of one workload than fits memory. A whole folder, as commands list it, is read without a bound.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cedana_sched.model.manifest import Manifest, SnapshotSummary
 from cedana_sched.store import format as manifest_format
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError
-from cedana_sched.store.generations import Generations, generations_of, newest_generations
+from cedana_sched.store.generations import Generations, generations_of, newest_generations, remedy
 from cedana_sched.store.sealing.seals import Seals
 
 R = TypeVar("R")
@@ -138,7 +138,7 @@ class Catalogue:
                 yield looked.summary
             left -= max(0, looked.length - manifest_format.HEAD_BYTES)
             if left < 0:
-                _log.warning("generations_passed_over", older_than=str(looked.ref), remedy="see who could write them")
+                _log.warning("generations_passed_over", older_than=str(looked.ref), remedy=remedy(looked.ref.identity))
                 return
 
     def _newest_first(self, generations: Generations) -> Iterator[_Looked]:

@@ -63,29 +63,37 @@ def newest_generations(identity: Identity, listed: Callable[[], Iterable[Entry]]
 
     `listed` begins a listing; a second one is made where there are more. The greatest number is always among them.
     """
-    found, passed_over = _Found(), 0
+    found = _Found()
     for entry in listed():
         found.add(entry)
-        passed_over += found.keep_newest()
-    if passed_over:
+        found.keep_newest()
+    if found.is_cut:
         for entry in listed():
             found.add_removed_of_kept(entry)
-        folder = layout.identity_folder(identity)
-        remedy = f"remove what is nobody's below {folder}/, and {_WHO}"
+    if found.passed_over:
         _log.warning(
             "generations_passed_over",
             identity=str(identity),
             kept=len(found.committed),
-            passed_over=passed_over,
-            remedy=remedy,
+            passed_over=found.passed_over,
+            remedy=remedy(identity),
         )
     return found.generations()
+
+
+def remedy(identity: Identity) -> str:
+    """Against more generations of a workload than are read."""
+    return f"remove what is nobody's below {layout.identity_folder(identity)}/, and {_WHO}"
 
 
 class _Found:
     def __init__(self) -> None:
         self.committed: dict[SnapshotRef, Entry] = {}
         self._removed: set[SnapshotRef] = set()
+        self.passed_over = 0
+        """Manifests."""
+        self.is_cut = False
+        """Be it that numbers alone were left out that are used up."""
 
     def add(self, entry: Entry) -> None:
         file = layout.parse_generation_key(entry.key)
@@ -102,14 +110,15 @@ class _Found:
         if file is not None and file.kind == "removed" and file.ref in self.committed:
             self._removed.add(file.ref)
 
-    def keep_newest(self) -> int:
-        """Pass over what is too much, now and then; how many numbers."""
-        before = len(self.committed) + len(self._removed)
+    def keep_newest(self) -> None:
+        """Pass over what is too much, now and then."""
         if len(self.committed) > 2 * MOST_GENERATIONS:
+            self.passed_over += len(self.committed) - MOST_GENERATIONS
             self.committed = {ref: self.committed[ref] for ref in _newest(self.committed)}
+            self.is_cut = True
         if len(self._removed) > 2 * MOST_GENERATIONS:
             self._removed = set(_newest(self._removed))
-        return before - len(self.committed) - len(self._removed)
+            self.is_cut = True
 
     def generations(self) -> Generations:
         committed = {ref: entry for ref, entry in self.committed.items() if ref not in self._removed}

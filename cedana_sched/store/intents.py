@@ -40,7 +40,7 @@ class Intent(msgspec.Struct, frozen=True):
 
     writer: str
     identity: Identity
-    packs: tuple[str, ...] = ()
+    packs: tuple[layout.PackName, ...] = ()
     host: str = ""
     process: int = 0
 

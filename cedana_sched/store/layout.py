@@ -18,7 +18,9 @@ v1/<namespace>/packs/<writer>-<number>                              chunks, one 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef, read_index
@@ -52,6 +54,10 @@ def packs_folder(namespace: str) -> str:
 
 def pack_key(namespace: str, pack: str) -> str:
     return f"{packs_folder(namespace)}/{pack}"
+
+
+PackName = Annotated[str, Meta(min_length=len(f"{0:032x}-000001"))]
+"""As decoded: a file of shorter strings takes many times its own size of memory."""
 
 
 def pack_writer(pack: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -27,7 +28,7 @@ from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.decoding import UNREADABLE, unpack
 from cedana_sched.store.generations import Generations
 
-MOST_BYTES = 256 << 20
+MOST_BYTES = 128 << 20
 """Of what is remembered, packed and unpacked: anybody who can write to the store may have written it."""
 MOST_REMEMBERED = 100_000
 """Manifests of one namespace; those beyond are read each time."""
@@ -42,12 +43,12 @@ _log = structlog.get_logger(__name__)
 class Named(msgspec.Struct, frozen=True, array_like=True):
     """What one manifest names."""
 
-    packs: tuple[str, ...]
+    packs: tuple[layout.PackName, ...]
     page_index: str | None
 
 
 class _Remembered(msgspec.Struct, frozen=True, array_like=True):
-    key: str
+    key: Annotated[str, msgspec.Meta(min_length=32)]
     size: int
     modified: float
     named: Named

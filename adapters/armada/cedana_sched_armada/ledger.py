@@ -237,8 +237,8 @@ class Ledger:
     def _text(self) -> bytes:
         """All of it; where that is too much, without streams in which nothing is open, and with fewer cases.
 
-        Whoever may create pods decides how many job sets and doubtful cases there are. After a restart a stream that was
-        left out begins with its pods, and a case that was left out is seen again while its pods are there.
+        Whoever may create pods decides how many job sets and doubtful cases there are. After a restart a stream that
+        was left out begins with its pods, and a case that was left out is seen again while its pods are there.
         """
         cases = list(self.cases.values())
         text = self._encode(self.streams, cases)

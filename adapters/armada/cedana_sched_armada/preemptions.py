@@ -182,7 +182,9 @@ class Preemptions:
         if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
             return
         if self._doubts_in(namespace) >= MOST_DOUBTS:
-            log.warning("too many deletions that armada does not explain: a pod is not saved", namespace=namespace, job=job)
+            log.warning(
+                "too many deletions that armada does not explain: a pod is not saved", namespace=namespace, job=job
+            )
             return
         log.warning("pod is deleted and Armada does not say why: it is saved", job=job, job_set=str(job_set))
         now = self._clock()

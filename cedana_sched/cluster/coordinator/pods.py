@@ -45,8 +45,9 @@ class PodReports:
                 reported, and the starts of who would wait for ever.
             alive: which of them the records count on.
             beginnings: of those that return.
-            checkpoints: all that there are. Our webhook has nobody wait for what it finds, where there is none: who
-                does so in a namespace that is not served has written our names on his pod himself.
+            checkpoints: all that there are. Our webhook has a pod wait only where there is one of its id, or where
+                the pod names what it continues: who waits besides, in a namespace that is not served, has written
+                our names on his pod himself.
         """
         self._cluster = cluster
         self._beginnings = beginnings
@@ -128,8 +129,8 @@ class PodReports:
         """In a namespace that is not served, whether it waits because we had it wait before that was so."""
         if self._cluster.served.includes(pod.metadata.namespace):
             return True
-        wanted = starting.wanted.identity if starting.wanted is not None else starting.identity
-        return _has_restore_container(pod) and any(map(self._checkpoints.has, (starting.identity, wanted)))
+        waits_for_named = starting.continues or starting.wanted is not None or starting.refused is not None
+        return _has_restore_container(pod) and (waits_for_named or self._checkpoints.has(starting.identity))
 
     def _starting(self, pod: Pod) -> Starting:
         annotations, identity = pod.metadata.annotations, identity_of(pod)

@@ -27,10 +27,14 @@ def next_look(desk: Desk, restore: Restore) -> float | None:
 
 def after_progress(restore: Restore, now: float) -> float | None:
     """The new deadline once more bytes have come; None where the one it has is far enough, or was put off for long."""
-    seconds = restore.policy.restore_deadline_seconds
-    deadline = min(now + seconds, restore.created_at + LONGEST_RECORD_SECONDS)
-    is_near = restore.deadline - now < seconds / 2  # a write now and then, not with each report
-    return deadline if is_near and deadline > restore.deadline else None
+    is_near = restore.deadline - now < restore.policy.restore_deadline_seconds / 2  # no write with each report
+    return after_wait(restore, now) if is_near else None
+
+
+def after_wait(restore: Restore, now: float) -> float | None:
+    """The new deadline once nothing is in the way any more; None where the one it has is no earlier."""
+    deadline = min(now + restore.policy.restore_deadline_seconds, restore.created_at + LONGEST_RECORD_SECONDS)
+    return deadline if deadline > restore.deadline else None
 
 
 def after_checkpoints(

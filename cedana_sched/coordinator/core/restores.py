@@ -43,6 +43,7 @@ class Restores:
         self._desk = desk
         self._book = desk.book
         self._finding: set[str] = set()
+        self._awaiting: set[str] = set()  # a checkpoint in flight
         self._promised: set[str] = set()  # whoever started them knows of a snapshot, which the book may not
         self._wants = Wants()
         self._stale: dict[str, int] = {}
@@ -228,12 +229,17 @@ class Restores:
         if problem and not obstacles.own(self._book, restore):
             self._refuse(restore, problem)
         elif self._blocked_by(restore) is not None:
+            if obstacles.in_flight(self._book, restore):
+                self._awaiting.add(restore.uid)
             if restore.wanted is not None:
                 self._wants.add(restore.uid, restore.wanted)
             if restore.uid in self._finding:
                 self._finding.discard(restore.uid)
                 self._desk.answered(restore.uid)
         elif restore.uid not in self._finding:
+            if restore.uid in self._awaiting:  # time spent on a checkpoint in flight does not count
+                self._awaiting.discard(restore.uid)
+                restore = self._put_off(restore, restore_deadlines.after_wait(restore, self._desk.now))
             self._finding.add(restore.uid)
             self._find(restore)
 
@@ -258,7 +264,7 @@ class Restores:
         moved = self._book.move_restore(restore, cause, self._desk.now, **changes)
         if moved is None:
             return None
-        for waiting in (self._finding.discard, self._promised.discard, self._desk.answered):
+        for waiting in (self._finding.discard, self._awaiting.discard, self._promised.discard, self._desk.answered):
             waiting(moved.uid)
         self._wants.drop(moved.uid)
         self._stale.pop(moved.uid, None)
@@ -362,10 +368,14 @@ class Restores:
             return
         self._staged[restore.uid] = done_bytes
         self._desk.heard(restore.uid)
-        if (deadline := restore_deadlines.after_progress(restore, self._desk.now)) is not None:
-            restore = replace(restore, deadline=deadline)
-            self._book.update(restore)
-        self.arm(restore)
+        self.arm(self._put_off(restore, restore_deadlines.after_progress(restore, self._desk.now)))
+
+    def _put_off(self, restore: Restore, deadline: float | None) -> Restore:
+        if deadline is None:
+            return restore
+        later = replace(restore, deadline=deadline)
+        self._book.update(later)
+        return later
 
     def _deadline(self, restore: Restore) -> None:
         """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
@@ -373,9 +383,7 @@ class Restores:
         in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
         mine = obstacles.own(self._book, restore) if is_waiting else []
         if (deadline := restore_deadlines.after_checkpoints(self._desk, restore, in_flight, mine)) is not None:
-            extended = replace(restore, deadline=deadline)
-            self._book.update(extended)
-            self.arm(extended)
+            self.arm(self._put_off(restore, deadline))
             return
         seconds = restore.deadline - restore.created_at
         why = f"not restored within {words.seconds(seconds)}"

@@ -35,8 +35,13 @@ class Witness:
 
     @property
     def beats(self) -> list[int]:
-        """The numbers that were counted, by the clock."""
-        return [int(beat.readlink().name) for beat in sorted((self._folder / "beats").iterdir())]
+        """The numbers that were counted, by the clock.
+
+        A listing may show a file that came meanwhile, and not the one before it: so up to the last of an earlier one.
+        """
+        folder = self._folder / "beats"
+        last = max(folder.iterdir(), default=folder)
+        return [int(beat.readlink().name) for beat in sorted(folder.iterdir()) if beat <= last]
 
     @property
     def rewinds(self) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from msgspec.structs import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.agent.captures import Captures
 from tests.unit.agent.test_capture_messages import request

@@ -1,4 +1,4 @@
-"""Our webhook has pods wait that no Checkpoint of this cluster is about: they must be let go after an exclusion, too."""
+"""Our webhook has pods wait that no Checkpoint of this cluster is about: after an exclusion they begin, too."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ VALUES = st.recursive(
 )
 NO_TEXT = b"\xa2\xff\xff"
 """A text in MessagePack that is no UTF-8."""
-AN_INTENT = msgspec.msgpack.encode(Intent("a" * 32, MANIFEST.ref.identity, ("pack",)))
+AN_INTENT = msgspec.msgpack.encode(Intent("a" * 32, MANIFEST.ref.identity, (f"{'b' * 32}-000001",)))
 DATA = (
     st.binary(max_size=200)
     | VALUES.map(msgspec.msgpack.encode)

@@ -1,17 +1,28 @@
-"""A policy may keep more generations than are read of one workload."""
+"""A policy keeps no more generations of a workload than are read of it, so each that it gives up goes."""
+
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
+from annotated_types import Le
 
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import generations
-from tests.unit.store.test_crowded_workloads import STREAMS, WORKLOAD, SnapshotStore, CountingBackend, take
+from cedana_sched.store.snapshots import SnapshotStore
+from tests.servers.counting import CountingBackend
+from tests.unit.store.test_crowded_workloads import STREAMS, WORKLOAD, take
+
+
+def test_as_many_as_a_policy_may_keep_are_read() -> None:
+    limits = (one.le for one in Retention.model_fields["keep_last"].metadata if isinstance(one, Le))
+    assert [2 * most for most in limits] == [generations.MOST_GENERATIONS], "as many are kept that were left behind"
 
 
 def test_what_the_retention_gives_up_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generations, "MOST_GENERATIONS", 3)
+    monkeypatch.setattr(generations, "MOST_GENERATIONS", 6)
     store = SnapshotStore(CountingBackend(tmp_path))
     for _ in range(20):
         take(store, WORKLOAD, STREAMS)
-        store.apply_retention(WORKLOAD, Retention(keep_last=10))
-    assert len(store.list()) == 10
+        store.apply_retention(WORKLOAD, Retention(keep_last=3))
+    assert len(store.list()) == 3
