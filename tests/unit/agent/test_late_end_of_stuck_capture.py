@@ -26,8 +26,8 @@ class Stuck:
 
     async def _silence(self) -> AsyncIterator[bytes]:
         await self.server_is_back.wait()
-        return
-        yield b""
+        for line in ():
+            yield line
 
     async def wait(self) -> int:
         await self.server_is_back.wait()
