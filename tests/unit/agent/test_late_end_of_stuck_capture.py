@@ -26,7 +26,7 @@ class Stuck:
 
     async def _silence(self) -> AsyncIterator[bytes]:
         await self.server_is_back.wait()
-        for line in ():
+        for line in list[bytes]():
             yield line
 
     async def wait(self) -> int:

@@ -199,7 +199,10 @@ async def doomed_namespace(world: World, name: str) -> AsyncIterator[asyncio.Tas
         world.deleted.add(f"{name}/sim")
         await insist(partial(world.api.delete, "v1", "Namespace", name))
         world.steps.say(f"chaos: namespace {name} deleted while an eviction in it was held")
-        await insist(lambda: wait_for(world.api, "v1", "Namespace", name, is_gone, within=60), seconds=240)
+        await insist(gone, seconds=FOR_EVER)  # Kubernetes waits for all APIs, and faults keep Kueue's away
+
+    async def gone() -> None:
+        await wait_for(world.api, "v1", "Namespace", name, is_gone, within=60)
 
     try:
         async with queues.groups(namespace, {"bio": "600m", "ml": "300m"}), asyncio.TaskGroup() as group:
@@ -207,6 +210,7 @@ async def doomed_namespace(world: World, name: str) -> AsyncIterator[asyncio.Tas
     finally:
         world.deleted.add(f"{name}/sim")
         await insist(partial(world.api.delete, "v1", "Namespace", name))  # also where nothing in it was ever held
+        await insist(gone, seconds=240)
 
 
 def kueue_sim(name: str, world: World, *, pods: int, cpu: str = _CPU, restartPolicy: str = "Never") -> Object:  # noqa: N803 - the field's name
