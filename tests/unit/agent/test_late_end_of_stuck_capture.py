@@ -21,10 +21,12 @@ class Stuck:
     returncode = None
 
     def __init__(self) -> None:
+        self.begun = asyncio.Event()
         self.server_is_back = asyncio.Event()
         self.stdout = self._silence()
 
     async def _silence(self) -> AsyncIterator[bytes]:
+        self.begun.set()
         await self.server_is_back.wait()
         for line in list[bytes]():
             yield line
@@ -61,9 +63,9 @@ async def test_a_capture_that_ends_late_does_not_touch_its_workload(
         async for _ in captures.run(asked):
             pass
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         running = asyncio.create_task(capture())
-        await asyncio.sleep(0.05)
+        await stuck.begun.wait()
         await captures.stop("c1", asked.workload)
         assert touched == ["c1"]
         # Aborted: the workload runs on, and the next attempt dumps it
