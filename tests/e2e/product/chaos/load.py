@@ -210,7 +210,7 @@ async def doomed_namespace(world: World, name: str) -> AsyncIterator[asyncio.Tas
     finally:
         world.deleted.add(f"{name}/sim")
         await insist(partial(world.api.delete, "v1", "Namespace", name))  # also where nothing in it was ever held
-        await insist(gone, seconds=240)
+        await insist(gone)
 
 
 def kueue_sim(name: str, world: World, *, pods: int, cpu: str = _CPU, restartPolicy: str = "Never") -> Object:  # noqa: N803 - the field's name

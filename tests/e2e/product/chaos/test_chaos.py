@@ -71,7 +71,7 @@ async def test_nothing_is_lost_whatever_befalls_the_cluster(
         async with load.failed_replaced():
             async with load.running(), doomed_namespace(world, f"chaos-{run.seed}-doomed") as doomed:
                 await faults.bring_about(world, plan)
-                await insist(lambda: parts.whole(api, within=120), seconds=300)
+                await insist(lambda: parts.whole(api, within=120))
                 doomed.cancel()
             troubles = await _end(world, load)
         account = await account_of(world, load, audit, [ours, theirs])

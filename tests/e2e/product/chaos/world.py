@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 _BROKEN = (aiohttp.ClientError, TimeoutError, ConnectionError, ClusterError, ApiException)
 """What a request meets while the control plane, a node or a webhook is away."""
-_INSIST_SECONDS = 150.0
+_INSIST_SECONDS = 420.0
+"""A manager of others that has ended often, because the API server was away, pauses up to 300 s (CrashLoopBackOff)."""
 FOR_EVER = math.inf
 """For what may rightly take longer than anything is away: it fails for the first time when that time is over."""
 
