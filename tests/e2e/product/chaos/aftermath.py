@@ -50,7 +50,7 @@ async def wait_until_calm(world: World, load: Load) -> None:
         ClusterError: some replica does not, in time; which ones.
     """
     await insist(lambda: parts.signal_all(world.cluster, world.api, VOLCANO, "app=volcano-controller"))
-    await insist(lambda: parts.whole(world.api, within=120), seconds=300)
+    await insist(lambda: parts.whole(world.api, within=120))
     begun = len(world.outside.words())
     try:
         await world.outside.wait_for_words(
