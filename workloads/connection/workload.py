@@ -11,7 +11,7 @@ from workloads.sequences import sequence_faults
 from workloads.workload import Command, Progress, Size, Workload, size_of
 
 _PROGRAM = Path(__file__).parent / "program.py"
-_RECORDS = {Size.BRIEF: 250, Size.TEST: 1250, Size.DEMO: 6000}
+_RECORDS = {Size.BRIEF: 250, Size.TEST: 2000, Size.DEMO: 6000}
 _TAIL_BYTES = 64
 
 Transport = Literal["tcp", "unix", "pipe"]
@@ -25,7 +25,7 @@ _TITLES: dict[Transport, str] = {
 class Connection(Workload):
     """A sender and a receiver; up to 32 KiB are always under way."""
 
-    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 4, Size.DEMO: 20}
+    seconds: ClassVar = {Size.BRIEF: 1, Size.TEST: 6, Size.DEMO: 20}
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
