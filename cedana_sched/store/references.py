@@ -48,7 +48,7 @@ class Named(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Remembered(msgspec.Struct, frozen=True, array_like=True):
-    key: Annotated[str, msgspec.Meta(min_length=32)]
+    key: Annotated[str, msgspec.Meta(min_length=32)]  # no manifest has a shorter one; see `layout.PackName`
     size: int
     modified: float
     named: Named

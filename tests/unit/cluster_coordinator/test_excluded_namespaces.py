@@ -207,6 +207,13 @@ async def test_who_wrote_our_container_on_his_pod_himself_is_given_no_restore_th
     assert [type(report) for report in await _reported(reports)] == ([Starting] if served is EVERYWHERE else [])
 
 
+@pytest.mark.parametrize("said", [{names.CONTINUES: "true"}, {names.WANTED: "from-another-cluster/3@12"}])
+async def test_a_pod_that_waits_for_what_another_cluster_has_saved_begins(said: dict[str, str]) -> None:
+    pod = _returning(names.RESTORE_CONTAINER, identifier="from-another-cluster")
+    pod.metadata.annotations.update(said)
+    assert [type(one) for one in await _reported(_pod_reports(EXCLUDED, pod).reports())] == [Starting]
+
+
 async def test_a_leader_gives_a_restore_to_whom_it_had_wait_alone() -> None:
     """As it is wired, and with Checkpoints that it sees after the pods."""
     server = MoodyApiServer()

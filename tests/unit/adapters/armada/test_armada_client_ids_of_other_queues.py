@@ -36,7 +36,8 @@ async def test_job_of_another_queue_submitted_before_has_no_successor_cancelled(
         (his,) = world.armada.submit("ml", "his", claiming(job, namespace))
         await until(lambda: bool(coordinator.adapter._preemptions._successors))
         await coordinator.release(await preempted(world, coordinator, job))
-        await asyncio.sleep(0.5)
+        await until(lambda: any(one != his for one in world.armada.successors_of(job)))
+        await asyncio.sleep(0.5)  # in which it would be cancelled
     assert [one for one in world.armada.successors_of(job) if one != his], "the victim's successor was cancelled"
 
 
@@ -47,10 +48,9 @@ async def test_job_of_another_queue_submitted_while_it_is_saved_is_not_taken_for
         await until(coordinator.adapter._ready.is_set)
         signal = await preempted(world, coordinator, job)
         (his,) = world.armada.submit("ml", "his", claiming(job, NAMESPACE))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # in which it would be taken for the return
         await coordinator.release(signal)
-        await asyncio.sleep(0.3)
-    assert [one for one in world.armada.successors_of(job) if one != his], "nothing of the victim's was submitted"
+        await until(lambda: any(one != his for one in world.armada.successors_of(job)))
 
 
 @pytest.mark.parametrize("is_forged", [False, True])
@@ -69,5 +69,4 @@ async def test_doubt_about_a_forged_pod_absorbs_no_preemption_of_a_successor_wit
             await coordinator.signal()
         world.armada.lease(successor)
         world.armada.preempt(successor)
-        await asyncio.sleep(1)
-    assert world.armada.successors_of(successor)
+        await until(lambda: bool(world.armada.successors_of(successor)))

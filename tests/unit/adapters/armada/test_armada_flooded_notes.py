@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import random
 import string
@@ -14,7 +13,7 @@ from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched_armada import doubts
 from cedana_sched_armada.jobs import CARDINALITY, GANG
-from tests.unit.adapters.armada.armada_builders import QUEUE, World, preempted, rfc3339, until
+from tests.unit.adapters.armada.armada_builders import NAMESPACE, QUEUE, World, preempted, rfc3339, until
 
 LETTERS = string.ascii_letters + string.digits
 
@@ -65,8 +64,8 @@ async def test_deleted_pods_of_one_tenant_keep_no_preemption_of_others_from_bein
             name = text(200).lower()
             world.pods._put(his(world, number, name, mine, labels, deleted=False))
             world.pods._put(his(world, number, name, mine, labels, deleted=True))
-        await asyncio.sleep(3)
-        while not coordinator.reports.empty():
-            coordinator.reports.get_nowait()
+        await until(lambda: len(coordinator.adapter._ledger.cases) == pods)
+        for _ in range(pods):  # each is noted, and reported
+            assert (await coordinator.signal()).victims[0].workload.namespace == "tenant-b"
         signal = await preempted(world, coordinator, job)
-        assert signal.victims[0].workload.namespace == "research"
+        assert signal.victims[0].workload.namespace == NAMESPACE
