@@ -3,13 +3,20 @@
 When it comes back it kills them (`cleaning leaked shim process` in its log), and the kubelet has them created anew.
 They have run: the volumes of the pod are not those of the snapshot any more. So before any container of the pod is
 continued after that, the lost ones are dead, and the agent has laid the volumes anew. The `create` waits for the agent,
-because a refusal ends a pod with `restartPolicy: Never`. Standard library only.
+because a refusal ends a pod with `restartPolicy: Never`.
+
+A containerd that ends while it starts a container may leave it running, and forget it (containerd issue 7680): the
+kubelet has it created anew beside what runs. Then the pod's sandbox ends as well, and the whole pod begins again.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import select
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +41,7 @@ from cedana_sched.runtime.plan import (
 
 _TURN = ".turn"
 WHY = "containerd ended before it had started this container"
+BEGINS_AGAIN = "containerd ended while it started this container, which ran on unseen: its pod begins again"
 
 
 @contextmanager
@@ -68,6 +76,41 @@ def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
             mark_lost(folder, name)
         else:
             forget_begun(folder, name)
+
+
+def end_forgotten(container_id: str, sandbox_id: str, runc: str, call: CreateCall) -> bool:
+    """End a container that has come back, and its pod's sandbox; False, and nothing is done, where it has ended.
+
+    A kubelet creates no container anew beside one that it sees running.
+    """
+    if not kill_first_process(f"{call.root}/{container_id}"):
+        return False
+    remove_container(runc, call, container_id)
+    kill_first_process(f"{call.root}/{sandbox_id}")
+    return True
+
+
+def kill_first_process(state: str) -> bool:
+    """Kill the first process of a container, of which runc keeps its state in this folder; False: it has ended."""
+    try:
+        with open(f"{state}/state.json", encoding="utf-8") as file:
+            content = json.load(file)
+        pid, started = int(content["init_process_pid"]), int(content["init_process_start"])
+        descriptor = os.pidfd_open(pid)
+    except (FileNotFoundError, ProcessLookupError, KeyError, TypeError, ValueError):
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            if int(file.read().rpartition(")")[2].split()[19]) != started:
+                return False  # another process has its number
+        if select.select([descriptor], [], [], 0)[0]:
+            return False  # nobody has waited for it yet
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) -> bool:

@@ -22,7 +22,7 @@ from cedana_sched.runtime.continuing import (
 from cedana_sched.runtime.finished import replace_process
 from cedana_sched.runtime.handler import FAILED, PASS
 from cedana_sched.runtime.kernel import die_with_parent
-from cedana_sched.runtime.lost import WHY, end_lost, give_up, turn, wait_until_laid
+from cedana_sched.runtime.lost import BEGINS_AGAIN, WHY, end_forgotten, end_lost, give_up, turn, wait_until_laid
 from cedana_sched.runtime.plan import (
     COLD,
     RESTORE,
@@ -109,7 +109,7 @@ def _create(given: _Given, call: CreateCall, runc: str, folder: str, finished_pr
     plan, name, spec = given.plan, given.name, given.spec
     status = _status_of_others(plan, name, call, spec, finished_program)
     if status is None and (known := read_result(folder, name)) is not None:
-        status = _again(plan, name, known, call, folder)
+        status = _again(plan, name, known, call, spec, runc, folder)
     if status is not None:
         return status
     die_with_parent(os.getppid())  # a shim that gives up kills its runtime: nothing of it may come alive later
@@ -132,8 +132,13 @@ def _status_of_others(
     return PASS
 
 
-def _again(plan: Plan, name: str, known: Result, call: CreateCall, folder: str) -> int:
-    """The kubelet starts a container that had its turn: as any other, unless it must not begin anew."""
+def _again(
+    plan: Plan, name: str, known: Result, call: CreateCall, spec: dict[str, Any], runc: str, folder: str
+) -> int:
+    """The kubelet starts a container that had its turn: as any other, unless it must not begin anew, or still runs."""
+    if known.restored and end_forgotten(known.id, spec["annotations"].get(_SANDBOX, plan.sandbox), runc, call):
+        _say(call, BEGINS_AGAIN)
+        return FAILED
     if known.restored or known.cold or (plan.decision == COLD and not _others_continued(plan, name, folder)):
         return PASS
     _say(call, known.why)
@@ -157,7 +162,7 @@ def _in_turn(name: str, deadline: float, call: CreateCall, spec: dict[str, Any],
         give_up(plan, folder, beside=_others_continued(plan, name, folder))
     _give_up_beside_failed(plan, name, folder)
     if (known := read_result(folder, name)) is not None:
-        return _again(plan, name, known, call, folder)
+        return _again(plan, name, known, call, spec, runc, folder)
     if plan.decision == COLD and not _others_continued(plan, name, folder):
         return PASS
     if plan.decision != RESTORE:

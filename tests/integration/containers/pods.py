@@ -192,6 +192,12 @@ class Pod:
     def namespace(self, kind: str) -> str:
         return f"/proc/{self._pause.pid}/ns/{kind}"
 
+    def await_end_of_sandbox(self) -> None:
+        self._pause.wait(PATIENCE_SECONDS)
+
+    def has_sandbox(self) -> bool:
+        return self._pause.poll() is None
+
     def end(self) -> None:
         for container in self.containers.values():
             if (self.node.places.states / container.id).exists():

@@ -6,6 +6,7 @@ Containerd has ended before it had written down the `create`: the kubelet has th
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import pytest
 from cedana_sched.cluster.node.returning.latest_order import OvertakenError
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.plan import Result, read_begun, write_begun
+from cedana_sched.snapshot import freezer
 from tests.integration.containers.pods import Container, Pod
 from tests.integration.runtime.conftest import Site
 from tests.integration.runtime.counting import COUNTER, save_counting_pod
@@ -140,6 +142,45 @@ def test_container_that_is_lost_beside_one_that_runs_is_a_failure(site: Site) ->
         assert isinstance(agent.exception(30), RestoreError)
     assert not again.lines
     assert (second.volume / "later").exists()
+
+
+def test_pod_whose_container_runs_on_forgotten_begins_again(site: Site) -> None:
+    """Containerd has ended while it started it, and the kubelet creates it anew."""
+    _, images = save_counting_pod(site)
+    again = images.parent / "fetched-again"
+    shutil.copytree(images, again, symlinks=True)
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+    forgotten = second.containers["main"]
+    forgotten.await_lines(3)
+    beside = _made(second, "main1", "main")
+    with pytest.raises(AssertionError, match="which ran on unseen: its pod begins again"):
+        beside.start()
+    forgotten.join()
+    assert not beside.lines
+    second.await_end_of_sandbox()  # of which the kubelet sees that the pod must begin again
+    second.end()
+
+    third = site.node.pod("pod-2", 1)
+    assert site.bring_back(third, again, "main") is None
+    third.containers["main"].await_lines(3)
+    numbers = [int(line) for line in (third.volume / "number").read_text().split()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_container_that_has_ended_is_started_as_any_other(site: Site) -> None:
+    _, images = save_counting_pod(site)
+    second = site.replacement("pod-2", "main")
+    assert site.bring_back(second, images, "main") is None
+    first = second.containers["main"]
+    first.await_lines(3)
+    freezer.kill(first.freezer)
+    first.join()
+    beside = _made(second, "main1", "main")
+    beside.start()
+    beside.await_lines(1)
+    assert beside.lines == ["cold"]
+    assert second.has_sandbox()
 
 
 def test_lost_container_that_nobody_lays_volumes_for_is_refused_in_time(site: Site) -> None:

@@ -100,6 +100,20 @@ def killing(pod: str, at: float) -> Object:
     return {"type": "Normal", "reason": "Killing", "involvedObject": involved, "firstTimestamp": _stamp(at)}
 
 
+def failed_start(pod: str, at: float) -> Object:
+    involved = {"kind": "Pod", "uid": pod}
+    stamps = {"firstTimestamp": _stamp(at), "lastTimestamp": _stamp(at)}
+    return {"type": "Warning", "reason": "Failed", "message": "Error: EOF", "involvedObject": involved, **stamps}
+
+
+def bound(pod: str, name: str, at: float) -> Write:
+    return write("create", "pods/binding", name, {"metadata": {"uid": pod}}, at=at)
+
+
+def deleted(name: str, at: float, code: int = 200) -> Write:
+    return write("delete", "pods", name, code=code, at=at)
+
+
 def ended(code: int, message: str = "Traceback", reason: str = "Error", started: float = 1000.0) -> list[Write]:
     terminated = {
         "containerID": f"containerd://{code}", "exitCode": code, "message": message, "reason": reason,
@@ -135,6 +149,19 @@ OVERLAP = [
     *said(3, at=1004.0),
     *said(1, pod="p2", name="b", at=1005.0),
 ]
+BESIDE = [
+    *said(0, 1, 2),
+    *said(0, name="b", at=1003.0),
+    *said(3, at=1004.0),
+    *said(1, name="b", at=1005.0),
+]
+MOVED_BESIDE = [
+    *said(2, 3, at=1002.0),
+    *said(0, name="b", at=1004.0),
+    *said(4, at=1005.0),
+]
+"""A program that came from a snapshot, and one that began beside it."""
+CONTAINERD = (Befallen("containerd-restarted", "first", 999.0, 1001.0),)
 BACK = [*said(0, 1, 2), *said(0, 1, name="b", at=1010.0), *said(3, 4, pod="p2", at=1020.0)]
 
 
@@ -180,6 +207,8 @@ LEASE = "the lease x could not be renewed for 10 s"
         account(AGAIN, checkpoints=[checkpoint("p1")], events=[warning("p1", "WorkLeft")]),
         account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], writes=renewals(1008.0, 1013.0)),
         account(BEGUN_ANEW, writes=renewals(998.0, 1003.0, 1005.0)),
+        account(BESIDE, events=[failed_start("p1", 1000.0)], history=CONTAINERD),
+        account(BEGUN_ANEW, writes=[bound("p1", "sim-0", 990.0), deleted("sim-0", 999.0)]),
     ],
     ids=[
         "continued", "lost datagrams", "rewound with its node", "rewound after a failed checkpoint",
@@ -192,7 +221,7 @@ LEASE = "the lease x could not be renewed for 10 s"
         "back from before a cold start that was said", "components killed", "a component not made",
         "ended anew by a kubelet that was started anew", "crashed by libfaketime",
         "started again in place, and said so", "came and went while nobody led",
-        "never saved, and gone before anybody led",
+        "never saved, and gone before anybody led", "runs on forgotten by containerd", "deleted before it began",
     ],
 )  # fmt: skip
 def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
@@ -206,6 +235,13 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("one_copy_at_a_time", account(said(0, 1), said(0, pod="p2", name="b"), said(2))),
         ("one_copy_at_a_time", account(OVERLAP, events=[warning("p1")])),
         ("one_copy_at_a_time", account(BACK, said(2, name="b", at=1030.0), events=[warning("p1", "ColdStart")])),
+        ("one_copy_at_a_time", account(BESIDE, events=[failed_start("p1", 1000.0)])),
+        ("one_copy_at_a_time", account(BESIDE, history=CONTAINERD)),
+        ("one_copy_at_a_time", account(BESIDE, events=[failed_start("p1", 1020.0)], history=CONTAINERD)),
+        (
+            "one_copy_at_a_time",
+            account(said(0, 1, pod="p0"), MOVED_BESIDE, events=[failed_start("p1", 1002.0)], history=CONTAINERD),
+        ),
         ("no_silent_cold_start", account(BACK, checkpoints=[checkpoint("p1")])),
         ("no_silent_cold_start", account(BEGUN_ANEW, checkpoints=[checkpoint("p1")])),
         ("no_silent_cold_start", account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], writes=renewals(1010.5))),
@@ -239,6 +275,18 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("nothing_twice", account(REWOUND, history=(Befallen("node-killed", "last", 1002.5, 1008.0),))),
         ("nothing_twice", account(REWOUND, history=(Befallen("node-killed", "first", 900.0, 905.0),))),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW)),
+        (
+            "no_work_is_lost_without_a_word",
+            account(BEGUN_ANEW, writes=[bound("p1", "sim-0", 990.0), deleted("sim-0", 1001.0)]),
+        ),
+        (
+            "no_work_is_lost_without_a_word",
+            account(BEGUN_ANEW, writes=[bound("p1", "sim-0", 990.0), deleted("sim-0", 999.0, 429)]),
+        ),
+        (
+            "no_work_is_lost_without_a_word",
+            account(BEGUN_ANEW, writes=[deleted("sim-0", 980.0), bound("p1", "sim-0", 990.0)]),
+        ),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, writes=renewals(999.0, 1001.0, 1003.0))),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, checkpoints=[checkpoint("p0", at=1015.0)])),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, checkpoints=[checkpoint("p1", "Failed")])),

@@ -32,7 +32,10 @@ LET_GO_SECONDS = 30.0
 """So long a workload whose checkpoint has failed may run on before its scheduler evicts it all the same."""
 RENEWED_SECONDS = 4.0
 """Between two renewals of the coordinator's lease while it leads: twice what the chart sets."""
+STARTS_SECONDS = 5.0
+"""A program says its first word so long before or after containerd ends while it starts it."""
 _NODE_FAULTS = ("node-killed", "node-rebooted")
+_CONTAINERD_FAULT = "containerd-restarted"
 _LOSSES = {
     "CheckpointFailed",
     "ColdStart",
@@ -115,12 +118,63 @@ class Account:
         return first is word and self.lives[word.name][0] is not word
 
     def is_left_over(self, word: Word) -> bool:
-        """Whether a pod says it that its kubelet ends already, and that no snapshot has been in.
+        """Whether a program says it that no snapshot has been in, and that nobody counts on any more.
 
-        A Job's controller replaces a pod as soon as it is deleted, and both run until the first one has gone.
+        Its kubelet ends its pod already: a Job's controller replaces a pod as soon as it is deleted, and both run until
+        the first one has gone. Or the pod was deleted before it began. Or containerd has forgotten it.
         """
-        ends = self._ends.get(word.pod)
-        return ends is not None and ends <= word.at and len(self._pods_of[word.name]) == 1
+        if len(self._pods_of[word.name]) > 1:
+            return False
+        ends = self._ends.get(word.pod, math.inf)
+        return ends <= word.at or self._began_deleted(word) or word.name in self._forgotten
+
+    def _began_deleted(self, word: Word) -> bool:
+        """Whether the pod's deletion had been accepted before the program said anything: there was nothing to save."""
+        return self._deletions.get(word.pod, math.inf) <= self.lives[word.name][0].at
+
+    @cached_property
+    def _deletions(self) -> Mapping[str, float]:
+        """When the deletion of each pod was accepted, by its uid; pods of a name follow one another."""
+        found: dict[str, float] = {}
+        of_name: dict[tuple[str, str], str] = {}
+        for one in sorted(self.writes, key=lambda write: write.answered):
+            named = (one.namespace, one.name)
+            if one.code >= 300:
+                continue
+            if (one.resource, one.verb) == ("pods/binding", "create"):
+                of_name[named] = one.body["metadata"]["uid"]
+            elif (one.resource, one.verb) == ("pods", "delete") and named in of_name:
+                found.setdefault(of_name[named], one.answered.timestamp())
+        return found
+
+    @cached_property
+    def _forgotten(self) -> frozenset[str]:
+        """Programs that run on unseen, by their names: containerd has ended while it started them (its issue 7680).
+
+        The kubelet has said that their start failed, and has started another one beside them.
+        """
+        latest = {first.pod: name for name, (first, *_) in self.lives.items()}
+        return frozenset(
+            name
+            for name, (first, *_) in self.lives.items()
+            if latest[first.pod] != name
+            and any(abs(at - first.at) <= STARTS_SECONDS for at in self._failed_starts[first.pod])
+            and any(
+                one.kind == _CONTAINERD_FAULT
+                and one.target == self.node_of(first.address)
+                and one.began - STARTS_SECONDS <= first.at <= one.healed + STARTS_SECONDS
+                for one in self.history
+            )
+        )
+
+    @cached_property
+    def _failed_starts(self) -> Mapping[str, Sequence[float]]:
+        """When the kubelet said of a pod that a container could not be started, by the pod's uid."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self.events:
+            if one.get("reason") == "Failed":
+                found[one["involvedObject"]["uid"]] += map(time_of, {one["firstTimestamp"], one["lastTimestamp"]})
+        return found
 
     @cached_property
     def _ends(self) -> Mapping[str, float]:
