@@ -132,9 +132,7 @@ def _status_of_others(
     return PASS
 
 
-def _again(
-    plan: Plan, name: str, known: Result, call: CreateCall, spec: dict[str, Any], runc: str, folder: str
-) -> int:
+def _again(plan: Plan, name: str, known: Result, call: CreateCall, spec: dict[str, Any], runc: str, folder: str) -> int:
     """The kubelet starts a container that had its turn: as any other, unless it must not begin anew, or still runs."""
     if known.restored and end_forgotten(known.id, spec["annotations"].get(_SANDBOX, plan.sandbox), runc, call):
         _say(call, BEGINS_AGAIN)

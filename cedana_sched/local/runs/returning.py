@@ -16,6 +16,7 @@ from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.posix_locks import take_out_posix_locks
 from cedana_sched.snapshot.rewind import rewind_files
+from cedana_sched.snapshot.terminals import undo_output_processing
 from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -46,6 +47,7 @@ def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collecti
         OSError: a file cannot be changed.
     """
     rearm_expired_timers(toolchain, images)
+    undo_output_processing(toolchain, images)
     for file in rewind_files(toolchain, images, outputs):
         log.info("file rewound", run=run, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
     return take_out_posix_locks(toolchain, images)

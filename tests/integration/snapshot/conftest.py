@@ -18,6 +18,7 @@ from cedana_sched.snapshot.namespaces import host_externals
 from cedana_sched.snapshot.posix_locks import take_out_posix_locks
 from cedana_sched.snapshot.restore import RestoreRequest, restore
 from cedana_sched.snapshot.stream import StreamSink
+from cedana_sched.snapshot.terminals import undo_output_processing
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
 from tests.leftovers import mounts_below
@@ -92,6 +93,7 @@ class Laboratory:
     def restore(self, **changes: object) -> float:
         """Restore the newest generation into a cgroup of its own; returns the seconds that it took."""
         self.cgroup = self.new_cgroup()
+        undo_output_processing(self.toolchain, self.images)
         locks = take_out_posix_locks(self.toolchain, self.images)
         settings: dict[str, object] = {
             "images": self.images,

@@ -72,6 +72,44 @@ while True:
     time.sleep(0.003)
 """
 
+UNREAD_TERMINAL = """
+import os, pty, time
+child, master = pty.fork()
+if child == 0:
+    while True:
+        print("echo " + input())
+number = 0
+while True:
+    number += 1
+    os.write(master, f"{number}\\n".encode())
+    print(number)
+    time.sleep(0.2)  # it waits at the master, and is frozen there as a rule
+    said = os.read(master, 1000)
+    while not said.endswith(f"echo {number}\\r\\n".encode()):
+        said += os.read(master, 1000)
+    assert b"\\r\\r" not in said, said
+"""
+"""Its output is that of a terminal as it is by default: with "\\r\\n" for each "\\n"."""
+
+RAW_TERMINAL = """
+import os, pty, time, tty
+child, master = pty.fork()
+if child == 0:
+    tty.setraw(0)
+    while True:
+        os.write(1, b"echo " + os.read(0, 1000) + b"\\r\\n")
+number = 0
+time.sleep(0.2)
+while True:
+    number += 1
+    os.write(master, str(number).encode())
+    print(number)
+    time.sleep(0.2)
+    said = os.read(master, 1000)
+    while not said.endswith(f"echo {number}\\r\\n".encode()):
+        said += os.read(master, 1000)
+"""
+
 SHARED_MEMORY = """
 import ctypes, mmap, os, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -129,6 +167,8 @@ while True:
     [
         pytest.param(TIMERS_AND_EPOLL, id="timers-and-epoll"),
         pytest.param(TERMINAL, id="terminal"),
+        pytest.param(UNREAD_TERMINAL, id="unread-terminal"),
+        pytest.param(RAW_TERMINAL, id="raw-terminal"),
         pytest.param(SHARED_MEMORY, id="shared-memory"),
         pytest.param(SIGNALS, id="signals"),
     ],

@@ -12,6 +12,7 @@ from cedana_sched.runtime.locks import PosixLock
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.outside_signals import drop_outside_stops
 from cedana_sched.snapshot.posix_locks import take_out_posix_locks
+from cedana_sched.snapshot.terminals import undo_output_processing
 from cedana_sched.snapshot.timers import rearm_expired_timers
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -41,6 +42,7 @@ def ready_images(toolchain: Toolchain, images: Path) -> ReadyImages:
     images.chmod(0o700)  # they are the memory of processes
     refuse_sent_files(toolchain, images)
     rearm_expired_timers(toolchain, images)
+    undo_output_processing(toolchain, images)
     drop_outside_stops(toolchain, images)
     entries = Images(toolchain, folder_reader(images)).entries("files.img")
     connections = [entry["isk"] for entry in entries if _is_connection(entry.get("isk"))]

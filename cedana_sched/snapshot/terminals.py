@@ -1,0 +1,48 @@
+r"""Output of a pseudo-terminal that nobody had read yet: CRIU would process it a second time.
+
+CRIU 4.2.1 reads what waits at the master, and on restore writes it to the slave (criu/tty.c): where that makes each
+"\n" a "\r\n", as terminals do by default (ONLCR, termios(3)), each line comes to the reader with one "\r" more. Who
+waits for a line's exact end waits for ever.
+
+Input that waits at the slave, CRIU writes to the master: it comes whole, and is echoed once more, if it is echoed.
+Called before `restore`, on the staged images.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import termios
+from pathlib import Path
+
+from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.toolchain import Toolchain
+
+_DATA = "tty-data.img"
+_INFO = "tty-info.img"
+_MASTER = (5, 2)
+"""Device numbers of /dev/ptmx."""
+_PROCESSED = termios.OPOST | termios.ONLCR
+
+
+def undo_output_processing(toolchain: Toolchain, images: Path) -> int:
+    """Make waiting output what the program wrote; returns of how many terminals.
+
+    Raises:
+        SnapshotError: an image of terminals cannot be decoded.
+    """
+    decoded = Images(toolchain, folder_reader(images))
+    if (content := decoded.content(_DATA)) is None:
+        return 0
+    masters = {entry["id"] for entry in decoded.entries(_INFO) if _is_processing_master(entry)}
+    waiting = [entry for entry in content["entries"] if entry["tty_id"] in masters]
+    for entry in waiting:
+        entry["data"] = base64.b64encode(base64.b64decode(entry["data"]).replace(b"\r\n", b"\n")).decode()
+    if waiting:
+        decoded.replace(images / _DATA, content)
+    return len(waiting)
+
+
+def _is_processing_master(terminal: Entry) -> bool:
+    device = (os.major(terminal["rdev"]), os.minor(terminal["rdev"]))
+    return device == _MASTER and terminal.get("termios", {}).get("c_oflag", 0) & _PROCESSED == _PROCESSED
