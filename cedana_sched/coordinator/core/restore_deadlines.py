@@ -32,7 +32,7 @@ def after_progress(restore: Restore, now: float) -> float | None:
 
 
 def after_wait(restore: Restore, now: float) -> float | None:
-    """The new deadline once nothing is in the way any more; None where the one it has is no earlier."""
+    """The new deadline once what it waited for is over; None where the one it has is no earlier."""
     deadline = min(now + restore.policy.restore_deadline_seconds, restore.created_at + LONGEST_RECORD_SECONDS)
     return deadline if deadline > restore.deadline else None
 

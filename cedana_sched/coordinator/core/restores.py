@@ -231,17 +231,16 @@ class Restores:
         elif self._blocked_by(restore) is not None:
             if obstacles.in_flight(self._book, restore):
                 self._awaiting.add(restore.uid)
+            else:  # the pod that was saved may be there for a while yet
+                self.arm(self._after_wait(restore))
             if restore.wanted is not None:
                 self._wants.add(restore.uid, restore.wanted)
             if restore.uid in self._finding:
                 self._finding.discard(restore.uid)
                 self._desk.answered(restore.uid)
         elif restore.uid not in self._finding:
-            if restore.uid in self._awaiting:  # time spent on a checkpoint in flight does not count
-                self._awaiting.discard(restore.uid)
-                restore = self._put_off(restore, restore_deadlines.after_wait(restore, self._desk.now))
             self._finding.add(restore.uid)
-            self._find(restore)
+            self._find(self._after_wait(restore))
 
     def wake(self, changed: Checkpoint | Restore) -> None:
         """Look again for those that may have waited for this checkpoint or restore."""
@@ -369,6 +368,13 @@ class Restores:
         self._staged[restore.uid] = done_bytes
         self._desk.heard(restore.uid)
         self.arm(self._put_off(restore, restore_deadlines.after_progress(restore, self._desk.now)))
+
+    def _after_wait(self, restore: Restore) -> Restore:
+        """Time that it has spent on a checkpoint in flight does not count."""
+        if restore.uid not in self._awaiting:
+            return restore
+        self._awaiting.discard(restore.uid)
+        return self._put_off(restore, restore_deadlines.after_wait(restore, self._desk.now))
 
     def _put_off(self, restore: Restore, deadline: float | None) -> Restore:
         if deadline is None:
