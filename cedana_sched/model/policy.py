@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LONGEST_DEADLINE_SECONDS = 86_400
 """No policy allows more."""
@@ -41,12 +41,18 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
+def _at_most_500(value: object) -> object:
+    """Policies and records of earlier states of this code may keep 10,000; unreadable, they would count for nothing."""
+    return 500 if isinstance(value, int) and 500 < value <= 10_000 else value
+
+
 class Retention(BaseModel):
     """Which committed generations of an identity are kept. The newest one is always kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    keep_last: Annotated[int, Field(ge=1, le=500, alias="keepLast")] = 3
+    # at most half of what is read of a workload (`store.generations.MOST_GENERATIONS`): others were left behind
+    keep_last: Annotated[int, Field(ge=1, le=500, alias="keepLast"), BeforeValidator(_at_most_500)] = 3
     max_age_seconds: Annotated[float | None, Field(gt=0, alias="maxAgeSeconds")] = None
     """Older generations than this go, whatever `keep_last` says; None keeps them."""
 

@@ -15,7 +15,7 @@ from tests.servers.snapshots import take
 from tests.unit.store.test_crowded_workloads import STREAMS, WORKLOAD
 
 
-def test_as_many_as_a_policy_may_keep_are_read() -> None:
+def test_a_policy_may_keep_half_of_what_is_read_at_most() -> None:
     limits = [one.le for one in Retention.model_fields["keep_last"].metadata if isinstance(one, Le)]
     assert limits == [generations.MOST_GENERATIONS // 2], "as many are kept that were left behind"
 
