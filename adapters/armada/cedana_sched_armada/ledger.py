@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -27,8 +28,6 @@ VERSION = 1
 """Of what is written; notes of another one mean something else."""
 MOST_BYTES = 640 << 10
 """Of the text; a ConfigMap holds 1 MiB at most."""
-STREAM_BYTES = 64
-"""What is noted of the stream of a case, compressed; its job set stands in the case."""
 MOST_BYTES_UNPACKED = 64 << 20
 """It is JSON, mostly ids, and shrinks to a fifth; somebody else may have written what shrinks to a thousandth."""
 PROGRESS_SECONDS = 30.0
@@ -227,54 +226,98 @@ class Ledger:
         self._urgent.clear()
         waiting, self._waiting = self._waiting, []
         try:
-            await until_done("notes", lambda: self._notes.write(self._text()))
+            await until_done("notes", self._write_text)
         except asyncio.CancelledError:
             self._waiting = waiting + self._waiting
             raise
         for then in waiting:
             then()
 
-    def _text(self) -> bytes:
-        """All of it; where that is too much, without streams in which nothing is open, and with fewer cases.
-
-        Whoever may create pods decides how many job sets and doubtful cases there are. After a restart a stream that
-        was left out begins with its pods, and a case that was left out is seen again while its pods are there.
-        """
-        cases = list(self.cases.values())
-        text = self._encode(self.streams, cases)
-        if len(text) <= MOST_BYTES:
-            return text
-        noted = {job_set: self.streams[job_set] for job_set in self.job_sets() & self.streams.keys()}
-        log.warning("too many job sets for armada's notes", job_sets=len(self.streams), noted=len(noted))
-        text = self._encode(noted, cases)
-        if len(text) <= MOST_BYTES:
-            return text
-        chosen = _in_turns(cases, MOST_BYTES - len(self._encode({}, [])))
-        noted = {one.job_set: noted[one.job_set] for one in chosen if one.job_set in noted}
-        log.warning("too many open preemptions for armada's notes", open=len(cases), noted=len(chosen))
-        return self._encode(noted, chosen)
-
-    def _encode(self, streams: Mapping[JobSet, str], cases: list[Case]) -> bytes:
-        return zlib.compress(msgspec.json.encode(_State(VERSION, list(streams.items()), cases, self.awaited)))
+    async def _write_text(self) -> None:
+        """In a thread: whoever may create pods decides how much there is, and the lease is renewed on this loop."""
+        content = dict(self.streams), list(self.cases.values()), dict(self.awaited)
+        await self._notes.write(await asyncio.to_thread(packed, *content))
 
 
-def _in_turns(cases: Iterable[Case], most_bytes: int) -> list[Case]:
-    """As many as fit, one of each queue after the other; then doubtful ones, likewise of each namespace.
+def packed(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[str, Awaited]) -> bytes:
+    """The text of all; where that is too much, without streams in which nothing is open, and with fewer cases.
 
-    So who has many keeps none of another's out.
+    Whoever may create pods decides how many job sets and cases there are, and how large. After a restart a stream that
+    was left out begins with its pods, and a case that was left out is seen again while its pods are there.
     """
-    counts: Counter[tuple[bool, str]] = Counter()
-    ranked = []
-    for case in cases:
-        owner = case.doubtful, case.members[0].namespace if case.doubtful else case.job_set.queue
-        ranked.append((case.doubtful, counts[owner], case))
-        counts[owner] += 1
-    chosen, size = [], 0
-    for _, _, case in sorted(ranked, key=itemgetter(0, 1)):
-        size += len(zlib.compress(msgspec.json.encode(case))) + STREAM_BYTES
-        if size > most_bytes:
+    text = _encode(streams, cases, awaited)
+    if _fits(text):
+        return text.packed
+    noted = _streams_of(streams, cases, awaited)
+    log.warning("too many job sets for armada's notes", job_sets=len(streams), noted=len(noted))
+    text = _encode(noted, cases, awaited)
+    if _fits(text):
+        return text.packed
+    turns = _in_turns(cases)
+    room = MOST_BYTES * sum(one.bytes for one in turns) // max(1, len(text.packed))
+    while True:
+        chosen = _as_fit(turns, room)
+        text = _encode(_streams_of(streams, chosen, awaited), chosen, awaited)
+        if _fits(text) or not chosen:
             break
-        chosen.append(case)
+        room = room * 3 // 4  # how far a text shrinks, nobody can say of its parts
+    log.warning("too many open preemptions for armada's notes", open=len(cases), noted=len(chosen))
+    return text.packed
+
+
+class _Text(NamedTuple):
+    packed: bytes
+    bytes_unpacked: int
+
+
+def _encode(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[str, Awaited]) -> _Text:
+    text = msgspec.json.encode(_State(VERSION, list(streams.items()), list(cases), awaited))
+    return _Text(zlib.compress(text), len(text))
+
+
+def _fits(text: _Text) -> bool:
+    """Whether it can be written, and read again."""
+    return len(text.packed) <= MOST_BYTES and text.bytes_unpacked <= MOST_BYTES_UNPACKED
+
+
+def _streams_of(
+    streams: Mapping[JobSet, str], cases: Iterable[Case], awaited: Mapping[str, Awaited]
+) -> Mapping[JobSet, str]:
+    """Those in which any of this is open."""
+    are_open = {one.job_set for one in cases} | {one.job_set for one in awaited.values()}
+    return {job_set: streams[job_set] for job_set in are_open & streams.keys()}
+
+
+class _Turn(NamedTuple):
+    case: Case
+    bytes: int
+    """Of both bounds, in bytes of the text when it is packed alone."""
+
+
+def _in_turns(cases: Iterable[Case]) -> list[_Turn]:
+    """Whose owner has least comes first; then doubtful ones, likewise.
+
+    The owner of a case is its queue; of a doubtful one, which anybody may make of anybody's queue, the namespace. So
+    who has many, or large ones, keeps none of another's out.
+    """
+    taken: Counter[tuple[bool, str]] = Counter()
+    ranked: list[tuple[bool, int, _Turn]] = []
+    for case in cases:
+        text = msgspec.json.encode(case)
+        turn = _Turn(case, len(zlib.compress(text)) + len(text) * MOST_BYTES // MOST_BYTES_UNPACKED)
+        owner = case.doubtful, case.members[0].namespace if case.doubtful else case.job_set.queue
+        taken[owner] += turn.bytes
+        ranked.append((case.doubtful, taken[owner], turn))
+    return [turn for _, _, turn in sorted(ranked, key=itemgetter(0, 1))]
+
+
+def _as_fit(turns: Iterable[_Turn], room: int) -> list[Case]:
+    """Cases in their turns, passing over those for which there is no room."""
+    chosen = []
+    for turn in turns:
+        if turn.bytes <= room:
+            room -= turn.bytes
+            chosen.append(turn.case)
     return chosen
 
 

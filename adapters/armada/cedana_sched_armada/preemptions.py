@@ -170,22 +170,23 @@ class Preemptions:
         for case in tuple(self._ledger.cases.values()):
             self._noted(case)
 
-    def doubt(self, job: str, uid: str) -> None:
-        """A pod of this job is being deleted, and nobody has said why: what can be saved is saved."""
+    def doubt(self, job: str, uid: str) -> bool:
+        """A pod of this job is being deleted, and nobody has said why: what can be saved is saved.
+
+        False: there are too many of them in its namespace just now.
+        """
         namespace = next((pod.metadata.namespace for pod in self._pods.of(job) if pod.metadata.uid == uid), "")
         pods, gang = self._pods.with_gang(job, namespace)
         members = {pod.metadata.uid: member_of(pod) for pod in pods if pod.metadata.deletion_timestamp}
         own, job_set = members.get(uid), job_set_of(pods[0]) if pods else None
         explained = self._pods.was_let_go(uid) or self._case_with(job, pods) is not None
         if own is None or job_set is None or explained or not self._settings.opts_in(job_set.queue):
-            return
+            return True
         if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
-            return
+            return True
         if self._doubts_in(namespace) >= MOST_DOUBTS:
-            log.warning(
-                "too many deletions that armada does not explain: a pod is not saved", namespace=namespace, job=job
-            )
-            return
+            log.warning("too many deletions that armada does not explain: a pod waits", namespace=namespace, job=job)
+            return False
         log.warning("pod is deleted and Armada does not say why: it is saved", job=job, job_set=str(job_set))
         now = self._clock()
         self._open(
@@ -203,6 +204,7 @@ class Preemptions:
                 doubtful=True,
             )
         )
+        return True
 
     def _doubts_in(self, namespace: str) -> int:
         return sum(one.doubtful and one.members[0].namespace == namespace for one in self._ledger.cases.values())
@@ -257,7 +259,10 @@ class Preemptions:
         return [Member(heard.job, heard.run)] if missed else []
 
     def _case_with(self, job: str, pods: Collection[Pod], run: str = "") -> Case | None:
-        """The open preemption of a job that is about one of these pods, or knows of none; without pods, of this run."""
+        """The open preemption of a job of which one of these pods is a member's, or no pod is noted.
+
+        Without pods it is that in which the job is a member by this run, or one that is not ours.
+        """
         uids = {pod.metadata.uid for pod in pods}
 
         def is_about(member: Member) -> bool:

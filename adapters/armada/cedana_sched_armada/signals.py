@@ -17,6 +17,8 @@ from cedana_sched_armada.ledger import Case, Member
 
 log = structlog.get_logger(__name__)
 
+_LONGEST_NAME = 253
+
 ADAPTER = "armada"
 
 
@@ -50,6 +52,11 @@ def _workload_of(member: Member) -> WorkloadRef:
     return WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node, member.namespace_uid)
 
 
+def _name_of_policy(name: str | None) -> str | None:
+    """What is longer than a name of Kubernetes may be stays nobody's name."""
+    return None if name is None else name[: _LONGEST_NAME + 1]
+
+
 def member_of(pod: Pod) -> Member | None:
     """None where somebody else wrote what our webhook writes."""
     identity = find_identity(pod)
@@ -66,7 +73,7 @@ def member_of(pod: Pod) -> Member | None:
         pod=metadata.name,
         pod_uid=metadata.uid,
         node=pod.spec.node_name,
-        policy=metadata.annotations.get(names.POLICY),
+        policy=_name_of_policy(metadata.annotations.get(names.POLICY)),
         started_at=pod.status.started_at,
         runs=pod.status.phase == "Running",
         namespace_uid=namespace_uid_of(pod),

@@ -28,7 +28,7 @@ async def his_stream(world: World) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["tenant-b", NAMESPACE])
-async def test_job_of_another_queue_submitted_before_has_no_successor_cancelled(world: World, namespace: str) -> None:
+async def test_victims_successor_is_not_cancelled_for_a_job_of_another_queue(world: World, namespace: str) -> None:
     job = world.running()
     await his_stream(world)
     async with world.coordinator() as coordinator:

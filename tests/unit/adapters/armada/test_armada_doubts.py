@@ -8,7 +8,7 @@ import pytest
 
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.preemption import Signal
-from cedana_sched_armada import doubts
+from cedana_sched_armada import doubts, preemptions
 from cedana_sched_armada.errors import ArmadaUnavailableError
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, Coordinator, World, rfc3339, until
 
@@ -130,6 +130,25 @@ async def test_a_gang_is_in_doubt_as_a_whole(world: World) -> None:
         world.armada.ingest()
         await coordinator.release(signal)
     assert [len(world.armada.successors_of(job)) for job in (first, second)] == [1, 1]
+
+
+async def test_one_for_which_there_was_no_room_is_saved_once_there_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preemptions, "MOST_DOUBTS", 1)
+    monkeypatch.setattr(doubts, "AGAIN_SECONDS", 0.05)
+    first, second = world.running(), world.running()
+    async with world.coordinator() as coordinator:
+        signal = await _saved_unexplained(world, coordinator, first)
+        _delete(world, second)
+        await asyncio.sleep(3 * doubts.WORD_SECONDS)
+        assert coordinator.reports.empty(), "there was no room"
+        world.armada.cancel(first)
+        world.armada.ingest()
+        world.armada.go_on()
+        assert isinstance(await coordinator.report(), PreemptionCancelled)
+        await coordinator.release(signal)
+        assert (await coordinator.signal()).uid.startswith(second)
 
 
 async def test_a_doubt_outlives_the_coordinator(world: World) -> None:

@@ -45,7 +45,7 @@ async def test_deleted_pods_of_one_tenant_keep_no_preemption_of_others_from_bein
     write = world.notes.write
 
     async def bounded(notes: bytes) -> None:
-        if len(base64.b64encode(notes)) > (1 << 20):  # as the API server does
+        if len(base64.b64encode(notes)) > (1 << 20):  # stricter than the API server, which counts what is decoded
             raise RetryableError(f"ConfigMap too long: {len(notes)}", remedy="")
         await write(notes)
 

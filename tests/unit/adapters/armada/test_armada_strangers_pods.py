@@ -68,8 +68,7 @@ async def test_job_sets_without_number_leave_room_for_what_is_open(
 async def test_streams_are_noted_as_long_as_there_is_room(world: World) -> None:
     kept = Ledger(world.notes)
     kept.streams = {JobSet(QUEUE, str(number)): "1:0:0:1" for number in range(100)}
-    text = kept._text()
-    await world.notes.write(text)
+    await world.notes.write(ledger.packed(kept.streams, [], {}))
     again = Ledger(world.notes)
     await again.load()
     assert again.streams == kept.streams

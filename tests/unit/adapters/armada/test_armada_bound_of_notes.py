@@ -1,0 +1,80 @@
+"""What is written of open preemptions: no more than can be read again, of each owner as much as of the others."""
+
+from __future__ import annotations
+
+import random
+import string
+import uuid
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from cedana_sched_armada import ledger
+from cedana_sched_armada.events import JobSet
+from cedana_sched_armada.ledger import Case, Member, packed
+
+_WIDE = [chr(number) for number in range(0x20000, 0x2A6DF)]
+_PLAIN = string.ascii_letters + string.digits
+
+
+@pytest.fixture
+def chosen() -> random.Random:
+    return random.Random(1)
+
+
+def _text(chosen: random.Random, length: int) -> str:
+    return "".join(chosen.choices(_PLAIN, k=length))
+
+
+def _case(chosen: random.Random, queue: str, *, pods: int = 1, policy: int = 0, name: str = "set") -> Case:
+    job, run = _text(chosen, 26), str(uuid.UUID(int=chosen.getrandbits(128)))
+    members = tuple(
+        Member(
+            job, run, "team", f"armada-{job}", pod=f"armada-{job}-0", pod_uid=_text(chosen, 36),
+            policy=_text(chosen, policy) or None, started_at=chosen.random() * 1e9, runs=True,
+        )
+        for _ in range(pods)
+    )  # fmt: skip
+    return Case(f"{job}@{run}", JobSet(queue, name), _text(chosen, 20), job, members, 1.0, 1.0, 2.0)
+
+
+def _noted(*cases: Case) -> set[str]:
+    text = packed({one.job_set: "1700000000000-1" for one in cases}, cases, {})
+    assert len(text) <= ledger.MOST_BYTES
+    return _uids(ledger._read(text).cases)
+
+
+def _uids(cases: Iterable[Case]) -> set[str]:
+    return {one.uid for one in cases}
+
+
+def test_long_names_of_job_sets_are_within_the_bound(chosen: random.Random) -> None:
+    """512 characters, as `jobs.LONGEST_NAME` allows."""
+    cases = [_case(chosen, "ml", name="".join(chosen.choices(_WIDE, k=512))) for _ in range(1000)]
+    assert len(_noted(*cases)) > 200
+
+
+def test_one_preemption_more_than_fits_leaves_the_others_noted(chosen: random.Random) -> None:
+    cases = [_case(chosen, "q") for _ in range(6000)]
+    counts = [len(_noted(*cases[:some])) for some in (3000, 4000, 5000, 6000)]
+    assert min(counts) >= 3000, counts
+
+
+@pytest.mark.parametrize("large", [1, 3])
+@pytest.mark.parametrize("policy", [250_000, 150_000, 30_000])
+def test_large_preemptions_of_one_queue_keep_those_of_others_noted(
+    chosen: random.Random, large: int, policy: int
+) -> None:
+    theirs = [_case(chosen, "mallory", pods=4, policy=policy) for _ in range(large)]
+    ours = [_case(chosen, f"q{number}") for number in range(1500)]
+    assert _noted(*theirs, *ours) >= _uids(ours)
+
+
+def test_what_is_written_can_be_read_again(chosen: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However well it is packed."""
+    monkeypatch.setattr(ledger, "MOST_BYTES_UNPACKED", 1 << 20)
+    swollen = _case(chosen, "mallory", pods=3)
+    swollen = replace(swollen, reason="a" * (2 << 20))
+    ours = [_case(chosen, f"q{number}") for number in range(40)]
+    assert _noted(swollen, *ours) == _uids(ours)

@@ -1,0 +1,68 @@
+"""A gang of a tenant's, swollen by pods of his that name it, leaves no room in the notes for what others have open."""
+
+from __future__ import annotations
+
+import random
+import string
+import uuid
+
+import pytest
+
+from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.model.objects import names
+from cedana_sched_armada.jobs import CARDINALITY, GANG
+from tests.unit.adapters.armada.armada_builders import World, item, preempted, rfc3339, until
+
+LETTERS = string.ascii_letters + string.digits
+
+
+def text(length: int) -> str:
+    return "".join(random.choices(LETTERS, k=length))
+
+
+def naming_gang(world: World, policy: str) -> Pod:
+    """A pod that never runs: he makes it himself, in his own namespace."""
+    metadata = Metadata(
+        name=text(20 if policy else 200).lower(),
+        namespace="tenant-b",
+        uid=str(uuid.uuid4()),
+        resource_version="1",
+        labels={
+            "armada_job_id": text(20 if policy else 63),
+            "armada_job_run_id": text(20 if policy else 63),
+            "armada_queue_id": "ml",
+        },
+        annotations={
+            "armada_jobset_id": "his",
+            names.ID: text(20 if policy else 63),
+            GANG: "g",
+            CARDINALITY: "2",
+            names.POLICY: policy,
+        },
+        creation_timestamp=rfc3339(world.now),
+    )
+    return Pod(metadata, PodSpec(), PodStatus(phase="Pending"))
+
+
+@pytest.mark.parametrize(("forged", "policy"), [(0, ""), (2_000, ""), (2_200, "a" * 31_000)])
+async def test_preemption_of_another_queue_outlives_the_coordinator(world: World, forged: int, policy: str) -> None:
+    job = world.running()
+    his = [item(annotations={GANG: "g", CARDINALITY: "2"}) for _ in range(2)]
+    for one in his:
+        one.namespace = "tenant-b"
+    members = world.armada.submit("ml", "his", *his)
+    for member in members:
+        world.start(member)
+    for _ in range(forged):
+        world.pods._put(naming_gang(world, policy))
+    async with world.coordinator() as coordinator:
+        await until(coordinator.adapter._ready.is_set)
+        await preempted(world, coordinator, members[0])
+        signal = await preempted(world, coordinator, job)
+        await coordinator.adapter._ledger.written()
+    world.snapshots.add(job)  # it is saved, and its pod goes
+    world.delete(job)
+    async with world.coordinator() as coordinator:  # the next one
+        await until(coordinator.adapter._ready.is_set)
+        await coordinator.release(signal)
+        await until(lambda: bool(world.armada.successors_of(job)))
