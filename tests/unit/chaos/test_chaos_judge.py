@@ -291,6 +291,21 @@ def test_nothing_is_found_where_nothing_is_wrong(good: Account) -> None:
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, checkpoints=[checkpoint("p0", at=1015.0)])),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, checkpoints=[checkpoint("p1", "Failed")])),
         ("no_work_is_lost_without_a_word", account(BEGUN_ANEW, events=[warning("p1", "EvictionReleased")])),
+        (
+            "no_work_is_lost_without_a_word",  # its first words were lost, as while its node is cut from the network
+            account(
+                [*said(100, 101, 102), *said(0, 1, pod="p2", name="b", at=1010.0)],
+                writes=[bound("p1", "sim-0", 980.0), deleted("sim-0", 999.0)],
+            ),
+        ),
+        (
+            "no_silent_cold_start",  # p2 was deleted while it came back, and began all the same
+            account(
+                BEGUN_ANEW,
+                checkpoints=[checkpoint("p1")],
+                writes=[bound("p2", "sim-0", 1005.0), deleted("sim-0", 1009.0)],
+            ),
+        ),
         ("nothing_crosses_namespaces", account([word(3, found=("other", "0"))])),
         ("replicas_stay_themselves", account([word(3, found=(NS, "1"))])),
         ("every_phase_ends", account(MOVED, checkpoints=[checkpoint("p1", "Dumping")])),

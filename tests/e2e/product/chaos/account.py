@@ -33,7 +33,7 @@ LET_GO_SECONDS = 30.0
 RENEWED_SECONDS = 4.0
 """Between two renewals of the coordinator's lease while it leads: twice what the chart sets."""
 STARTS_SECONDS = 5.0
-"""A program says its first word so long before or after containerd ends while it starts it."""
+"""Where containerd ends while it starts a program, that says its first word so long before or after."""
 _NODE_FAULTS = ("node-killed", "node-rebooted")
 _CONTAINERD_FAULT = "containerd-restarted"
 _LOSSES = {
@@ -129,8 +129,10 @@ class Account:
         return ends <= word.at or self._began_deleted(word) or word.name in self._forgotten
 
     def _began_deleted(self, word: Word) -> bool:
-        """Whether the pod's deletion had been accepted before the program said anything: there was nothing to save."""
-        return self._deletions.get(word.pod, math.inf) <= self.lives[word.name][0].at
+        """Whether the pod's deletion had been accepted before the program began, and there was no snapshot of it."""
+        first = self.lives[word.name][0]
+        is_deleted = self._deletions.get(word.pod, math.inf) <= first.at
+        return is_deleted and first.number == 0 and not self.had_snapshot(first)
 
     @cached_property
     def _deletions(self) -> Mapping[str, float]:
