@@ -21,6 +21,26 @@ ReadImage = Callable[[str], bytes]
 
 Entry = dict[str, Any]
 
+_KINDS = {
+    "core": "CORE",
+    "fdinfo": "FDINFO",
+    "filelocks": "FILE_LOCKS",
+    "files": "FILES",
+    "ids": "IDS",
+    "inventory": "INVENTORY",
+    "mm": "MM",
+    "mountpoints": "MNTS",
+    "pagemap": "PAGEMAP",
+    "pstree": "PSTREE",
+    "remap-fpath": "REMAP_FPATH",
+    "sk-queues": "SK_QUEUES",
+    "tty-data": "TTY_DATA",
+    "tty-info": "TTY_INFO",
+}
+"""By its name without a number: what an image calls itself."""
+_WITH_HEAD = {"PAGEMAP"}
+"""Kinds whose first entry is a message of another type."""
+
 
 class Images:
     """The images of one snapshot."""
@@ -55,15 +75,39 @@ class Images:
             return None
         try:
             content: Entry = self._codec.loads(data, readable)
+            self._check(name, content)
         except Exception as error:  # pycriu raises bare Exception, struct.error and protobuf's own
             raise SnapshotError(
                 f"image {name} cannot be decoded: {error}", remedy="verify the snapshot in its store"
             ) from error
         return content
 
+    def _check(self, name: str, content: Entry) -> None:
+        """Whoever reads an image relies on its kind, and on fields that are always there; pycriu checks neither."""
+        kind = _KINDS.get(name.removesuffix(".img").rstrip("-0123456789"))
+        if kind is None:
+            return
+        if content["magic"] != kind:
+            raise ValueError(f"it calls itself {content['magic']}, not {kind}")
+        if kind not in _WITH_HEAD:
+            message = self._codec.handlers[kind].payload.DESCRIPTOR
+            for entry in content["entries"]:
+                _check_fields(message, entry)
+
     def replace(self, path: Path, content: Entry) -> None:
         """Write what `content` returned, changed, in place of an image."""
         path.write_bytes(self._codec.dumps(content))
+
+
+def _check_fields(message: Any, entry: Entry) -> None:
+    for field in message.fields:
+        if field.name not in entry:
+            if field.is_required:
+                raise ValueError(f"an entry of it has no {field.name}")
+        elif field.type == field.TYPE_MESSAGE:
+            value = entry[field.name]
+            for one in value if field.is_repeated else [value]:
+                _check_fields(field.message_type, one)
 
 
 def folder_reader(folder: Path) -> ReadImage:

@@ -15,6 +15,7 @@ import signal
 import struct
 from pathlib import Path
 
+from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -49,5 +50,8 @@ def drop_outside_stops(toolchain: Toolchain, images: Path) -> int:
 
 
 def _is_stop_from_outside(pending: Entry) -> bool:
-    number, _, code, sender = _HEAD.unpack_from(base64.b64decode(pending["siginfo"]))
+    information = base64.b64decode(pending["siginfo"])
+    if len(information) < _HEAD.size:
+        raise SnapshotError(f"image {_FIRST_PROCESS} cannot be decoded: a siginfo of {len(information)} bytes")
+    number, _, code, sender = _HEAD.unpack_from(information)
     return code == _SI_USER and sender == 0 and number in _STOPS

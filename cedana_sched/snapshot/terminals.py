@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import termios
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 _DATA = "tty-data.img"
 _INFO = "tty-info.img"
+_AS_DUMPED = "as-dumped"
+"""Folder for what CRIU wrote: staged images may be made ready more than once."""
 _MASTER = (5, 2)
 """Device numbers of /dev/ptmx."""
 _PROCESSED = termios.OPOST | termios.ONLCR
@@ -31,9 +34,16 @@ def undo_output_processing(toolchain: Toolchain, images: Path) -> int:
     Raises:
         SnapshotError: an image of terminals cannot be decoded.
     """
-    decoded = Images(toolchain, folder_reader(images))
-    if (content := decoded.content(_DATA)) is None:
+    if not (images / _DATA).exists():
         return 0
+    dumped = images / _AS_DUMPED / _DATA
+    if not dumped.exists():
+        dumped.parent.mkdir(exist_ok=True)
+        written = dumped.with_suffix(".new")
+        shutil.copyfile(images / _DATA, written)
+        written.replace(dumped)
+    decoded = Images(toolchain, folder_reader(images))
+    content: Entry = Images(toolchain, folder_reader(dumped.parent)).content(_DATA) or {"entries": []}
     masters = {entry["id"] for entry in decoded.entries(_INFO) if _is_processing_master(entry)}
     waiting = [entry for entry in content["entries"] if entry["tty_id"] in masters]
     for entry in waiting:

@@ -1,0 +1,126 @@
+"""Whatever CRIU's images of a pod's snapshot hold, they are made fit for their restore, or refused in words.
+
+Not those of a job: by them files of this machine would be cut to any length.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cedana_sched.cluster.node.returning.images import ready_images
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.images import Images, folder_reader
+from cedana_sched.snapshot.toolchain import Toolchain
+
+_COMMON_MAGIC = 0x54564319
+"""IMG_COMMON_MAGIC of criu/include/magic.h, which each image begins with."""
+_KINDS = {
+    "core-1.img": "CORE",
+    "filelocks.img": "FILE_LOCKS",
+    "files.img": "FILES",
+    "remap-fpath.img": "REMAP_FPATH",
+    "sk-queues.img": "SK_QUEUES",
+    "tty-data.img": "TTY_DATA",
+    "tty-info.img": "TTY_INFO",
+}
+"""Those that are read before a restore."""
+_DEPTH = 4
+
+
+def _write(path: Path, kind: str, entries: list[Any]) -> None:
+    magic = importlib.import_module("pycriu.images.magic").by_name[kind]
+    packed = [entry.SerializePartialToString() for entry in entries]
+    head = struct.pack("<II", _COMMON_MAGIC, magic)
+    path.write_bytes(head + b"".join(struct.pack("<i", len(one)) + one for one in packed))
+
+
+def _fill(draw: Callable[..., Any], message: Any, depth: int = 0) -> Any:
+    """Set fields of a protobuf message to anything that they can hold."""
+    for field in message.DESCRIPTOR.fields:
+        is_kept = field.is_required and draw(st.integers(0, 60)) > 0
+        if not is_kept and (depth >= _DEPTH or draw(st.integers(0, 2)) == 0):
+            continue
+        if field.is_repeated:
+            for _ in range(draw(st.integers(0, 2))):
+                if field.type == field.TYPE_MESSAGE:
+                    _fill(draw, getattr(message, field.name).add(), depth + 1)
+                else:
+                    getattr(message, field.name).append(draw(_value(field)))
+        elif field.type == field.TYPE_MESSAGE:
+            getattr(message, field.name).SetInParent()
+            _fill(draw, getattr(message, field.name), depth + 1)
+        else:
+            setattr(message, field.name, draw(_value(field)))
+    return message
+
+
+def _value(field: Any) -> st.SearchStrategy[Any]:
+    if field.type == field.TYPE_ENUM:
+        return st.sampled_from([value.number for value in field.enum_type.values])
+    if field.type == field.TYPE_BOOL:
+        return st.booleans()
+    if field.type == field.TYPE_STRING:
+        return st.sampled_from(["", "a", "../../etc/passwd", "/dev/ptmx", "x" * 5000]) | st.text(max_size=20)
+    if field.type == field.TYPE_BYTES:
+        return st.binary(max_size=140)
+    if field.type in (field.TYPE_INT32, field.TYPE_SINT32, field.TYPE_SFIXED32):
+        return st.sampled_from([0, 1, 6, -1, -(1 << 31)]) | st.integers(-(1 << 31), (1 << 31) - 1)
+    if field.type in (field.TYPE_INT64, field.TYPE_SINT64, field.TYPE_SFIXED64):
+        return st.integers(-(1 << 63), (1 << 63) - 1)
+    most = 32 if field.type in (field.TYPE_UINT32, field.TYPE_FIXED32) else 64
+    return st.sampled_from([0, 1, 2, 6, 10, 0x502, 0x8800]) | st.integers(0, (1 << most) - 1)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(st.data())
+def test_any_fields_are_made_fit_or_refused(toolchain: Toolchain, data: st.DataObject) -> None:
+    handlers = _handlers(toolchain)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, kind in _KINDS.items():
+            if data.draw(st.booleans(), label=name):
+                entries = [_fill(data.draw, handlers[kind].payload()) for _ in range(data.draw(st.integers(0, 2)))]
+                _write(Path(folder) / name, kind, entries)
+        with suppress(CedanaSchedError):
+            ready_images(toolchain, Path(folder))
+
+
+@pytest.mark.parametrize("kind", sorted({*_KINDS.values(), "PSTREE"}))
+def test_an_image_of_another_kind_is_refused(toolchain: Toolchain, tmp_path: Path, kind: str) -> None:
+    name = "files.img" if kind != "FILES" else "core-1.img"
+    _handlers(toolchain)
+    _write(tmp_path / name, kind, [])
+    with pytest.raises(CedanaSchedError, match=f"it calls itself {kind}"):
+        Images(toolchain, folder_reader(tmp_path)).content(name)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(sorted(_KINDS)), content=st.binary(max_size=200))
+def test_any_bytes_are_refused_in_words(toolchain: Toolchain, name: str, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        magic = _magic(toolchain, _KINDS[name])
+        (Path(folder) / name).write_bytes(struct.pack("<II", _COMMON_MAGIC, magic) + content)
+        with suppress(CedanaSchedError):
+            ready_images(toolchain, Path(folder))
+
+
+def _handlers(toolchain: Toolchain) -> Any:
+    Images(toolchain, folder_reader(Path("/nonexistent")))  # makes pycriu importable
+    return importlib.import_module("pycriu.images.images").handlers
+
+
+def _magic(toolchain: Toolchain, kind: str) -> int:
+    _handlers(toolchain)
+    found: int = importlib.import_module("pycriu.images.magic").by_name[kind]
+    return found
