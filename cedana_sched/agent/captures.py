@@ -76,7 +76,7 @@ class Captures:
         self._spares: list[Process] = []
         self._running: dict[str, Process] = {}
         self._left: set[Process] = set()
-        """Killed, but still in the kernel when their workload was let go: it is another attempt's by their end."""
+        """Killed, but still in the kernel when their workload was let go: another attempt may dump it when they end."""
         self._idle = asyncio.Condition()
         self._closing = False
         self._of_before: asyncio.Task[None] | None = None

@@ -6,7 +6,8 @@ continued after that, the lost ones are dead, and the agent has laid the volumes
 because a refusal ends a pod with `restartPolicy: Never`.
 
 A containerd that ends while it starts a container may leave it running, and forget it (containerd issue 7680): the
-kubelet has it created anew beside what runs. Then the pod's sandbox ends as well, and the whole pod begins again.
+kubelet has it created anew beside what runs. Then the pod's sandbox ends as well: the whole pod begins again, or fails
+by its `restartPolicy: Never`, and its successor continues.
 Standard library only.
 """
 
@@ -41,7 +42,7 @@ from cedana_sched.runtime.plan import (
 
 _TURN = ".turn"
 WHY = "containerd ended before it had started this container"
-BEGINS_AGAIN = "containerd ended while it started this container, which ran on unseen: its pod begins again"
+BEGINS_AGAIN = "containerd ended while it started this container, which ran on unseen: its pod has to begin again"
 
 
 @contextmanager

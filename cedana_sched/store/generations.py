@@ -93,7 +93,7 @@ class _Found:
         self.passed_over = 0
         """Manifests."""
         self.is_cut = False
-        """Be it that numbers alone were left out that are used up."""
+        """Whether anything was left out, also numbers alone that are used up."""
 
     def add(self, entry: Entry) -> None:
         file = layout.parse_generation_key(entry.key)

@@ -119,7 +119,7 @@ def test_a_pod_whose_capture_ran_out_of_memory_runs_on_and_is_saved_with_more(la
 
 
 class _Tight(NodeShelter):
-    """Gives a capture half of what it takes beside its imports, of which it may have some behind it."""
+    """Gives a capture 8 MiB more than it has, half of what a dump takes; imports may be still to come."""
 
     async def limit(self, pid: int, workload_bytes: int) -> None:
         group, _ = self._of[pid]

@@ -1,6 +1,7 @@
-"""Containers that have come back, and that containerd has lost before it had them started: they come back once more.
+"""Containers that have come back, and that containerd has lost: they come back once more.
 
-Containerd has ended before it had written down the `create`: the kubelet has the container created anew.
+Containerd has ended before it had written down the `create`, or while it started one: the kubelet has the container
+created anew.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def test_container_that_is_lost_beside_one_that_runs_is_a_failure(site: Site) ->
 
 
 def test_pod_whose_container_runs_on_forgotten_begins_again(site: Site) -> None:
-    """Containerd has ended while it started it, and the kubelet creates it anew."""
+    """Containerd has ended while it started it. The kubelet's part in a new sandbox is this test's own."""
     _, images = save_counting_pod(site)
     again = images.parent / "fetched-again"
     shutil.copytree(images, again, symlinks=True)
@@ -154,7 +155,7 @@ def test_pod_whose_container_runs_on_forgotten_begins_again(site: Site) -> None:
     forgotten = second.containers["main"]
     forgotten.await_lines(3)
     beside = _made(second, "main1", "main")
-    with pytest.raises(AssertionError, match="which ran on unseen: its pod begins again"):
+    with pytest.raises(AssertionError, match="which ran on unseen: its pod has to begin again"):
         beside.start()
     forgotten.join()
     assert not beside.lines

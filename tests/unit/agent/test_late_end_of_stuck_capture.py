@@ -39,7 +39,7 @@ class Stuck:
         pass
 
 
-async def test_a_capture_that_ends_late_does_not_touch_its_workload(
+async def test_a_capture_that_ends_late_does_not_touch_its_workload_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cedana_sched.agent.captures.STOP_SECONDS", 0.1)
@@ -71,4 +71,4 @@ async def test_a_capture_that_ends_late_does_not_touch_its_workload(
         # Aborted: the workload runs on, and the next attempt dumps it
         stuck.server_is_back.set()
         await running
-    assert touched == ["c1"], "the next attempt's dump of the same workload was undone"
+    assert touched == ["c1"], "a dump of the same workload, by the next attempt, would have been undone"

@@ -201,8 +201,8 @@ async def test_only_who_waits_in_our_container_is_told_how_to_begin(served: Serv
 
 
 @BOTH
-async def test_who_wrote_our_container_on_his_pod_himself_is_given_no_restore_there(served: Served) -> None:
-    """No Checkpoint of it is there, and our webhook has had nobody wait without one."""
+async def test_who_waits_in_our_container_without_a_snapshot_is_given_no_restore_there(served: Served) -> None:
+    """No Checkpoint is there under its id, and it names none of another cluster's: whoever wrote the container."""
     reports = _pod_reports(served, _returning(names.RESTORE_CONTAINER, identifier="made-up")).reports()
     assert [type(report) for report in await _reported(reports)] == ([Starting] if served is EVERYWHERE else [])
 
