@@ -15,8 +15,6 @@ from cedana_sched_armada.jobs import job_of
 
 WORD_SECONDS = 8.0
 """From a deletion until it counts as unexplained."""
-AGAIN_SECONDS = 2.0
-"""Until a deletion for which there was no room is looked at once more."""
 FIRST_SECONDS = 2.0
 """Who has just begun to listen waits so long at least."""
 
@@ -25,12 +23,11 @@ class Doubts:
     """A sink of the mirror of protected pods.
 
     Args:
-        doubted: called with a job and its pod's uid whose deletion is so old, explained by then or not; where it
-            returns False, again after a while.
+        doubted: told a job and its pod's uid whose deletion is so old; whether it is explained by then, it knows.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, doubted: Callable[[str, str], bool], clock: Callable[[], float]) -> None:
+    def __init__(self, doubted: Callable[[str, str], None], clock: Callable[[], float]) -> None:
         self._doubted = doubted
         self._clock = clock
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -47,11 +44,7 @@ class Doubts:
             return
         begun_at = ends_at - (now.metadata.deletion_grace_period_seconds or 0)
         pause = max(begun_at + WORD_SECONDS - self._clock(), min(FIRST_SECONDS, WORD_SECONDS))
-        self._timers[uid] = asyncio.get_running_loop().call_later(pause, self._doubt, job, uid)
-
-    def _doubt(self, job: str, uid: str) -> None:
-        if not self._doubted(job, uid):
-            self._timers[uid] = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._doubt, job, uid)
+        self._timers[uid] = asyncio.get_running_loop().call_later(pause, self._doubted, job, uid)
 
     def stop(self) -> None:
         """Forget all."""

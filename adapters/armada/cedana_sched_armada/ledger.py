@@ -90,6 +90,11 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """A submission was begun then, and its outcome is not known."""
 
     @property
+    def namespace(self) -> str:
+        """Of its pods, of which a doubtful one has some."""
+        return self.members[0].namespace
+
+    @property
     def jobs(self) -> tuple[str, ...]:
         return (*(member.job for member in self.members), *self.others)
 
@@ -136,6 +141,10 @@ class Ledger:
         self._waiting: list[Callable[[], None]] = []
         self._uids_of: dict[str, set[str]] = {}
         """By id of a job: the open preemptions that it is part of, as their pods say."""
+        self.doubtful: Counter[str] = Counter()
+        """By namespace: how many open preemptions are doubtful."""
+        self.on_doubt_over: Callable[[str], None] = lambda _: None
+        """Called with the namespace of one that is over, or not doubtful any more."""
 
     async def load(self) -> None:
         """Read what an earlier coordinator, or an earlier run of this one, has left; it replaces what is here.
@@ -147,6 +156,7 @@ class Ledger:
         state = _read(written) if written else _State()
         self._waiting.clear()  # what was not written is heard again
         self._uids_of.clear()
+        self.doubtful.clear()
         self.cases.clear()
         self.streams = dict(state.streams)
         for case in state.cases:
@@ -162,6 +172,7 @@ class Ledger:
     def drop(self, uid: str) -> None:
         """It is over."""
         case = self.cases.pop(uid, None)
+        self._count(case, None)
         for job in case.jobs if case is not None else ():
             uids = self._uids_of.get(job, set())
             uids.discard(uid)
@@ -217,9 +228,18 @@ class Ledger:
             await self._write()
 
     def _keep(self, case: Case) -> None:
+        self._count(self.cases.get(case.uid), case)
         self.cases[case.uid] = case
         for job in case.jobs:
             self._uids_of.setdefault(job, set()).add(case.uid)
+
+    def _count(self, before: Case | None, now: Case | None) -> None:
+        if now is not None and now.doubtful:
+            self.doubtful[now.namespace] += 1
+        if before is not None and before.doubtful:
+            self.doubtful[before.namespace] -= 1
+            if now is None or not now.doubtful:
+                self.on_doubt_over(before.namespace)
 
     async def _write(self) -> None:
         self._stale.clear()
@@ -291,7 +311,7 @@ def _streams_of(
 class _Turn(NamedTuple):
     case: Case
     bytes: int
-    """Of both bounds, in bytes of the text when it is packed alone."""
+    """Of its text, packed alone; and of its text unpacked, in proportion to what may be unpacked."""
 
 
 def _in_turns(cases: Iterable[Case]) -> list[_Turn]:
@@ -305,7 +325,7 @@ def _in_turns(cases: Iterable[Case]) -> list[_Turn]:
     for case in cases:
         text = msgspec.json.encode(case)
         turn = _Turn(case, len(zlib.compress(text)) + len(text) * MOST_BYTES // MOST_BYTES_UNPACKED)
-        owner = case.doubtful, case.members[0].namespace if case.doubtful else case.job_set.queue
+        owner = case.doubtful, case.namespace if case.doubtful else case.job_set.queue
         taken[owner] += turn.bytes
         ranked.append((case.doubtful, taken[owner], turn))
     return [turn for _, _, turn in sorted(ranked, key=itemgetter(0, 1))]

@@ -6,6 +6,7 @@ from Armada's word for it until the job was submitted again, or left.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
@@ -82,6 +83,9 @@ class Preemptions:
         """By job set and client id of ours: the job that Armada made first of it."""
         self._unseen: dict[str, tuple[JobSet, Heard]] = {}
         """By id: preempted jobs of which no pod has shown. It is another cluster's, or the watch of pods is behind."""
+        self._without_room: dict[str, deque[tuple[str, str]]] = {}
+        """By namespace: jobs and uids of pods whose deletion nobody has explained, and that wait for `MOST_DOUBTS`."""
+        ledger.on_doubt_over = self._doubt_next
 
     def hear(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
         """Take in one event; `missed`: a pod of its job may have been here. Hearing one again changes nothing."""
@@ -170,23 +174,21 @@ class Preemptions:
         for case in tuple(self._ledger.cases.values()):
             self._noted(case)
 
-    def doubt(self, job: str, uid: str) -> bool:
-        """A pod of this job is being deleted, and nobody has said why: what can be saved is saved.
-
-        False: there are too many of them in its namespace just now.
-        """
+    def doubt(self, job: str, uid: str) -> None:
+        """A pod of this job is being deleted, and nobody has said why: what can be saved is saved."""
         namespace = next((pod.metadata.namespace for pod in self._pods.of(job) if pod.metadata.uid == uid), "")
+        if self._ledger.doubtful[namespace] >= MOST_DOUBTS:
+            log.warning("too many deletions that armada does not explain: a pod waits", namespace=namespace, job=job)
+            self._without_room.setdefault(namespace, deque(maxlen=MOST_DOUBTS)).append((job, uid))
+            return
         pods, gang = self._pods.with_gang(job, namespace)
         members = {pod.metadata.uid: member_of(pod) for pod in pods if pod.metadata.deletion_timestamp}
         own, job_set = members.get(uid), job_set_of(pods[0]) if pods else None
         explained = self._pods.was_let_go(uid) or self._case_with(job, pods) is not None
         if own is None or job_set is None or explained or not self._settings.opts_in(job_set.queue):
-            return True
+            return
         if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
-            return True
-        if self._doubts_in(namespace) >= MOST_DOUBTS:
-            log.warning("too many deletions that armada does not explain: a pod waits", namespace=namespace, job=job)
-            return False
+            return
         log.warning("pod is deleted and Armada does not say why: it is saved", job=job, job_set=str(job_set))
         now = self._clock()
         self._open(
@@ -204,10 +206,14 @@ class Preemptions:
                 doubtful=True,
             )
         )
-        return True
 
-    def _doubts_in(self, namespace: str) -> int:
-        return sum(one.doubtful and one.members[0].namespace == namespace for one in self._ledger.cases.values())
+    def _doubt_next(self, namespace: str) -> None:
+        """There is room for one that waits."""
+        waiting = self._without_room.get(namespace, deque())
+        while waiting and self._ledger.doubtful[namespace] < MOST_DOUBTS:
+            self.doubt(*waiting.popleft())
+        if not waiting:
+            self._without_room.pop(namespace, None)
 
     def _preempted(
         self, job_set: JobSet, heard: Heard, *, missed: bool, namespaces: frozenset[str] | None = None

@@ -136,7 +136,6 @@ async def test_one_for_which_there_was_no_room_is_saved_once_there_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preemptions, "MOST_DOUBTS", 1)
-    monkeypatch.setattr(doubts, "AGAIN_SECONDS", 0.05)
     first, second = world.running(), world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, first)
