@@ -44,6 +44,7 @@ class Restores:
         self._book = desk.book
         self._finding: set[str] = set()
         self._awaiting: set[str] = set()  # a checkpoint in flight
+        self._unblocking: set[str] = set()  # what it has awaited is over, and something is in the way still
         self._promised: set[str] = set()  # whoever started them knows of a snapshot, which the book may not
         self._wants = Wants()
         self._stale: dict[str, int] = {}
@@ -231,8 +232,10 @@ class Restores:
         elif self._blocked_by(restore) is not None:
             if obstacles.in_flight(self._book, restore):
                 self._awaiting.add(restore.uid)
-            else:  # the pod that was saved may be there for a while yet
-                self.arm(self._after_wait(restore))
+            elif restore.uid in self._awaiting:  # the pod that was saved may be there for a while yet
+                self._awaiting.discard(restore.uid)
+                self._unblocking.add(restore.uid)
+                self.arm(self._put_off_after_wait(restore))
             if restore.wanted is not None:
                 self._wants.add(restore.uid, restore.wanted)
             if restore.uid in self._finding:
@@ -240,7 +243,11 @@ class Restores:
                 self._desk.answered(restore.uid)
         elif restore.uid not in self._finding:
             self._finding.add(restore.uid)
-            self._find(self._after_wait(restore))
+            if restore.uid in self._awaiting | self._unblocking:  # time that it has waited does not count
+                self._awaiting.discard(restore.uid)
+                self._unblocking.discard(restore.uid)
+                restore = self._put_off_after_wait(restore)
+            self._find(restore)
 
     def wake(self, changed: Checkpoint | Restore) -> None:
         """Look again for those that may have waited for this checkpoint or restore."""
@@ -263,8 +270,9 @@ class Restores:
         moved = self._book.move_restore(restore, cause, self._desk.now, **changes)
         if moved is None:
             return None
-        for waiting in (self._finding.discard, self._awaiting.discard, self._promised.discard, self._desk.answered):
-            waiting(moved.uid)
+        for waiting in (self._finding, self._awaiting, self._unblocking, self._promised):
+            waiting.discard(moved.uid)
+        self._desk.answered(moved.uid)
         self._wants.drop(moved.uid)
         self._stale.pop(moved.uid, None)
         self._trouble.pop(moved.uid, None)
@@ -369,11 +377,7 @@ class Restores:
         self._desk.heard(restore.uid)
         self.arm(self._put_off(restore, restore_deadlines.after_progress(restore, self._desk.now)))
 
-    def _after_wait(self, restore: Restore) -> Restore:
-        """Time that it has spent on a checkpoint in flight does not count."""
-        if restore.uid not in self._awaiting:
-            return restore
-        self._awaiting.discard(restore.uid)
+    def _put_off_after_wait(self, restore: Restore) -> Restore:
         return self._put_off(restore, restore_deadlines.after_wait(restore, self._desk.now))
 
     def _put_off(self, restore: Restore, deadline: float | None) -> Restore:
