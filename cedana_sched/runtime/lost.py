@@ -20,7 +20,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from cedana_sched.runtime.call import CreateCall
 from cedana_sched.runtime.changes import Changes
@@ -82,36 +82,54 @@ def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
 def end_forgotten(container_id: str, sandbox_id: str, runc: str, call: CreateCall) -> bool:
     """End a container that has come back, and its pod's sandbox; False, and nothing is done, where it has ended.
 
-    A kubelet creates no container anew beside one that it sees running.
+    A kubelet creates no container anew beside one that it sees running. The sandbox ends first: nothing is created in
+    it any more, whatever keeps the rest from being done.
     """
-    if not kill_first_process(f"{call.root}/{container_id}"):
-        return False
+    with first_process(f"{call.root}/{container_id}") as forgotten:
+        if forgotten is None:
+            return False
+        with first_process(f"{call.root}/{sandbox_id}") as pause:
+            if pause is not None:
+                _kill(pause)
+        _kill(forgotten)
     remove_container(runc, call, container_id)
-    kill_first_process(f"{call.root}/{sandbox_id}")
     return True
 
 
-def kill_first_process(state: str) -> bool:
-    """Kill the first process of a container, of which runc keeps its state in this folder; False: it has ended."""
+@contextmanager
+def first_process(state: str) -> Iterator[int | None]:
+    """A pidfd of the first process of a container, of which runc keeps its state in this folder; None: it has ended."""
     try:
         with open(f"{state}/state.json", encoding="utf-8") as file:
             content = json.load(file)
         pid, started = int(content["init_process_pid"]), int(content["init_process_start"])
         descriptor = os.pidfd_open(pid)
     except (FileNotFoundError, ProcessLookupError, KeyError, TypeError, ValueError):
-        return False
+        yield None
+        return
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            if int(file.read().rpartition(")")[2].split()[19]) != started:
-                return False  # another process has its number
-        if select.select([descriptor], [], [], 0)[0]:
-            return False  # nobody has waited for it yet
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        yield descriptor if _start_of(pid) == started and not _has_ended(descriptor) else None
     finally:
         os.close(descriptor)
-    return True
+
+
+def _start_of(pid: int) -> int | None:
+    """In clock ticks since the boot; another process may have the number of one that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Also where nobody has waited for it yet."""
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _kill(descriptor: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
 
 def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) -> bool:
