@@ -82,7 +82,7 @@ def _value(field: Any) -> st.SearchStrategy[Any]:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.data())
 def test_any_fields_are_made_fit_or_refused(toolchain: Toolchain, data: st.DataObject) -> None:

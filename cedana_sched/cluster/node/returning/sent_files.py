@@ -28,7 +28,7 @@ def refuse_sent_files(toolchain: Toolchain, folder: Path) -> None:
         for packet in images.entries("sk-queues.img")
         for message in packet.get("scm", ())
         if message["type"] == socket.SCM_RIGHTS
-        for number in message["rights"]
+        for number in message.get("rights", ())
     }
     volumes = _volumes(folder) if sent else ()
     for entry in images.entries("files.img") if volumes else ():
