@@ -96,7 +96,8 @@ class Images:
 
     def replace(self, path: Path, content: Entry) -> None:
         """Write what `content` returned, changed, in place of an image."""
-        path.write_bytes(self._codec.dumps(content))
+        entries = [_without_empty_lists(entry) for entry in content["entries"]]
+        path.write_bytes(self._codec.dumps({**content, "entries": entries}))
 
 
 def _check_fields(message: Any, entry: Entry) -> None:
@@ -108,6 +109,17 @@ def _check_fields(message: Any, entry: Entry) -> None:
             value = entry[field.name]
             for one in value if field.is_repeated else [value]:
                 _check_fields(field.message_type, one)
+
+
+def _without_empty_lists(entry: Entry) -> Entry:
+    """As pycriu itself decodes it: a field of no values is absent. It cannot encode one that is there."""
+    return {name: _kept(value) for name, value in entry.items() if value != []}
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _without_empty_lists(value)
+    return [_kept(one) for one in value] if isinstance(value, list) else value
 
 
 def folder_reader(folder: Path) -> ReadImage:
