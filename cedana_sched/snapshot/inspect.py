@@ -110,7 +110,7 @@ def _process(images: Images, item: Entry, files: dict[int, Entry]) -> Process:
         pid=pid,
         parent=item["ppid"],
         command=core[0].get("tc", {}).get("comm", "?") if core else "?",
-        threads=len(item["threads"]),
+        threads=len(item.get("threads", ())),
         memory=_memory(images, pid, files),
         files=tuple(OpenFile(fd["fd"], *_describe(files.get(fd["id"], {}))) for fd in descriptors),
     )
@@ -125,7 +125,8 @@ def _memory(images: Images, pid: int, files: dict[int, Entry]) -> tuple[Mapping,
         while position < len(areas) - 1 and areas[position]["end"] <= run["vaddr"]:
             position += 1
         pages = run.get("nr_pages") or run.get("compat_nr_pages", 0)
-        sizes[_area_name(areas[position], files)] += pages * _PAGE_BYTES
+        name = _area_name(areas[position], files) if areas else "anonymous memory"
+        sizes[name] += pages * _PAGE_BYTES
     return tuple(Mapping(name, size) for name, size in sizes.most_common())
 
 
@@ -147,11 +148,11 @@ def _describe(entry: Entry) -> tuple[str, str]:
     """Kind and name of an open file, as a person would say it."""
     kind = entry.get("type", "?")
     if kind == "REG":
-        return "file", entry["reg"]["name"]
+        return "file", entry.get("reg", {}).get("name", "?")
     if kind == "INETSK":
-        return "inet socket", _addresses(entry["isk"])
+        return "inet socket", _addresses(entry.get("isk", {}))
     if kind == "UNIXSK":
-        return "unix socket", _socket_name(entry["usk"].get("name", ""))
+        return "unix socket", _socket_name(entry.get("usk", {}).get("name", ""))
     if kind in _SOCKETS:
         return "socket", kind.removesuffix("SK").lower()
     return kind.lower(), ""

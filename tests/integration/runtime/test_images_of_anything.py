@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from cedana_sched.cluster.node.returning.images import ready_images
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.images import Images, folder_reader
+from cedana_sched.snapshot.inspect import inspect_snapshot
 from cedana_sched.snapshot.toolchain import Toolchain
 
 _COMMON_MAGIC = 0x54564319
@@ -94,6 +95,37 @@ def test_any_fields_are_made_fit_or_refused(toolchain: Toolchain, data: st.DataO
                 _write(Path(folder) / name, kind, entries)
         with suppress(CedanaSchedError):
             ready_images(toolchain, Path(folder))
+
+
+_SHOWN = {
+    "core-1.img": "CORE",
+    "fdinfo-1.img": "FDINFO",
+    "files.img": "FILES",
+    "ids-1.img": "IDS",
+    "inventory.img": "INVENTORY",
+    "mm-1.img": "MM",
+    "mountpoints-2.img": "MNTS",
+    "pstree.img": "PSTREE",
+}
+"""Those that a person is shown something of."""
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(st.data())
+def test_any_fields_are_shown_or_refused(toolchain: Toolchain, data: st.DataObject) -> None:
+    handlers = _handlers(toolchain)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, kind in _SHOWN.items():
+            if data.draw(st.integers(0, 4), label=name):
+                entries = [_fill(data.draw, handlers[kind].payload()) for _ in range(data.draw(st.integers(0, 2)))]
+                for entry in entries:
+                    for field in {"pid", "files_id"} & {one.name for one in entry.DESCRIPTOR.fields}:
+                        setattr(entry, field, 1)  # one leads to the next
+                _write(Path(folder) / name, kind, entries)
+        with suppress(CedanaSchedError):
+            inspect_snapshot(toolchain, folder_reader(Path(folder)))
 
 
 @pytest.mark.parametrize("kind", sorted({*_KINDS.values(), "PSTREE"}))
