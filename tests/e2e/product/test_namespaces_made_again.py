@@ -55,6 +55,8 @@ async def _made(cluster: Cluster, api: Api, name: str) -> AsyncIterator[Namespac
     async with Namespace.created(cluster, api, name) as namespace, groups(namespace):
         yield namespace
         await namespace.kubectl("delete", "cckpt", "--all", "--timeout=120s")
+        # a namespace whose pods are still ending is looked at again after half of their grace period, which is long
+        await namespace.kubectl("delete", "job", "--all", "--cascade=foreground", "--timeout=180s")
         await namespace.kubectl("delete", "namespace", name, "--timeout=180s")
 
 
