@@ -212,7 +212,7 @@ class Ledger:
 
     def job_sets(self) -> set[JobSet]:
         """All of which anything is open."""
-        return {one.job_set for one in self.cases.values()} | {one.job_set for one in self.awaited.values()}
+        return _open_job_sets(self.cases.values(), self.awaited)
 
     def cases_with(self, job: str) -> list[Case]:
         """The open preemptions that this job is part of: one, but pods of others may say that they are the job's."""
@@ -274,7 +274,7 @@ def packed(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[s
     if _fits(text):
         return text.packed
     turns = _in_turns(cases)
-    room = MOST_BYTES * sum(one.bytes for one in turns) // max(1, len(text.packed))
+    room = MOST_BYTES * sum(one.bytes for one in turns) // len(text.packed)
     while True:
         chosen = _as_fit(turns, room)
         text = _encode(_streams_of(streams, chosen, awaited), chosen, awaited)
@@ -304,8 +304,11 @@ def _streams_of(
     streams: Mapping[JobSet, str], cases: Iterable[Case], awaited: Mapping[str, Awaited]
 ) -> Mapping[JobSet, str]:
     """Those in which any of this is open."""
-    are_open = {one.job_set for one in cases} | {one.job_set for one in awaited.values()}
-    return {job_set: streams[job_set] for job_set in are_open & streams.keys()}
+    return {job_set: streams[job_set] for job_set in _open_job_sets(cases, awaited) & streams.keys()}
+
+
+def _open_job_sets(cases: Iterable[Case], awaited: Mapping[str, Awaited]) -> set[JobSet]:
+    return {one.job_set for one in cases} | {one.job_set for one in awaited.values()}
 
 
 class _Turn(NamedTuple):

@@ -82,9 +82,12 @@ def _value(field: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from([0, 1, 2, 6, 10, 0x502, 0x8800]) | st.integers(0, (1 << most) - 1)
 
 
-@settings(
+_MANY = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+
+
+@_MANY
 @given(st.data())
 def test_any_fields_are_made_fit_or_refused(toolchain: Toolchain, data: st.DataObject) -> None:
     handlers = _handlers(toolchain)
@@ -110,9 +113,7 @@ _SHOWN = {
 """Those that a person is shown something of."""
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@_MANY
 @given(st.data())
 def test_any_fields_are_shown_or_refused(toolchain: Toolchain, data: st.DataObject) -> None:
     handlers = _handlers(toolchain)
