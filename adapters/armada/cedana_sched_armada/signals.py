@@ -12,12 +12,11 @@ from cedana_sched.kube.objects import Pod
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched.model.segments import LONGEST_OBJECT_NAME
 from cedana_sched_armada.jobs import job_of, run_of
 from cedana_sched_armada.ledger import Case, Member
 
 log = structlog.get_logger(__name__)
-
-_LONGEST_NAME = 253
 
 ADAPTER = "armada"
 
@@ -54,7 +53,7 @@ def _workload_of(member: Member) -> WorkloadRef:
 
 def _name_of_policy(name: str | None) -> str | None:
     """What is longer than a name of Kubernetes may be stays nobody's name."""
-    return None if name is None else name[: _LONGEST_NAME + 1]
+    return None if name is None else name[: LONGEST_OBJECT_NAME + 1]
 
 
 def member_of(pod: Pod) -> Member | None:

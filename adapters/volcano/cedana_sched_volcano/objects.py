@@ -13,6 +13,7 @@ import msgspec
 from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import Resource
+from cedana_sched.model.segments import LONGEST_OBJECT_NAME
 
 POD_GROUPS: Final = Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups")
 GROUP_NAME: Final = kept("scheduling.k8s.io/group-name")
@@ -26,10 +27,6 @@ DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 
 
-_LONGEST_NAME: Final = 253
-"""Characters of an object's name."""
-
-
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
     """Of a `queue` that is too long to be any, there is enough to show that."""
 
@@ -38,7 +35,7 @@ class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     def __post_init__(self) -> None:
         """Let go what nobody reads."""
-        msgspec.structs.force_setattr(self, "queue", self.queue[: _LONGEST_NAME + 1])
+        msgspec.structs.force_setattr(self, "queue", self.queue[: LONGEST_OBJECT_NAME + 1])
 
 
 class PodGroupStatus(msgspec.Struct, frozen=True):
