@@ -76,7 +76,7 @@ class MarkRemoval:
         """
         is_over = self._gone_by.get(signal_uid, math.inf) <= _seconds()
         for pod in pods:
-            if names.EVICTING not in pod.metadata.annotations:
+            if names.EVICTION_REQUESTED not in pod.metadata.annotations:
                 continue
             try:
                 is_removed = await self._remove(pod, is_over=is_over)
@@ -97,7 +97,7 @@ class MarkRemoval:
         """Whether its mark is no more, or (`is_over`) is a remnant; False where the pod is not what it was."""
         metadata = pod.metadata
         seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        patch = {"metadata": {**seen, "annotations": {names.EVICTING: None}}}
+        patch = {"metadata": {**seen, "annotations": {names.EVICTION_REQUESTED: None}}}
         try:
             await self._api.patch(PODS, metadata.name, metadata.namespace, patch)
         except AbsentError:
@@ -106,7 +106,11 @@ class MarkRemoval:
             return False
         except ApiError as error:
             there = await self._api.find(PODS, metadata.name, metadata.namespace, into=Pod)
-            if there is None or there.metadata.uid != metadata.uid or names.EVICTING not in there.metadata.annotations:
+            if (
+                there is None
+                or there.metadata.uid != metadata.uid
+                or names.EVICTION_REQUESTED not in there.metadata.annotations
+            ):
                 return True
             if not is_running(there) or there.is_evicted or fresh_mark(there, self._now()) is not None:
                 return False

@@ -37,15 +37,15 @@ def identity_of(pod: Pod) -> Identity:
 
 
 async def let_go(api: Api, pod: Pod) -> None:
-    """Say of a pod that asks before its end (`names.ASKS`) that this is no preemption. Said twice, it does no harm.
+    """Mark a pod with `names.CONFIRM_DELETION` as not preempted. Idempotent.
 
     Raises:
         ApiError: the API server could not be told.
     """
     metadata = pod.metadata
-    if metadata.annotations.get(names.RELEASED) == names.LET_GO:
+    if metadata.annotations.get(names.NOT_PREEMPTED) == "true":
         return
-    await patch_same(api, PODS, metadata, {"metadata": {"annotations": {names.RELEASED: names.LET_GO}}})
+    await patch_same(api, PODS, metadata, {"metadata": {"annotations": {names.NOT_PREEMPTED: "true"}}})
 
 
 def find_identity(pod: Pod) -> Identity | None:

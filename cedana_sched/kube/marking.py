@@ -63,7 +63,7 @@ class EvictionMarker:
     async def _write(self, pod: Metadata, mark: EvictionMark) -> None:
         # the version is a precondition: of several replicas, one begins
         seen = {"uid": pod.uid, "resourceVersion": pod.resource_version}
-        patch = {"metadata": {**seen, "annotations": {names.EVICTING: written(mark)}}}
+        patch = {"metadata": {**seen, "annotations": {names.EVICTION_REQUESTED: written(mark)}}}
         try:
             await self._api.patch(PODS, pod.name, pod.namespace, patch)
         except (AbsentError, ConflictError) as error:

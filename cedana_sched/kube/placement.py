@@ -31,7 +31,7 @@ def _facts(text: str) -> Compatibility | None:
 
 
 def cpus_that_can_continue(taken_on: str, nodes: Collection[HasMetadata]) -> tuple[str, ...] | None:
-    """Values of the label `names.NODE_CPU` of nodes that can continue what was frozen on the node of that name.
+    """Values of the label `names.CPU_FEATURES` of nodes that can continue what was frozen on the node of that name.
 
     Returns:
         In order; None when that node is gone or has said nothing: then nobody can tell.
@@ -42,7 +42,7 @@ def cpus_that_can_continue(taken_on: str, nodes: Collection[HasMetadata]) -> tup
 
 def _able(needed: Compatibility, nodes: Iterable[HasMetadata]) -> tuple[str, ...]:
     kinds = {
-        (node.metadata.labels.get(names.NODE_CPU, ""), node.metadata.annotations.get(names.NODE_FACTS, ""))
+        (node.metadata.labels.get(names.CPU_FEATURES, ""), node.metadata.annotations.get(names.NODE_FACTS, ""))
         for node in nodes
     }
     able = {label for label, text in kinds if label and (facts := _facts(text)) and not needed.reasons_against(facts)}

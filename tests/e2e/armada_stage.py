@@ -193,8 +193,8 @@ class RealArmadaStage(RealStage):
             async for event in events:
                 for one in event.object["items"] if event.type == "LIST" else [event.object]:
                     metadata = one["metadata"]
-                    said = metadata.get("annotations", {}).get(names.RELEASED)
-                    if said == names.LET_GO and event.type != "DELETED" and metadata["uid"] not in answered:
+                    said = metadata.get("annotations", {}).get(names.NOT_PREEMPTED)
+                    if said == "true" and event.type != "DELETED" and metadata["uid"] not in answered:
                         answered.add(metadata["uid"])
                         await self._let_go(one)
 

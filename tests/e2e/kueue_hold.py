@@ -17,7 +17,7 @@ _MESSAGE = "held by the test"
 _RELEASED = f"""
 !(object.spec.suspend == true && oldObject.spec.suspend != true)
 || request.userInfo.username != '{KUEUE}'
-|| '{names.RELEASED}' in object.metadata.?annotations.orValue({{}})
+|| '{names.RELEASED_HOLD}' in object.metadata.?annotations.orValue({{}})
 """
 
 

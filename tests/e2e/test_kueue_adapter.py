@@ -221,7 +221,7 @@ def _is_suspended(body: Object) -> bool:
 
 
 def _is_unmarked(body: Object) -> bool:
-    return names.RELEASED not in body["metadata"].get("annotations", {})
+    return names.RELEASED_HOLD not in body["metadata"].get("annotations", {})
 
 
 async def test_a_preemption_is_told_held_released_and_undone(
@@ -236,7 +236,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
     (pod,) = await groups.pods(f"job={name}")
     derived = f"{name}-{victim['metadata']['uid'][:8]}"
     assert pod["metadata"]["annotations"][names.ID] == derived, "by the check's podSetUpdates"
-    assert pod["metadata"]["annotations"][names.DERIVED] == "true"
+    assert pod["metadata"]["annotations"][names.DERIVED_ID] == "true"
     assert pod["metadata"]["annotations"][names.POLICY] == groups.name
     assert [(one.workload.uid, one.identity.id) for one in signal.victims] == [(pod["metadata"]["uid"], derived)]
     preemptor = await _workload_of(groups, "ml")
@@ -262,7 +262,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
     (again,) = [pod for pod in await groups.pods(f"job={name}") if not pod["metadata"].get("deletionTimestamp")]
     assert again["metadata"]["uid"] != pod["metadata"]["uid"]
     assert again["metadata"]["annotations"][names.ID] == derived, "admitted again through the check"
-    assert again["metadata"]["annotations"][names.DERIVED] == "true"
+    assert again["metadata"]["annotations"][names.DERIVED_ID] == "true"
     assert _message(await _workload_of(groups, name)) == f"continues from {derived}/0@7"
     assert _message(await _workload_of(groups, "ml")) == "starts from the beginning"
     await groups.wait("batch/v1", "Job", name, _is_unmarked)
@@ -297,7 +297,7 @@ async def test_an_eviction_of_pods_that_do_not_run_is_let_go_at_once(
     name = hold_name(f"{stopped['metadata']['uid']}@{since}")
 
     def is_let_go(writes: list[Write]) -> bool:
-        marked = {"annotations": {names.RELEASED: name}, "uid": stopped["metadata"]["uid"]}
+        marked = {"annotations": {names.RELEASED_HOLD: name}, "uid": stopped["metadata"]["uid"]}
         return any(write.name == "stuck" and (write.body or {}).get("metadata") == marked for write in writes)
 
     await audit.wait_for(is_let_go)

@@ -58,14 +58,16 @@ def asked_for(namespace: str, annotations: Mapping[str, str]) -> SnapshotRef | N
     Raises:
         UsageError: what stands there names none.
     """
-    if not (text := annotations.get(names.WANTED)):
+    if not (text := annotations.get(names.RESTORE_FROM)):
         return None
     try:
         return SnapshotRef.parse(f"{namespace}/{text}")
     except UsageError as error:
         remedy = "write id/index@generation, as 'kubectl get checkpoints' shows it"
         shown = text[:_SHOWN]
-        raise UsageError(f"metadata.annotations[{names.WANTED}]", shown, "names no snapshot", remedy=remedy) from error
+        raise UsageError(
+            f"metadata.annotations[{names.RESTORE_FROM}]", shown, "names no snapshot", remedy=remedy
+        ) from error
 
 
 def continuation_from(snapshot: SnapshotRef, knowledge: Knowledge) -> Continuation:

@@ -65,7 +65,7 @@ def place_in(pod: Object) -> Place:
 
 def _role(pod: Object, place: Place) -> tuple[str, ...]:
     """An id that is made of a Job's own name and uid is no other Job's."""
-    is_own = _texts(pod, "annotations").get(names.DERIVED) == "true" and kind_of(controller_of(pod)) == _JOB
+    is_own = _texts(pod, "annotations").get(names.DERIVED_ID) == "true" and kind_of(controller_of(pod)) == _JOB
     return () if is_own else place.role
 
 

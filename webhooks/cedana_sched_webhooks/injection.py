@@ -28,7 +28,8 @@ DEFAULT_GRACE_SECONDS: Final = 30
 LONGEST_REASON: Final = 1_024
 """Characters: as many as an Event has; it may quote what stands in the pod."""
 SAID_LATER: Final = (
-    names.REFUSED, names.EVICTING, names.RELEASED, names.ASKS, names.NAMESPACE_UID, names.PREPARED_LATE,
+    names.NOT_PROTECTED, names.EVICTION_REQUESTED, names.RELEASED_HOLD, names.NOT_PREEMPTED, names.CONFIRM_DELETION,
+    names.NAMESPACE_UID, names.MISSED_BY_WEBHOOK,
 )  # fmt: skip
 """Annotations that ours write on a pod, and never on the template of one."""
 
@@ -65,7 +66,7 @@ def refusal(pod: Object, why: str) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "false"}
     metadata["annotations"] = dict(metadata.get("annotations") or {})
     _take_off(metadata["annotations"])
-    metadata["annotations"][names.REFUSED] = why[:LONGEST_REASON]
+    metadata["annotations"][names.NOT_PROTECTED] = why[:LONGEST_REASON]
 
 
 def _take_off(annotations: dict[str, str]) -> None:
@@ -77,7 +78,7 @@ def _take_off(annotations: dict[str, str]) -> None:
 def unmark(pod: Object) -> None:
     """Take away what would have others take it for a pod of ours."""
     metadata, spec = pod["metadata"], pod["spec"]
-    for texts, key in (("labels", names.PROTECTED), ("annotations", names.RESTORES)):
+    for texts, key in (("labels", names.PROTECTED), ("annotations", names.RESTORE_IDENTITY)):
         if metadata.get(texts):
             metadata[texts] = {name: value for name, value in metadata[texts].items() if name != key}
     if spec.get("schedulingGates"):
@@ -88,15 +89,15 @@ def asking(pod: Object, asking: Asking) -> None:
     """Say whether its preStop waits for word of what its deletion is."""
     labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
     if asking.labels & labels.keys():
-        annotations[names.ASKS] = names.ASKS_ALWAYS
+        annotations[names.CONFIRM_DELETION] = names.CONFIRM_ALWAYS
     elif pod["spec"].get("schedulerName") in asking.schedulers:
-        annotations[names.ASKS] = names.ASKS_IF_EVICTED
+        annotations[names.CONFIRM_DELETION] = names.CONFIRM_IF_EVICTED
 
 
 def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
     """Have the kubelet call the node's `holds` pod before it ends a container that has no preStop of its own."""
     annotations = pod["metadata"]["annotations"]
-    token = annotations.get(names.HOLD_TOKEN, "")
+    token = annotations.get(names.PRESTOP_TOKEN, "")
     if not _TOKEN.fullmatch(token):
         token = secrets.token_urlsafe(24)
     ask = {"host": "127.0.0.1", "port": agent_port, "scheme": "HTTP"}
@@ -108,7 +109,7 @@ def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
             container["lifecycle"] = {**lifecycle, "preStop": {"httpGet": {**ask, "path": path}}}
             held = True
     if held:  # else no call comes, and the agent must not wait for one
-        annotations[names.HOLD_TOKEN] = token
+        annotations[names.PRESTOP_TOKEN] = token
         _raise_grace(pod, math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
 
 
@@ -122,7 +123,7 @@ def _raise_grace(pod: Object, seconds: int) -> None:
     spec, annotations = pod["spec"], pod["metadata"]["annotations"]
     own = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
     if (own or 0) < seconds:
-        annotations[names.GRACE] = str(own or 0)
+        annotations[names.ORIGINAL_GRACE_PERIOD] = str(own or 0)
         spec["terminationGracePeriodSeconds"] = seconds
 
 
@@ -134,9 +135,9 @@ def restore(
     `may_have_rules`: see `restore_container.container`.
     """
     spec = pod["spec"]
-    pod["metadata"]["annotations"][names.RESTORES] = str(continuation)
+    pod["metadata"]["annotations"][names.RESTORE_IDENTITY] = str(continuation)
     spec["runtimeClassName"] = names.RUNTIME_CLASS
-    require_label(spec, names.NODE_READY, "true")
+    require_label(spec, names.NODE_PREPARED, "true")
     put_ours(pod, configuration.restore, may_have_rules=may_have_rules)
     gates = spec.get("schedulingGates") or []
     waits = continuation.generation is None and not spec.get("nodeName")  # who has a node cannot be gated any more

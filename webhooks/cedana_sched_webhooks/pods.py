@@ -169,7 +169,7 @@ def _prepare(
         injection.restore(pod, continuation, configuration, may_have_rules=knowledge.has_restart_rules)
         warnings = _keep_to_able_nodes(pod, continuation, knowledge)
         decision = "gated" if continuation.generation is None else "restores"
-    elif names.RESTORES in annotations:  # of a first call, which knew that nothing told it apart
+    elif names.RESTORE_IDENTITY in annotations:  # of a first call, which knew that nothing told it apart
         put_ours(pod, configuration.restore, may_have_rules=knowledge.has_restart_rules)
     else:
         remove_ours(pod)
@@ -199,7 +199,7 @@ def _newest(
     if not alone:
         return continuation_among(namespace, replica, knowledge)
     known = continuation_of(namespace, replica, knowledge)
-    if known is None and annotations.get(names.CONTINUES) == "true":
+    if known is None and annotations.get(names.EXPECT_SNAPSHOT) == "true":
         return Continuation(replica, None)  # which one it is, its node sees in the store
     return known
 
@@ -251,7 +251,7 @@ def _keep_to_able_nodes(pod: Object, continuation: Continuation, knowledge: Know
         return ()
     cpus = cpus_that_can_continue(continuation.source.spec.pod.node_name, tuple(knowledge.nodes))
     if cpus:
-        require_one_of(pod["spec"], names.NODE_CPU, cpus)
+        require_one_of(pod["spec"], names.CPU_FEATURES, cpus)
     elif cpus is not None:
         return (f"cedana: no node of this cluster has the CPU features that {continuation} needs",)
     return ()

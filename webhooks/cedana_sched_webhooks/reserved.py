@@ -40,7 +40,7 @@ def refuse_foreign_use(pod: Object) -> None:
 def remove_ours(pod: Object) -> None:
     """Take the restore container and its volume out of a pod that does not continue: nobody would end its wait."""
     spec = pod["spec"]
-    pod["metadata"]["annotations"].pop(names.RESTORES, None)
+    pod["metadata"]["annotations"].pop(names.RESTORE_IDENTITY, None)
     for kind, name in (("initContainers", names.RESTORE_CONTAINER), ("volumes", names.RESTORE_VOLUME)):
         if any(one.get("name") == name for one in spec.get(kind) or ()):
             spec[kind] = [one for one in spec[kind] if one.get("name") != name]

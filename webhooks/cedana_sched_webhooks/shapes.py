@@ -97,7 +97,7 @@ class Pod(TypedDict, total=False):
 
 # labels have names that are no words, so that a class cannot have them
 MarkedLabels = TypedDict("MarkedLabels", {names.PROTECTED: str}, total=False)  # type: ignore[misc]
-MarkedAnnotations = TypedDict("MarkedAnnotations", {names.RESTORES: str, MIRROR: str}, total=False)  # type: ignore[misc]
+MarkedAnnotations = TypedDict("MarkedAnnotations", {names.RESTORE_IDENTITY: str, MIRROR: str}, total=False)  # type: ignore[misc]
 
 
 class MarkedMetadata(TypedDict, total=False):

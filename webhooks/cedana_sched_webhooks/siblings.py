@@ -106,7 +106,7 @@ def _by_chance() -> int:
 def _is_of_one_job(pod: Object) -> bool:
     """Whether its id is its Job's own, or its labels tell which Job it is of."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    return annotations.get(names.DERIVED) == "true" or bool(place_in(pod).role)
+    return annotations.get(names.DERIVED_ID) == "true" or bool(place_in(pod).role)
 
 
 def _has_sisters(job: Job) -> bool:

@@ -43,7 +43,7 @@ async def look(api: Api) -> list[Finding]:
 
 def _unheld(protected: list[PartialObject]) -> Iterator[Finding]:
     """Armada makes no call that could be refused: nothing but the preStop hook holds a pod that it preempts."""
-    bare = [pod.metadata.namespace for pod in protected if names.HOLD_TOKEN not in pod.metadata.annotations]
+    bare = [pod.metadata.namespace for pod in protected if names.PRESTOP_TOKEN not in pod.metadata.annotations]
     if bare:
         where = sorted(set(bare))
         more = f" and {len(where) - _MOST_NAMES} more" if len(where) > _MOST_NAMES else ""

@@ -308,5 +308,5 @@ def by_hand(member: Member, snapshots: Snapshots) -> str:
         return ""
     return (
         f"; to continue its snapshot {newest}, submit the job again, in namespace {member.namespace}, with the"
-        f" annotations {names.ID}: {member.id} and {names.CONTINUES}: 'true'"
+        f" annotations {names.ID}: {member.id} and {names.EXPECT_SNAPSHOT}: 'true'"
     )

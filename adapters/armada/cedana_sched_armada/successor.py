@@ -73,7 +73,7 @@ def first_of(job: Job) -> str:
 
 def continues(job: Job) -> bool:
     """Whether it goes on from a snapshot, which may have been taken in another cluster."""
-    return job.annotations.get(names.CONTINUES) == "true"
+    return job.annotations.get(names.EXPECT_SNAPSHOT) == "true"
 
 
 def number_of(job: Job) -> int:
@@ -108,9 +108,9 @@ def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | 
     for spec in (item.pod_spec, *item.pod_specs):
         _without_repetition(spec)
     annotations = item.annotations
-    annotations.pop(names.WANTED, None)  # the newest one goes on from what that one was asked for
+    annotations.pop(names.RESTORE_FROM, None)  # the newest one goes on from what that one was asked for
     if identifier is not None:
-        annotations[names.ID], annotations[names.CONTINUES] = identifier, "true"
+        annotations[names.ID], annotations[names.EXPECT_SNAPSHOT] = identifier, "true"
     annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_of(job), str(number)
     if EXTERNAL_URI not in annotations:
         annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_of(job)}"

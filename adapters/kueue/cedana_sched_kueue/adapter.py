@@ -132,7 +132,7 @@ class KueueAdapter:
             job is not None
             and still_to_stop
             and not taken_back
-            and job.metadata.annotations.get(names.RELEASED) != name
+            and job.metadata.annotations.get(names.RELEASED_HOLD) != name
         ):
             await self._mark(job.metadata, name)
             log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
@@ -219,7 +219,7 @@ class KueueAdapter:
 
     async def _mark(self, metadata: Metadata, name: str | None) -> None:
         """Write the annotation on this very Job, or remove it; a Job that is gone needs none."""
-        patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED: name}}}
+        patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED_HOLD: name}}}
         try:
             await self._api.patch(JOBS, metadata.name, metadata.namespace, patch)
         except AbsentError:

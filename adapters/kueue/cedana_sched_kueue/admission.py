@@ -96,8 +96,8 @@ def answer_of(workload: Workload, policy: str | None, is_saved: Callable[[str], 
             return Answer(obstacle=_obstacle(pod_set, other, policy))
         if not is_named(template):
             annotations[names.ID] = derived
-            if names.DERIVED not in annotations_of(template):
-                annotations[names.DERIVED] = "true"
+            if names.DERIVED_ID not in annotations_of(template):
+                annotations[names.DERIVED_ID] = "true"
         if other is None and policy is not None:
             annotations[names.QUEUE_POLICY] = policy
             if names.POLICY not in annotations_of(template):
@@ -116,7 +116,7 @@ def _other_policy(template: PodTemplate, policy: str | None) -> str | None:
 
 def _is_named_by_us(template: PodTemplate, derived: str) -> bool:
     """Whether it says what our updates say; its author can write the same, but no snapshot of that id."""
-    return annotations_of(template).get(names.DERIVED) == "true" and named_id(template) == derived
+    return annotations_of(template).get(names.DERIVED_ID) == "true" and named_id(template) == derived
 
 
 def _obstacle(pod_set: PodSet, written: str, policy: str | None) -> str:

@@ -207,7 +207,7 @@ class Preemptions:
         self._conclude(job_uid_of(signal_uid), signal_uid)
 
     def annotation(self, job_uid: str) -> tuple[bool, str | None]:
-        """Whether the Job's annotation `names.RELEASED` must change without the coordinator, and what it must be then.
+        """Whether the Job's annotation `names.RELEASED_HOLD` must change without the coordinator, and to which value.
 
         An eviction that saves nothing is let go at once, for the webhook may hold it already. What is left from an
         earlier hold is removed, lest it lets the next eviction go.
@@ -215,7 +215,7 @@ class Preemptions:
         job = self.job(job_uid)
         if job is None or job.spec.suspend or job.ended or self._workload(job) is None:
             return False, None
-        now = job.metadata.annotations.get(names.RELEASED)
+        now = job.metadata.annotations.get(names.RELEASED_HOLD)
         eviction = self.eviction(job_uid)
         if eviction is None:
             return now is not None, None
@@ -228,7 +228,7 @@ class Preemptions:
         if not eviction.job.spec.suspend:
             if self._over.get(job_uid) == eviction.uid:  # the Workload's news are older than the Job's
                 return ()
-            if eviction.job.metadata.annotations.get(names.RELEASED) == hold_name(eviction.uid):
+            if eviction.job.metadata.annotations.get(names.RELEASED_HOLD) == hold_name(eviction.uid):
                 self._conclude(job_uid, eviction.uid)  # released before a restart
                 return ()
         signal = self._signal(eviction)

@@ -1,8 +1,7 @@
 """Torn evictions: those that went through unheld, mostly because no webhook answered when Kueue suspended the Job.
 
-The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: each pod asks before its
-end (`names.ASKS`) whether it is preempted, for as long as its agent waits for an answer. The adapter answers with a
-signal, or by letting the pod go.
+The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: the hook of
+a pod with `names.CONFIRM_DELETION` waits until the adapter either publishes a signal or marks the pod as not preempted.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def is_suspended(job: Job | None) -> bool:
 def is_being_asked(pod: Pod) -> bool:
     """Whether it is being deleted, and waits for our word: not for that of the scheduler that has chosen its node."""
     metadata = pod.metadata
-    asks = metadata.annotations.get(names.ASKS) == names.ASKS_ALWAYS and POD_SET in metadata.labels
+    asks = metadata.annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS and POD_SET in metadata.labels
     if not asks or metadata.deletion_timestamp is None or pod.finished:
         return False
     return not (pod.is_evicted and pod.spec.scheduler_name not in _WITHOUT_A_HOLD)

@@ -77,7 +77,7 @@ def _given(pod: Object, queue: PartialObject) -> dict[str, str]:
         return {}
     task = _texts(pod, "labels").get(TASK, "")
     identifier = derived_id(owner["name"], owner["uid"], room=len(f"-{task}") if task else 0)
-    annotations = {names.ID: identifier, names.DERIVED: "true"}
+    annotations = {names.ID: identifier, names.DERIVED_ID: "true"}
     if policy := policy_of(queue):
         annotations[names.POLICY] = policy
     return annotations | _chosen(queue)

@@ -200,9 +200,8 @@ class ObjectAgents:
         self._alive = alive or Alive()
         self._projection = projection
         self._removed = removed
-        pending = f"!{names.SETTLED}"
-        self.restores = Mirror(Watch(api, RESTORES, AnsweredObject, labels=pending), unreadable)
-        checkpoints = Mirror(Watch(api, CHECKPOINTS, AnsweredObject, labels=pending), unreadable)
+        self.restores = Mirror(Watch(api, RESTORES, AnsweredObject, labels=names.TRACKED), unreadable)
+        checkpoints = Mirror(Watch(api, CHECKPOINTS, AnsweredObject, labels=names.TRACKED), unreadable)
         self._mirrors = [checkpoints, self.restores]
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}

@@ -65,7 +65,9 @@ class Choice:
 def is_to_choose(pod: Pod) -> bool:
     """Whether the webhook left it to us which snapshot this pod continues."""
     annotations = pod.metadata.annotations
-    return names.ID in annotations and annotations.get(names.RESTORES) == names.any_snapshot_of(annotations[names.ID])
+    return names.ID in annotations and annotations.get(names.RESTORE_IDENTITY) == names.any_snapshot_of(
+        annotations[names.ID]
+    )
 
 
 def _family(pod: Pod) -> tuple[str, str] | None:

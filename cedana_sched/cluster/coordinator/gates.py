@@ -199,7 +199,7 @@ class Gates:
             return patch
         if taken_on and (cpus := cpus_that_can_continue(taken_on, tuple(self._nodes))):
             spec: Object = {"affinity": pod.spec.affinity}
-            require_one_of(spec, names.NODE_CPU, cpus)
+            require_one_of(spec, names.CPU_FEATURES, cpus)
             if len(msgspec.json.encode(spec)) > LARGEST_AFFINITY_BYTES:
                 return self._left(pod, f"spec.affinity has more than {LARGEST_AFFINITY_BYTES} bytes")
             patch.append({"op": "add", "path": "/spec/affinity", "value": spec["affinity"]})
@@ -220,7 +220,7 @@ def _opened(gates: list[str]) -> list[Object]:
 
 def _numbered(identity: Identity) -> list[Object]:
     """Who the pod is from now on. One that finds nothing keeps its number, and begins anew."""
-    numbered = {names.INDEX: str(identity.index), names.RESTORES: f"{identity.id}/{identity.index}"}
+    numbered = {names.INDEX: str(identity.index), names.RESTORE_IDENTITY: f"{identity.id}/{identity.index}"}
     return [
         {"op": "replace", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}
         for name, value in numbered.items()

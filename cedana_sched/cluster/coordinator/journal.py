@@ -81,7 +81,7 @@ class ObjectJournal:
         entries = await self._log.take_over()
         records: dict[str, Record] = {}
         for resource in RESOURCES:
-            query = {"labelSelector": f"!{names.SETTLED}"}
+            query = {"labelSelector": names.TRACKED}
             bodies, _ = await self._api.list_all(resource, None, query, into=dict)
             for body in bodies:
                 if (record := self._read(resource, body)) is not None:

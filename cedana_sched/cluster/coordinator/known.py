@@ -158,7 +158,7 @@ class KnownCheckpoint(_Read, frozen=True):
     @property
     def is_kept(self) -> bool:
         """Whether we keep it back."""
-        return names.SNAPSHOT in self.metadata.finalizers
+        return names.SNAPSHOT_CLEANUP in self.metadata.finalizers
 
     @property
     def is_settled(self) -> bool:
@@ -178,7 +178,7 @@ class KnownCheckpoint(_Read, frozen=True):
     @property
     def is_forgotten(self) -> bool:
         """Whether it is no record any more."""
-        return names.SETTLED in self.metadata.labels
+        return not {names.ARCHIVED, names.REMOVE_SNAPSHOT}.isdisjoint(self.metadata.labels)
 
 
 def in_words(missed: KnownCheckpoint) -> str:

@@ -79,7 +79,7 @@ def to_object(record: Record, system_namespace: str) -> Object:
     metadata: Object = {"namespace": namespace, "name": name, "labels": labels_of(record)}
     match record:
         case Checkpoint():
-            metadata["finalizers"] = [names.SNAPSHOT]
+            metadata["finalizers"] = [names.SNAPSHOT_CLEANUP]
             spec = _checkpoint_spec(record)
         case PreemptionHold():
             spec = _hold_spec(record)

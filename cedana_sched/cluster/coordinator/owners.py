@@ -23,7 +23,7 @@ class Owners:
         They do not block their owner's deletion: that would need rights on whatever controls pods.
         """
         pod = self._pods.get(workload.name, workload.namespace)
-        if pod is None or pod.metadata.uid != workload.uid or pod.metadata.annotations.get(names.DERIVED) != "true":
+        if pod is None or pod.metadata.uid != workload.uid or pod.metadata.annotations.get(names.DERIVED_ID) != "true":
             return []
         return [_named(owner)] if (owner := pod.metadata.owner) is not None else []
 

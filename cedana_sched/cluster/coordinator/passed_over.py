@@ -21,7 +21,7 @@ from cedana_sched.model.objects import names
 
 LATE_SECONDS = 600.0
 """A pod that was created earlier was published by an earlier leader."""
-_SAID_ELSEWHERE = frozenset({names.RESTORES, names.REFUSED, names.PREPARED_LATE})
+_SAID_ELSEWHERE = frozenset({names.RESTORE_IDENTITY, names.NOT_PROTECTED, names.MISSED_BY_WEBHOOK})
 
 
 class PassedOver:

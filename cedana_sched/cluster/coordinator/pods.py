@@ -116,7 +116,7 @@ class PodReports:
             was_running = before is None or not before.finished
             return [_ended(now)] if was_running else []
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
-        if not is_bound or names.RESTORES not in now.metadata.annotations:
+        if not is_bound or names.RESTORE_IDENTITY not in now.metadata.annotations:
             return []
         try:
             starting = self._starting(now)
@@ -140,7 +140,7 @@ class PodReports:
             identity,
             self._cluster.policies.of(pod),
             wanted,
-            continues=annotations.get(names.CONTINUES) == "true",
+            continues=annotations.get(names.EXPECT_SNAPSHOT) == "true",
             beginning=self._beginnings.of(pod.metadata.uid),
             committed=self._committed(identity),
             refused=refused,

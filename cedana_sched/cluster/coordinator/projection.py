@@ -340,7 +340,7 @@ class Projection:
         elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY and not target.is_removed:
             with contextlib.suppress(AbsentError):  # the record is gone, and so is its object, or its namespace
                 await self._show(target)
-                patch: Object = {"metadata": {"labels": {names.SETTLED: "true"}}}
+                patch: Object = {"metadata": {"labels": {names.ARCHIVED: "true"}}}
                 await self._api.patch(target.resource, target.name, target.namespace, patch)
         else:
             await self._api.delete(target.resource, target.name, target.namespace)
@@ -361,7 +361,7 @@ class Projection:
 
     async def _label(self, target: _Target) -> None:
         """Agents find their orders by these."""
-        labels = {**labels_of(target.record), names.SETTLED: None}
+        labels = {**labels_of(target.record), names.ARCHIVED: None, names.REMOVE_SNAPSHOT: None}
         await self._api.patch(target.resource, target.name, target.namespace, {"metadata": {"labels": labels}})
         target.is_labelled = True
 

@@ -123,11 +123,11 @@ class Purge:
             is_purged = False
             while (one := self._seen(key)) is not None:
                 if _is_to_be_kept(one):
-                    await self._write(one, metadata={"finalizers": [*one.metadata.finalizers, names.SNAPSHOT]})
+                    await self._write(one, metadata={"finalizers": [*one.metadata.finalizers, names.SNAPSHOT_CLEANUP]})
                 elif not _is_to_go(one):
                     return
                 elif is_purged:
-                    others = [name for name in one.metadata.finalizers if name != names.SNAPSHOT]
+                    others = [name for name in one.metadata.finalizers if name != names.SNAPSHOT_CLEANUP]
                     await self._write(one, metadata={"finalizers": others})
                 elif (_is_over(one) or _seconds_left(one) == 0) and not self._in_use.is_needed(one):
                     self._let_go(one.spec.uid)
@@ -209,14 +209,14 @@ class Purge:
         The order comes first, so that no agent sees an older one; later on the address does, so that not the one
         that has just failed takes it.
         """
-        labels = {names.NODE: node, names.SETTLED: names.REMOVING}
+        labels = {names.NODE: node, names.REMOVE_SNAPSHOT: "true"}
         is_addressed = labels.items() <= one.metadata.labels.items()
-        is_first = one.metadata.labels.get(names.SETTLED) != names.REMOVING
+        is_first = names.REMOVE_SNAPSHOT not in one.metadata.labels
         if not _is_ordered(one) and (is_addressed or is_first):
             given = {"number": _last_number(one) + 1, "order": codec.to_builtins(order)}
             await self._write(one, "status", status={"order": given})
         elif not is_addressed:
-            await self._write(one, metadata={"labels": labels})
+            await self._write(one, metadata={"labels": {**labels, names.ARCHIVED: None}})
 
     async def _write(self, one: KnownCheckpoint, subresource: str | None = None, **patch: Object) -> None:
         """Patch it, if it is still what was seen; else somebody is woken by what it is now."""

@@ -38,7 +38,7 @@ class Removers:
         able = {node.metadata.name for node in self._nodes if has_agent(node)}
         if able <= tried:
             tried.clear()
-        is_ordered = checkpoint.metadata.labels.get(names.SETTLED) == names.REMOVING
+        is_ordered = checkpoint.metadata.labels.get(names.REMOVE_SNAPSHOT) == "true"
         ordered = checkpoint.metadata.labels.get(names.NODE, "") if is_ordered else ""
         left = able - tried
         for preferred in (ordered, checkpoint.node):
@@ -54,4 +54,4 @@ class Removers:
 
 def has_agent(node: Node) -> bool:
     """Whether orders can be given to it."""
-    return node.ready and node.metadata.labels.get(names.NODE_READY) == "true"
+    return node.ready and node.metadata.labels.get(names.NODE_PREPARED) == "true"

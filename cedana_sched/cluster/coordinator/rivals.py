@@ -73,7 +73,7 @@ class Rivals:
 
     def _refusal(self, pod: Pod) -> str | None:
         """Why it must not be saved."""
-        if (said := pod.metadata.annotations.get(names.REFUSED)) is not None:
+        if (said := pod.metadata.annotations.get(names.NOT_PROTECTED)) is not None:
             return said[:LONGEST_REASON]
         first = self._first(pod)
         if first is None or self._is_saved(first):
@@ -110,13 +110,13 @@ class Rivals:
         if pod is None or not _is_running(pod) or (why := self._refusal(pod)) is None:
             return
         warn_not_protected(self._events, pod.metadata, why)
-        await patch_same(self._api, PODS, pod.metadata, {"metadata": {"annotations": {names.REFUSED: why}}})
+        await patch_same(self._api, PODS, pod.metadata, {"metadata": {"annotations": {names.NOT_PROTECTED: why}}})
 
 
 def _is_live(pod: Pod) -> bool:
     """Whether its processes run, or may at any moment, and it has a right to its identity."""
     metadata = pod.metadata
-    if pod.finished or metadata.deletion_timestamp is not None or names.REFUSED in metadata.annotations:
+    if pod.finished or metadata.deletion_timestamp is not None or names.NOT_PROTECTED in metadata.annotations:
         return False
     return bool(pod.spec.node_name)
 

@@ -71,7 +71,7 @@ _OF_ONE_TEMPLATE: Final = frozenset(
 )
 """Controllers whose pods are alike but for their names and numbers."""
 _JOB: Final = ("batch/v1", "Job")
-_LEFT_ALONE: Final = frozenset({MIRROR, names.HOLD_TOKEN, names.PREPARED_LATE})
+_LEFT_ALONE: Final = frozenset({MIRROR, names.PRESTOP_TOKEN, names.MISSED_BY_WEBHOOK})
 """Annotations of a kubelet's own pods, and of pods that were prepared: somebody has removed our label since."""
 
 _Template = tuple[str, str, str]
@@ -154,7 +154,11 @@ class Unprepared:
             self._heard(None, pod)
 
     def _was_refused(self, before: PartialObject | None, now: PartialObject | None) -> None:
-        if now is not None and before is None and (why := now.metadata.annotations.get(names.REFUSED)) is not None:
+        if (
+            now is not None
+            and before is None
+            and (why := now.metadata.annotations.get(names.NOT_PROTECTED)) is not None
+        ):
             warn_not_protected(self._events, now.metadata, why)
             if is_new(now.metadata, self._now()):
                 self._looking.add(f"{now.metadata.namespace}/{now.metadata.name}")
@@ -188,7 +192,7 @@ class Unprepared:
     async def _look_at_refused(self, seen: Metadata) -> None:
         """Publish what it could have continued, if it has an identity."""
         pod = await self._api.get(PODS, seen.name, seen.namespace, into=Pod)
-        why = pod.metadata.annotations.get(names.REFUSED)
+        why = pod.metadata.annotations.get(names.NOT_PROTECTED)
         if pod.metadata.uid != seen.uid or why is None:
             return
         replica, _, among = await self._who(msgspec.to_builtins(pod), seen.namespace)
@@ -209,7 +213,7 @@ class Unprepared:
         """The annotations that its queue gives it; None where nothing requests protection."""
         given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
         if asks_for_protection(body):
-            return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED}}
+            return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED_ID}}
         return given if names.ID in given else None
 
     async def _prepare(self, pod: Pod, body: Object, given: dict[str, str]) -> None:
@@ -220,9 +224,9 @@ class Unprepared:
         replica, problem, among = await self._who(body, pod.metadata.namespace)
         if replica is None and not problem:
             return
-        annotations: dict[str, str | None] = {names.REFUSED: problem[:LONGEST_REASON]}
+        annotations: dict[str, str | None] = {names.NOT_PROTECTED: problem[:LONGEST_REASON]}
         if replica is not None:
-            told = {names.ID: replica.id, names.INDEX: str(replica.index), names.PREPARED_LATE: "true"}
+            told = {names.ID: replica.id, names.INDEX: str(replica.index), names.MISSED_BY_WEBHOOK: "true"}
             if (policy := self._policy_of(annotated)) is not None:
                 told[names.POLICY] = policy
             forged = {key: None for key in SAID_LATER if key in pod.metadata.annotations}
@@ -245,7 +249,7 @@ class Unprepared:
         workload = tell.workload
         now = await self._api.find(PODS, workload.name, workload.namespace, into=PartialObject)
         del self._unanswered[key]
-        if now is not None and now.metadata.uid == workload.uid and names.PREPARED_LATE in now.metadata.annotations:
+        if now is not None and now.metadata.uid == workload.uid and names.MISSED_BY_WEBHOOK in now.metadata.annotations:
             self._publish(tell)
 
     def _publish(self, tell: Tell) -> None:

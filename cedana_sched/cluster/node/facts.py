@@ -16,7 +16,7 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility, NodeDescription
 from cedana_sched.model.objects.base import parsed
-from cedana_sched.model.objects.names import LEAVING, NODE_CPU, NODE_FACTS, NODE_READY
+from cedana_sched.model.objects.names import CPU_FEATURES, NODE_FACTS, NODE_PREPARED, UNINSTALL
 
 
 class NodeFacts:
@@ -65,7 +65,7 @@ class NodeFacts:
         Raises:
             ApiError: the API server does not take it.
         """
-        await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {LEAVING: None}}})
+        await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {UNINSTALL: None}}})
 
     async def _wait_until(self, holds: Callable[[Node], bool]) -> None:
         watch = Watch(self._api, NODES, Node, fields=f"metadata.name={self._node}")
@@ -78,19 +78,19 @@ class NodeFacts:
                     return
 
     async def _write(self, ready: str | None, cpu: str | None, facts: str | None) -> None:
-        metadata = {"labels": {NODE_READY: ready, NODE_CPU: cpu}, "annotations": {NODE_FACTS: facts}}
+        metadata = {"labels": {NODE_PREPARED: ready, CPU_FEATURES: cpu}, "annotations": {NODE_FACTS: facts}}
         await self._api.patch(NODES, self._node, None, {"metadata": metadata})
 
 
 def cpu_digest(compatibility: Compatibility) -> str:
-    """Value of the label `NODE_CPU`: equal for nodes whose processors have the same features."""
+    """Value of the label `CPU_FEATURES`: equal for nodes whose processors have the same features."""
     features = f"{compatibility.architecture} {' '.join(sorted(compatibility.cpu_features))}"
     return hashlib.sha256(features.encode()).hexdigest()[:16]
 
 
 def is_leaving(node: Node, now: datetime) -> bool:
     """Whether it bears a mark that still counts."""
-    until = node.metadata.annotations.get(LEAVING)
+    until = node.metadata.annotations.get(UNINSTALL)
     return until is not None and (moment := parsed(until)) is not None and now < moment
 
 

@@ -30,7 +30,7 @@ def own_grace_seconds(pod: Pod) -> float | None:
     Who deletes it with a grace of his own (`kubectl delete --grace-period`) has the last word; with none left, the
     kubelet has ended it already.
     """
-    written = pod.metadata.annotations.get(names.GRACE, "")
+    written = pod.metadata.annotations.get(names.ORIGINAL_GRACE_PERIOD, "")
     asked, raised = pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds
     if asked == 0 or not (written.isascii() and written.isdecimal()):
         return None

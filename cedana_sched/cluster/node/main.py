@@ -49,7 +49,7 @@ from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import awaited
 from cedana_sched.model.compatibility import NodeDescription
 from cedana_sched.model.errors import CedanaSchedError
-from cedana_sched.model.objects.names import HOLD_TOKEN
+from cedana_sched.model.objects.names import PRESTOP_TOKEN
 from cedana_sched.model.orders import Order, Outcome
 from cedana_sched.model.segments import is_object_name
 from cedana_sched.service.draining import Busy, until_drained
@@ -269,7 +269,7 @@ def _reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]:
 
 def _starts_again(pod: Pod) -> bool:
     """Whether the kubelet starts again what dies in it, and calls before it ends a container of it."""
-    return pod.spec.restart_policy != "Never" and HOLD_TOKEN in pod.metadata.annotations
+    return pod.spec.restart_policy != "Never" and PRESTOP_TOKEN in pod.metadata.annotations
 
 
 def _has_other_grace(before: Pod | None, now: Pod) -> bool:

@@ -68,7 +68,7 @@ class OrderFeed:
         self._node = node
         self._clock = clock
         self._perform = perform
-        mine = f"{names.NODE}={node},{names.SETTLED}!=true"
+        mine = f"{names.NODE}={node},{names.ARCHIVED}!=true"
         # of all namespaces: what has begun in one that is served no more must be ended (see `objection_to`)
         self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
         self.restores = Mirror(Watch(api, RESTORES, OrderedObject, labels=mine))

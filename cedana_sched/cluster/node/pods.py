@@ -97,7 +97,7 @@ class NodePods:
 
         Of several, because somebody has applied the manifest of a running pod anew, the one that is being deleted.
         """
-        known = ((pod.metadata.annotations.get(names.HOLD_TOKEN, ""), pod) for pod in self.present)
+        known = ((pod.metadata.annotations.get(names.PRESTOP_TOKEN, ""), pod) for pod in self.present)
         found = [pod for own, pod in known if own and same_token(own, token)]
         return max(found, key=lambda pod: pod.metadata.deletion_timestamp or "", default=None)
 
@@ -175,8 +175,8 @@ class NodePods:
 
     def _may_be_preempted(self, pod: Pod) -> bool:
         """Whether its deletion may be a preemption that nobody has reported yet."""
-        asks = pod.metadata.annotations.get(names.ASKS)
-        is_asking = asks == names.ASKS_ALWAYS or (asks == names.ASKS_IF_EVICTED and pod.is_evicted)
+        asks = pod.metadata.annotations.get(names.CONFIRM_DELETION)
+        is_asking = asks == names.CONFIRM_ALWAYS or (asks == names.CONFIRM_IF_EVICTED and pod.is_evicted)
         return is_asking and self.is_served(pod)
 
     async def is_deleted(self, pod: Pod) -> bool:
@@ -223,7 +223,7 @@ def _backs_off(pod: Pod) -> bool:
 
 
 def _is_let_go(pod: Pod | None) -> bool:
-    return pod is None or pod.finished or pod.metadata.annotations.get(names.RELEASED) == names.LET_GO
+    return pod is None or pod.finished or pod.metadata.annotations.get(names.NOT_PREEMPTED) == "true"
 
 
 async def _wait_until(shown: PresentPods | Mirror[OrderedObject], holds: Callable[[], bool]) -> None:

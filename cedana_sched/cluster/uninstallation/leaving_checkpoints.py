@@ -31,7 +31,7 @@ async def release_checkpoints(api: Api) -> None:
         async with writes:
             await _release(api, one)
 
-    kept = [one for one in found if names.SNAPSHOT in one.metadata.finalizers]
+    kept = [one for one in found if names.SNAPSHOT_CLEANUP in one.metadata.finalizers]
     async with asyncio.TaskGroup() as group:
         for one in kept:
             group.create_task(release(one), name=f"release of {one.metadata.namespace}/{one.metadata.name}")
@@ -39,9 +39,9 @@ async def release_checkpoints(api: Api) -> None:
 
 
 async def _release(api: Api, one: PartialObject | None) -> None:
-    while one is not None and names.SNAPSHOT in one.metadata.finalizers:
+    while one is not None and names.SNAPSHOT_CLEANUP in one.metadata.finalizers:
         metadata = one.metadata
-        others = [name for name in metadata.finalizers if name != names.SNAPSHOT]
+        others = [name for name in metadata.finalizers if name != names.SNAPSHOT_CLEANUP]
         patch = {"metadata": {"finalizers": others, "resourceVersion": metadata.resource_version}}
         try:
             await api.patch(CHECKPOINTS, metadata.name, metadata.namespace, patch)

@@ -44,7 +44,7 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
         ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
         served = nodes_with_agent(nodes, pods)
         for name in served:
-            await _annotate(api, name, {names.LEAVING: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
+            await _annotate(api, name, {names.UNINSTALL: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
         log.info("agents are to leave their nodes", nodes=served)
         left = await _wait_left(nodes, served, seconds)
         for task in watching:
@@ -52,7 +52,9 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
     abandoned = tuple(name for name in sorted({*ours, *served}) if name not in left)
     for name in abandoned:
         log.warning("node not cleared: programs and containerd's configuration stay", node=name)
-        await _annotate(api, name, {names.LEAVING: None, names.NODE_FACTS: None}, names.NODE_READY, names.NODE_CPU)
+        await _annotate(
+            api, name, {names.UNINSTALL: None, names.NODE_FACTS: None}, names.NODE_PREPARED, names.CPU_FEATURES
+        )
     return abandoned
 
 
@@ -68,8 +70,8 @@ async def _wait_listed(seconds: float, *mirrors: Mirror[Any]) -> None:
 
 def is_ours(metadata: Metadata) -> bool:
     """Whether a node bears a word of ours."""
-    return any(key in metadata.labels for key in (names.NODE_READY, names.NODE_CPU)) or any(
-        key in metadata.annotations for key in (names.NODE_FACTS, names.LEAVING)
+    return any(key in metadata.labels for key in (names.NODE_PREPARED, names.CPU_FEATURES)) or any(
+        key in metadata.annotations for key in (names.NODE_FACTS, names.UNINSTALL)
     )
 
 
@@ -107,7 +109,7 @@ async def _wait_left(nodes: Mirror[Node], served: tuple[str, ...], seconds: floa
 def _note(node: Node, marked: set[str], left: set[str]) -> None:
     """A node has left when its mark was seen, and is seen no more."""
     name = node.metadata.name
-    if names.LEAVING in node.metadata.annotations:
+    if names.UNINSTALL in node.metadata.annotations:
         marked.add(name)
     elif name in marked:
         left.add(name)

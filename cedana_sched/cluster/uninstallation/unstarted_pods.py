@@ -43,5 +43,5 @@ async def wait_until_started(pods: Mirror[Pod], seconds: float) -> tuple[Pod, ..
 
 def is_waiting(pod: Pod) -> bool:
     """Whether it shall continue from a snapshot, and its containers have not begun."""
-    is_returning = names.RESTORES in pod.metadata.annotations and pod.metadata.deletion_timestamp is None
+    is_returning = names.RESTORE_IDENTITY in pod.metadata.annotations and pod.metadata.deletion_timestamp is None
     return is_returning and pod.status.phase in {"", "Pending"}

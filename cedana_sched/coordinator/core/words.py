@@ -71,7 +71,7 @@ def of_work_left(desk: Desk, checkpoint: Checkpoint, snapshot: SnapshotRef, left
     text = (
         f"Checkpoint {short(snapshot)} does not continue {short(left)}, whose work nothing newer has: it is kept beside"
         " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
-        f" its name (of a pod: the annotation {names.WANTED}: {short(left)})"
+        f" its name (of a pod: the annotation {names.RESTORE_FROM}: {short(left)})"
     )
     _publish(desk, checkpoint, "WorkLeft", text, warning=True)
 

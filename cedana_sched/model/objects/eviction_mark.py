@@ -45,7 +45,7 @@ def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
 
     Times must stand as `written` writes them: `since` becomes a part of uids, and Python reads any number of digits.
     """
-    text = annotations.get(names.EVICTING)
+    text = annotations.get(names.EVICTION_REQUESTED)
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Every name that we put on somebody else's object, and the group of our own."""
+"""The labels, annotations, gates and finalizers that we write, and the group of our kinds."""
 
 from __future__ import annotations
 
@@ -12,94 +12,99 @@ CATEGORY: Final = "cedana"
 ADMISSION_CHECK_CONTROLLER: Final = f"{GROUP}/checkpoint-restore"
 """`controllerName` of the AdmissionCheck with which an admin opts a ClusterQueue in."""
 
-# What opts a pod in; written by people, by an adapter into a pod template, or by the pod webhook.
+# What opts a pod in. People, adapters (in pod templates) and the pod webhook write these.
 ID: Final = f"{GROUP}/id"
-"""Annotation of a pod or pod template: the identity's id. The environment variable wins over it."""
-DERIVED: Final = f"{GROUP}/derived"
-"""Annotation of a pod or pod template: `true` where the id is its controller's own, so that nothing can ever continue
-from its snapshots once that is gone; they go with it."""
+"""Annotation of a pod or pod template: the identity's id. The environment variable takes precedence."""
+DERIVED_ID: Final = f"{GROUP}/derived-id"
+"""Annotation of a pod or pod template: `true` where `ID` was derived from the pod's controller. Its snapshots are
+removed with that controller, because nothing else can restore them."""
 INDEX: Final = f"{GROUP}/index"
 """Annotation of a pod: the replica's number."""
-WANTED: Final = f"{GROUP}/snapshot"
-"""Annotation of a pod or pod template: the very snapshot to continue from, as `id[/index]@generation`."""
-CONTINUES: Final = f"{GROUP}/continues"
-"""Annotation of a pod or pod template: `true` where whoever writes it knows that the store has a snapshot of it, which
-another cluster may have taken, so that no Checkpoint here tells of it."""
+RESTORE_FROM: Final = f"{GROUP}/restore-from"
+"""Annotation of a pod or pod template: the snapshot to restore, as `id[/index]@generation`."""
+EXPECT_SNAPSHOT: Final = f"{GROUP}/expect-snapshot"
+"""Annotation of a pod or pod template: `true` where the store has a snapshot of it although no Checkpoint in this
+cluster shows one, because another cluster took it."""
 PROTECT: Final = f"{GROUP}/protect"
-"""Annotation of a scheduler's queue, where that is the place for it: `true` protects all pods of the queue; `POLICY`
+"""Annotation of a scheduler's queue, where the adapter supports it: `true` protects all pods of the queue; `POLICY`
 beside it names their CheckpointPolicy."""
 POLICY: Final = f"{GROUP}/policy"
-"""Annotation of a pod or pod template: name of the CheckpointPolicy. Of a pod that is there: the one that counts."""
+"""Annotation of a pod or pod template: name of the CheckpointPolicy. Of an admitted pod: the one in force."""
 QUEUE_POLICY: Final = f"{GROUP}/queue-policy"
-"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy that an admin has given the
-queue of the pod. Unless that one says `podsMayChoose`, it counts whatever `POLICY` says."""
+"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy of the pod's queue. It takes
+precedence over `POLICY`, unless it says `podsMayChoose`."""
 
 # What the pod webhook writes.
 NAMESPACE_UID: Final = f"{GROUP}/namespace-uid"
-"""Annotation of a pod: the uid of its namespace, unless the admin shares the namespace's name."""
+"""Annotation of a pod: the uid of its namespace, unless `storage.sharedNamespaces` has the namespace's name."""
 PROTECTED: Final = f"{GROUP}/protected"
-"""Label of every pod whose preemption is made harmless; its value is `true`. `false`: see `REFUSED`."""
-REFUSED: Final = f"{GROUP}/not-protected"
-"""Annotation of a pod whose protection was asked for and refused: why, and what to do."""
-PREPARED_LATE: Final = f"{GROUP}/prepared-late"
-"""On a pod that no webhook has seen at its creation: `true`; the coordinator protects it as far as it can."""
-RESTORES: Final = f"{GROUP}/restores"
-"""Annotation of a pod that shall continue from a snapshot: it has our init container and our runtime class."""
+"""Label of every protected pod; its value is `true`. `false`: see `NOT_PROTECTED`."""
+NOT_PROTECTED: Final = f"{GROUP}/not-protected"
+"""Annotation of a pod that opted in and was refused protection: the reason and the remedy."""
+MISSED_BY_WEBHOOK: Final = f"{GROUP}/missed-by-webhook"
+"""Annotation of a pod that was created while no webhook answered: `true`. The coordinator protects it as far as it
+can."""
+RESTORE_IDENTITY: Final = f"{GROUP}/restore-identity"
+"""Annotation of a pod that may be restored: the identity whose snapshots it restores, as `id/index`. The pod has our
+init container and our runtime class."""
 ANY_INDEX: Final = "*"
-"""In `RESTORES`, for a pod that nothing tells apart from its siblings: the coordinator is to choose the number."""
-HOLD_TOKEN: Final = f"{GROUP}/hold-token"
-"""Annotation of a pod: the secret part of its preStop path, so that nobody else can end its hold."""
-GRACE: Final = f"{GROUP}/grace-seconds"
-"""Annotation of a pod: its termination grace period before the webhook raised it, which the agent keeps to."""
-ASKS: Final = f"{GROUP}/asks-before-end"
-"""Annotation of a pod whose deletion may be a preemption that is told by another way, a moment later: its preStop waits
-until somebody says which it is, by a Checkpoint of the pod or by `RELEASED`. See `ASKS_ALWAYS`, `ASKS_IF_EVICTED`."""
-ASKS_ALWAYS: Final = "always"
-ASKS_IF_EVICTED: Final = "if-evicted"
-"""Only where a scheduler's condition `DisruptionTarget` stands on the pod."""
-RESTORE_GATE: Final = f"{GROUP}/restore"
-"""Scheduling gate of a pod whose snapshot is in flight."""
+"""The index in `RESTORE_IDENTITY` of a pod without a stable index: the coordinator assigns one."""
+PRESTOP_TOKEN: Final = f"{GROUP}/prestop-token"
+"""Annotation of a pod: the secret part of its preStop hook's path, so that nobody else can end its hold."""
+ORIGINAL_GRACE_PERIOD: Final = f"{GROUP}/original-grace-period-seconds"
+"""Annotation of a pod: its termination grace period before the webhook raised it. The agent keeps to it."""
+CONFIRM_DELETION: Final = f"{GROUP}/confirm-deletion"
+"""Annotation of a pod whose deletion may be a preemption that the scheduler publishes elsewhere, a moment later: its
+preStop hook waits for a Checkpoint of the pod or for `NOT_PREEMPTED`. See `CONFIRM_ALWAYS`, `CONFIRM_IF_EVICTED`."""
+CONFIRM_ALWAYS: Final = "always"
+CONFIRM_IF_EVICTED: Final = "if-evicted"
+"""Only where the pod has the condition `DisruptionTarget`."""
+RESTORE_GATE: Final = f"{GROUP}/restore-pending"
+"""Scheduling gate of a pod whose snapshot is not committed yet."""
 RUNTIME_CLASS: Final = "cedana"
 RESTORE_CONTAINER: Final = "cedana-restore"
 """Name of the injected init container."""
 RESTORE_COMMAND: Final = "cedana-sched-restore-wait"
-"""What it runs."""
+"""Its command."""
 RESTORE_VOLUME: Final = "cedana-restore"
-"""Name of the injected emptyDir by which the agent talks to that container."""
+"""Name of the injected emptyDir that the agent and the restore container share."""
 
-# What whoever hears first of an eviction writes.
-EVICTING: Final = f"{GROUP}/evicting"
-"""Annotation of a pod that its scheduler wants to evict, and that is held; see `EvictionMark`."""
+# What a webhook or a scheduler's extender writes when it refuses an eviction.
+EVICTION_REQUESTED: Final = f"{GROUP}/eviction-requested"
+"""Annotation of a pod whose eviction is held; see `EvictionMark`."""
 
 # What the coordinator and the adapters write.
 NODE: Final = f"{GROUP}/node"
-"""Label of a Checkpoint or Restore: the node whose agent it is addressed to."""
-SETTLED: Final = f"{GROUP}/settled"
-"""Label of a Checkpoint or Restore that the coordinator has forgotten, because nothing more happens to it; its value is
-`true`, or `removing` where an agent is told to remove the snapshot of a Checkpoint that was deleted."""
-REMOVING: Final = "removing"
-SNAPSHOT: Final = f"{GROUP}/snapshot"
-"""Finalizer of a Checkpoint: what it describes is in the store, and goes before it."""
-RELEASED: Final = f"{GROUP}/released"
-"""Annotation of a held object: name of the PreemptionHold that is over, so that the next attempt goes through. Of a pod
-that asks before its end: `LET_GO`."""
-LET_GO: Final = "let-go"
+"""Label of a Checkpoint or Restore: the node whose agent carries out its orders."""
+ARCHIVED: Final = f"{GROUP}/archived"
+"""Label of a Checkpoint or Restore that the coordinator tracks no longer, because it is terminal and confirmed; its
+value is `true`."""
+REMOVE_SNAPSHOT: Final = f"{GROUP}/remove-snapshot"
+"""Label of a deleted Checkpoint, in place of `ARCHIVED`: `true` while an agent is ordered to remove its snapshot."""
+TRACKED: Final = f"!{ARCHIVED},!{REMOVE_SNAPSHOT}"
+"""Label selector of the Checkpoints and Restores that the coordinator tracks."""
+SNAPSHOT_CLEANUP: Final = f"{GROUP}/snapshot-cleanup"
+"""Finalizer of a Checkpoint whose snapshot is in the store and is removed before it."""
+RELEASED_HOLD: Final = f"{GROUP}/released-hold"
+"""Annotation of a held object: name of the PreemptionHold that was released, so that the next attempt is allowed."""
+NOT_PREEMPTED: Final = f"{GROUP}/not-preempted"
+"""Annotation of a pod with `CONFIRM_DELETION`: `true`, its deletion is no preemption."""
 
 # What the agent writes on its node.
-NODE_READY: Final = f"{GROUP}/ready"
-"""Label of a node that its agent has prepared, so that workloads can be dumped and continued; its value is `true`. It
-stays while the agent is dead."""
-NODE_CPU: Final = f"{GROUP}/cpu"
-"""Label of a node: digest of its CPU's features; nodes of equal value can continue each other's snapshots."""
-NODE_FACTS: Final = f"{GROUP}/facts"
+NODE_PREPARED: Final = f"{GROUP}/node-prepared"
+"""Label of a node on which workloads can be dumped and restored; its value is `true`. It stays while the agent is
+down."""
+CPU_FEATURES: Final = f"{GROUP}/cpu-features"
+"""Label of a node: digest of its CPU's features; nodes of equal value can restore each other's snapshots."""
+NODE_FACTS: Final = f"{GROUP}/node-facts"
 """Annotation of a node: its `NodeDescription` as JSON."""
 
 # What the uninstallation writes on nodes.
-LEAVING: Final = f"{GROUP}/leaving"
-"""Annotation of a node: its agent shall take our part of it back, and then this mark. Its value is the moment (RFC
-3339) from which on it counts for nothing, so that a mark that is left behind does not undo a later installation."""
+UNINSTALL: Final = f"{GROUP}/uninstall"
+"""Annotation of a node: its agent removes what it installed there, and then this annotation. Its value is the moment
+(RFC 3339) after which it has no effect, so that one that is left behind does not undo a later installation."""
 
 
 def any_snapshot_of(identifier: str) -> str:
-    """`RESTORES` of a pod that continues whichever snapshot of the id nobody else does."""
+    """`RESTORE_IDENTITY` of a pod that restores any snapshot of the id that no other pod has claimed."""
     return f"{identifier}/{ANY_INDEX}"

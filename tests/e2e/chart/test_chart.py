@@ -322,7 +322,7 @@ async def test_adapters_of_others_are_told_what_their_values_say(helm: Binaries)
 async def test_names_are_those_that_the_code_uses(helm: Binaries) -> None:
     objects = await render(helm, EVERYTHING)
     runtime_class = named(objects, "RuntimeClass", names.RUNTIME_CLASS)
-    assert runtime_class["scheduling"]["nodeSelector"] == {names.NODE_READY: "true"}
+    assert runtime_class["scheduling"]["nodeSelector"] == {names.NODE_PREPARED: "true"}
     (check,) = of_kind(objects, "AdmissionCheck")
     assert check["spec"]["controllerName"] == names.ADMISSION_CHECK_CONTROLLER
     written = json.dumps(of_kind(objects, "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cedana_sched.model.objects.names import RELEASED
+from cedana_sched.model.objects.names import RELEASED_HOLD
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.e2e.product.queues import KUEUE
 from tests.e2e.product.rendering import NAMESPACE
@@ -94,7 +94,7 @@ def _answers(outcome: str) -> Callable[[Write], bool]:
 
 
 def _names_a_hold(write: Write) -> bool:
-    return bool((_part(write, "metadata").get("annotations") or {}).get(RELEASED))
+    return bool((_part(write, "metadata").get("annotations") or {}).get(RELEASED_HOLD))
 
 
 def _has_terminated(write: Write) -> bool:

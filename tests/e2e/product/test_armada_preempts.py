@@ -203,7 +203,7 @@ async def test_cancelled_job_is_let_go_at_once(
 
         await namespace.wait("v1", "Pod", pod_name(job), is_gone)
         patches = audit.writes(namespace=namespace.name, resource="pods", verb="patch")
-        assert {names.RELEASED: names.LET_GO} in [one.body["metadata"].get("annotations") for one in patches]
+        assert {names.NOT_PREEMPTED: "true"} in [one.body["metadata"].get("annotations") for one in patches]
         assert await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
-from cedana_sched.model.objects.names import EVICTING, PROTECTED
+from cedana_sched.model.objects.names import EVICTION_REQUESTED, PROTECTED
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES
 from tests.cluster.api.client import Api, Object
@@ -131,4 +131,4 @@ async def _seen(namespace: Namespace, audit: Audit) -> list[Any]:
 
 
 def _is_mark(write: Write) -> bool:
-    return write.resource == "pods" and EVICTING in json.dumps(write.body)
+    return write.resource == "pods" and EVICTION_REQUESTED in json.dumps(write.body)

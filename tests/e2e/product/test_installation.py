@@ -7,7 +7,7 @@ import base64
 import pytest
 from kubernetes_asyncio.client import ApiException
 
-from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_READY, RUNTIME_CLASS
+from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_PREPARED, RUNTIME_CLASS
 from cedana_sched.service.callers import segment_of
 from cedana_sched_webhooks.registrations import PODS, STATUSES
 from tests.cluster.api.client import Api, Object
@@ -40,7 +40,7 @@ async def test_one_coordinator_leads(installed: Product, api: Api) -> None:
 
 async def test_nodes_say_that_they_can_dump_and_continue(installed: Product, api: Api, cluster: Cluster) -> None:
     await wait_for_all(
-        api, "v1", "Node", lambda nodes: len(nodes) == len(cluster.nodes), selector=f"{NODE_READY}=true", within=60
+        api, "v1", "Node", lambda nodes: len(nodes) == len(cluster.nodes), selector=f"{NODE_PREPARED}=true", within=60
     )
 
 
@@ -141,7 +141,7 @@ async def test_what_is_uninstalled_is_gone_but_for_what_people_made(installed: P
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
             found = await api.objects("admissionregistration.k8s.io/v1", kind)
             assert RELEASE not in {body["metadata"]["name"] for body in found}
-        assert await api.objects("v1", "Node", selector=NODE_READY) == []
+        assert await api.objects("v1", "Node", selector=NODE_PREPARED) == []
         assert kinds
         assert await _kinds(api) == kinds, "the kinds stay, and with them what was recorded"
         kept = await api.get(API_VERSION, "CheckpointPolicy", made["metadata"]["name"])

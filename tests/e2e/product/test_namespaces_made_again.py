@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, namespace_of_uid
-from cedana_sched.model.objects.names import CONTINUES, POLICY
+from cedana_sched.model.objects.names import EXPECT_SNAPSHOT, POLICY
 from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
@@ -40,7 +40,7 @@ _SOON = 20
 
 def _job(image: str, *command: str, policy: str = "default", continues: str = "false") -> Object:
     body = indexed_job("md", "bio", image, *command, cpu="600m", env={CHECKPOINT_VARIABLE: "protein"})
-    body["spec"]["template"]["metadata"]["annotations"] = {POLICY: policy, CONTINUES: continues}
+    body["spec"]["template"]["metadata"]["annotations"] = {POLICY: policy, EXPECT_SNAPSHOT: continues}
     return body
 
 

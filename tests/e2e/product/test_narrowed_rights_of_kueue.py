@@ -119,7 +119,7 @@ async def coordinator(namespace: Namespace, api: Api, installed_with_kueue: Prod
 
 
 async def test_it_passes_our_check_of_a_workload_and_writes_no_more(coordinator: Coordinator) -> None:
-    own = _ready(**{names.ID: "sim", names.DERIVED: "true", names.POLICY: "hourly"})
+    own = _ready(**{names.ID: "sim", names.DERIVED_ID: "true", names.POLICY: "hourly"})
     await coordinator.patches(WORKLOAD, coordinator.checks(own), STATUS)
     await coordinator.patches(WORKLOAD, coordinator.checks({**own, "podSetUpdates": []}), STATUS)
     await coordinator.patches(WORKLOAD, coordinator.checks({"message": "waits for an admin"}), STATUS)

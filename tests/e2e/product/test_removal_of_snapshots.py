@@ -51,7 +51,7 @@ async def test_snapshots_of_a_jobs_own_id_go_with_the_job(
     assert len(checkpoints) == len(await manifests(cluster, namespace.api, namespace.name)) == _PODS
     for one in checkpoints:
         assert [owner["uid"] for owner in one["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-        assert one["metadata"]["finalizers"] == [names.SNAPSHOT]
+        assert one["metadata"]["finalizers"] == [names.SNAPSHOT_CLEANUP]
 
     await namespace.kubectl("delete", "job", "md")
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.kube.events import COMPONENT
-from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_READY
+from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_PREPARED
 from tests.cluster.api.admission import wait_until_allowed, wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -213,7 +213,7 @@ async def test_it_says_of_its_own_node_what_it_can_do(
     node = next(iter(cluster.nodes))
     agent = Agent(namespace, account, node)
     before = (await api.get("v1", "Node", node))["metadata"]
-    written = {"labels": {f"{NODE_READY}-test": "true"}, "annotations": {f"{NODE_READY}-test": "{}"}}
+    written = {"labels": {f"{NODE_PREPARED}-test": "true"}, "annotations": {f"{NODE_PREPARED}-test": "{}"}}
     await agent.patches(f"node/{node}", metadata=written)
     try:
         for wrong in (
@@ -230,7 +230,7 @@ async def test_it_says_of_its_own_node_what_it_can_do(
         stranger = Agent(namespace, account, "elsewhere")
         assert "nothing to write" in await stranger.is_refused(f"node/{node}", metadata=written)
     finally:
-        gone = {kind: {f"{NODE_READY}-test": None} for kind in ("labels", "annotations")}
+        gone = {kind: {f"{NODE_PREPARED}-test": None} for kind in ("labels", "annotations")}
         await api.patch("v1", "Node", node, {"metadata": gone})
 
 

@@ -14,15 +14,15 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.model.objects.names import (
-    CONTINUES,
-    EVICTING,
+    EVICTION_REQUESTED,
+    EXPECT_SNAPSHOT,
     ID,
     INDEX,
+    NOT_PROTECTED,
     POLICY,
     PROTECTED,
     QUEUE_POLICY,
-    REFUSED,
-    WANTED,
+    RESTORE_FROM,
 )
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
@@ -71,7 +71,7 @@ async def policies(namespace: Namespace, api: Api, helm: Binaries) -> AsyncItera
         await create(namespace, harmless()["plain"])
         body, words = foreign()["image"]
         await wait_until_refused(lambda: create(namespace, body, *DRY), words)
-        mark = ("annotate", "pod/plain", f"{EVICTING}=forged", *DRY)
+        mark = ("annotate", "pod/plain", f"{EVICTION_REQUESTED}=forged", *DRY)
         await wait_until_refused(lambda: namespace.kubectl(*mark), "for cedana-sched alone to write")
         yield
     finally:
@@ -116,9 +116,11 @@ async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -
         "--as-group=system:serviceaccounts:cedana-system",
         "--as-group=system:masters",
     ]
-    await namespace.kubectl("annotate", "pod/plain", f"{EVICTING}=true", *who)
-    of_others = (f"{one}=forged" for one in (ID, INDEX, POLICY, QUEUE_POLICY, REFUSED, WANTED, CONTINUES))
-    for change in (f"{EVICTING}-", f"{EVICTING}=forged", *of_others):
+    await namespace.kubectl("annotate", "pod/plain", f"{EVICTION_REQUESTED}=true", *who)
+    of_others = (
+        f"{one}=forged" for one in (ID, INDEX, POLICY, QUEUE_POLICY, NOT_PROTECTED, RESTORE_FROM, EXPECT_SNAPSHOT)
+    )
+    for change in (f"{EVICTION_REQUESTED}-", f"{EVICTION_REQUESTED}=forged", *of_others):
         said = await refusal(namespace, "annotate", "pod/plain", change, "--overwrite")
         assert "for cedana-sched alone to write" in said
     await namespace.kubectl("label", "pod/plain", f"{PROTECTED}=false", "--overwrite")
@@ -135,11 +137,11 @@ async def test_no_other_write_brings_our_marks_to_a_pod(namespace: Namespace) ->
     """Whoever has every right in a namespace may write statuses there, and bind pods."""
     tenant = ("--as=tenant",)
     await namespace.kubectl("create", "rolebinding", "tenant", "--clusterrole=cluster-admin", "--user=tenant")
-    for key in (ID, POLICY, EVICTING):
+    for key in (ID, POLICY, EVICTION_REQUESTED):
         patch = json.dumps({"metadata": {"annotations": {key: "forged"}}})
         status = ("patch", "pod/plain", "--subresource=status", f"--patch={patch}", *DRY, *tenant)
         assert "for cedana-sched alone to write" in await refusal(namespace, *status)
-    brought: list[Object] = [{"annotations": {key: "forged"}} for key in (ID, POLICY, EVICTING)]
+    brought: list[Object] = [{"annotations": {key: "forged"}} for key in (ID, POLICY, EVICTION_REQUESTED)]
     brought += [{"labels": {PROTECTED: value}} for value in ("true", "false")]
     for marks, path in product(brought, ("pods/plain/binding", "bindings")):
         binding = {

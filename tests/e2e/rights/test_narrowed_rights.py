@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.kube.events import COMPONENT
-from cedana_sched.model.objects.names import API_VERSION, EVICTING, NODE_READY, RELEASED
+from cedana_sched.model.objects.names import API_VERSION, EVICTION_REQUESTED, NODE_PREPARED, RELEASED_HOLD
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -123,18 +123,18 @@ def _forbidden(
 def _meant(node: str, configuration: str, fullname: str, own: Path) -> list[tuple[str, tuple[str, ...]]]:
     bundle = '[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":"LS0tCg=="}]'
     path = '[{"op":"add","path":"/webhooks/0/clientConfig/service/path","value":"/elsewhere"}]'
-    cpus = '{"matchExpressions":[{"key":"sched.cedana.ai/cpu","operator":"In","values":["a"]}]}'
+    cpus = '{"matchExpressions":[{"key":"sched.cedana.ai/cpu-features","operator":"In","values":["a"]}]}'
     required = f'{{"requiredDuringSchedulingIgnoredDuringExecution":{{"nodeSelectorTerms":[{cpus}]}}}}'
     affinity = f'{{"op":"add","path":"/spec/affinity","value":{{"nodeAffinity":{required}}}}}'
     gate = f'[{affinity},{{"op":"remove","path":"/spec/schedulingGates/0"}}]'
     return [
         ("coordinator", ("patch", PLAIN, "--type=json", f"--patch={gate}")),
-        ("coordinator", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTING}":null}}}}}}')),
+        ("coordinator", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTION_REQUESTED}":null}}}}}}')),
         ("coordinator", _patch(PLAIN, '{"status":{"nominatedNodeName":null}}', "--subresource=status")),
         ("coordinator", ("delete", GANGS)),
-        ("coordinator", _patch("job/theirs", f'{{"metadata":{{"annotations":{{"{RELEASED}":"x"}}}}}}')),
-        ("coordinator", _patch(f"node/{node}", f'{{"metadata":{{"labels":{{"{NODE_READY}":null}}}}}}')),
-        ("webhooks", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTING}":"x"}}}}}}')),
+        ("coordinator", _patch("job/theirs", f'{{"metadata":{{"annotations":{{"{RELEASED_HOLD}":"x"}}}}}}')),
+        ("coordinator", _patch(f"node/{node}", f'{{"metadata":{{"labels":{{"{NODE_PREPARED}":null}}}}}}')),
+        ("webhooks", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTION_REQUESTED}":"x"}}}}}}')),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={bundle}")),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={path}")),
         ("coordinator", ("create", "secret", "generic", f"{fullname}-sealing")),

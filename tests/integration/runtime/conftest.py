@@ -20,7 +20,7 @@ from cedana_sched.kube.objects import Container as KubeContainer
 from cedana_sched.kube.objects import Metadata, PodSpec
 from cedana_sched.kube.objects import Pod as KubePod
 from cedana_sched.local.runs.kernel import become_child_subreaper
-from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORES
+from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORE_IDENTITY
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
@@ -104,7 +104,7 @@ class Site(Laboratory):
         ready.parent.mkdir(parents=True)
         ready.touch()
         self.watched.pods[uid] = KubePod(
-            metadata=Metadata(name=uid, namespace="team-a", uid=uid, annotations={RESTORES: "sim/0@1"}),
+            metadata=Metadata(name=uid, namespace="team-a", uid=uid, annotations={RESTORE_IDENTITY: "sim/0@1"}),
             spec=PodSpec(
                 service_account_name=ACCOUNT,
                 containers=tuple(KubeContainer(name, IMAGE) for name in containers),

@@ -27,7 +27,7 @@ def mark(*, since: float = 0.0, last: float = 0.0) -> str:
 
 
 def read_mark_of(text: str) -> EvictionMark:
-    found = read_mark({names.EVICTING: text})
+    found = read_mark({names.EVICTION_REQUESTED: text})
     assert found is not None
     return found
 
@@ -105,7 +105,7 @@ class Cluster:
         self._version += 1
         annotations = {names.ID: "md", names.INDEX: name[-1], **fields.get("of", {})}
         if text is not None:
-            annotations[names.EVICTING] = text
+            annotations[names.EVICTION_REQUESTED] = text
         metadata = Metadata(
             name=name,
             namespace="bio",

@@ -35,7 +35,7 @@ async def test_a_scheduler_that_asks_no_more_has_changed_its_mind(monkeypatch: p
             patch.setattr(eviction_mark, "STALE_SECONDS", 0.3)
             cluster.put(text=begun)
             assert await cancelled(heard) == signal.uid
-            assert cluster.patched == [("md-0", {names.EVICTING: None})] * 2, "its mark goes first"
+            assert cluster.patched == [("md-0", {names.EVICTION_REQUESTED: None})] * 2, "its mark goes first"
         cluster.put(text=mark())
         assert (await preempted(heard)).signal.uid != signal.uid, "asked for again, it is another preemption"
 

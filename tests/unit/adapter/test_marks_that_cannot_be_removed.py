@@ -187,7 +187,7 @@ class Second:
 
     def ask(self) -> str:
         """The scheduler's attempt, which is marked where pods can be written."""
-        annotations = {names.EVICTING: self.text} if self.text else {}
+        annotations = {names.EVICTION_REQUESTED: self.text} if self.text else {}
         answer = self.desk.ask(eviction(annotations=annotations))
         if not self.cluster.refuses and (new := asked_now(read_mark(annotations), SCHEDULER, self.desk.now)):
             self.text = written(new)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.model.objects.names import EVICTING
+from cedana_sched.model.objects.names import EVICTION_REQUESTED
 from tests.cluster.api.client import Object
 from tests.cluster.fixtures.audit import Write
 from tests.e2e.product.chaos.account import Account
@@ -68,7 +68,7 @@ def refusals(*moments: float, name: str = "sim", namespace: str = NS) -> list[Wr
 
 
 def marks(code: int) -> list[Write]:
-    body = {"metadata": {"annotations": {EVICTING: "{}"}}}
+    body = {"metadata": {"annotations": {EVICTION_REQUESTED: "{}"}}}
     return [write("patch", "pods", "pod-p1", body, code=code, at=1001.0)]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from cedana_sched.cli.doctor.cluster import agents
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import NODES, PODS
-from cedana_sched.model.objects.names import NODE_READY
+from cedana_sched.model.objects.names import NODE_PREPARED
 
 from .cluster_to_look_at import NAMESPACE, Cluster, ours
 
 
 def node(name: str, *, taint: str = "", prepared: bool = True, system: str = "linux") -> Object:
-    labels = {"kubernetes.io/os": system, **({NODE_READY: "true"} if prepared else {})}
+    labels = {"kubernetes.io/os": system, **({NODE_PREPARED: "true"} if prepared else {})}
     return {"metadata": {"name": name, "labels": labels}, "spec": {"taints": [{"key": taint}] if taint else []}}
 
 

@@ -60,7 +60,7 @@ class DeletionServer(FakeApiServer):
         body = to_object(checkpoint, SYSTEM)
         body["metadata"] |= {"uid": f"uid-{checkpoint.uid}", **metadata}
         if "labels" not in metadata:
-            body["metadata"]["labels"][names.SETTLED] = "true"
+            body["metadata"]["labels"][names.ARCHIVED] = "true"
         key = ("Checkpoint", *key_of(checkpoint, SYSTEM))
         self.objects[key] = body
         if checkpoint.snapshot is not None:
@@ -70,7 +70,7 @@ class DeletionServer(FakeApiServer):
 
     def node(self, name: str, *, ready: bool = True) -> None:
         self.version += 1
-        labels = {names.NODE_READY: "true"} if ready else {}
+        labels = {names.NODE_PREPARED: "true"} if ready else {}
         conditions = [{"type": "Ready", "status": "True"}]
         metadata = {"name": name, "uid": name, "labels": labels, "resourceVersion": str(self.version)}
         node = msgspec.convert({"metadata": metadata, "status": {"conditions": conditions}}, Node)
@@ -139,7 +139,7 @@ class DeletionServer(FakeApiServer):
     def _obey(self, key: Key) -> None:
         """As an agent's watch would have it."""
         body = self.objects.get(key)
-        if body is None or body["metadata"]["labels"].get(names.SETTLED) == "true":
+        if body is None or body["metadata"]["labels"].get(names.ARCHIVED) == "true":
             return
         status, node = body["status"], body["metadata"]["labels"][names.NODE]
         given, answered = status.get("order"), status.get("answer")

@@ -89,11 +89,11 @@ class FakeApiServer:
     ) -> tuple[tuple[T, ...], str]:
         assert namespace is None
         self._count()
-        label = (query or {}).get("labelSelector", "").removeprefix("!")
+        absent = [one.removeprefix("!") for one in (query or {}).get("labelSelector", "").split(",")]
         found = [
             body
             for (kind, _, _), body in self.objects.items()
-            if kind == resource.kind and label not in body["metadata"].get("labels", {})
+            if kind == resource.kind and not set(absent) & set(body["metadata"].get("labels", {}))
         ]
         return tuple(self._as(body, into) for body in found), str(self.version)
 

@@ -34,8 +34,8 @@ def protected(node: str = NODE, phase: str = "Running", **annotations: str) -> O
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
 
 
-def ordered(given: int = 1, answered: int | None = None, node: str = NODE, settled: str = "", **more: Any) -> Object:
-    labels = {names.NODE: node} | ({names.SETTLED: settled} if settled else {})
+def ordered(given: int = 1, answered: int | None = None, node: str = NODE, label: str = "", **more: Any) -> Object:
+    labels = {names.NODE: node} | ({label: "true"} if label else {})
     status: Object = {"order": {"number": given}, **more}
     if answered is not None:
         status["answer"] = {"number": answered}

@@ -34,7 +34,7 @@ from tests.unit.cluster_coordinator.test_object_journal import SYSTEM
 from tests.unit.cluster_coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.cluster_node.bundle_tree import Host, state
 
-MINE = {names.ID: "md", names.RESTORES: "md/0@1"}
+MINE = {names.ID: "md", names.RESTORE_IDENTITY: "md/0@1"}
 UID = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
 POD = Pod(
     Metadata("md-0", "bio", UID, annotations=MINE),

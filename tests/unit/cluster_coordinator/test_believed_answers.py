@@ -182,7 +182,7 @@ async def test_an_object_with_the_uid_of_anothers_record_answers_nothing(changes
 def _their_checkpoint(**status: Any) -> KnownCheckpoint:
     body = {
         "metadata": {"name": "theirs", "namespace": "tenant-b", "uid": "1", "resourceVersion": "1",
-                     "labels": {"sched.cedana.ai/settled": "true"}},
+                     "labels": {"sched.cedana.ai/archived": "true"}},
         "spec": {"identity": {"id": "bank"}},
         "status": {"step": "Ready", "snapshot": {"id": "bank", "generation": 7}, **status},
     }  # fmt: skip

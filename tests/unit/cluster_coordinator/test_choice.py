@@ -34,7 +34,7 @@ def sibling(
         name=uid,
         namespace="bio",
         uid=uid,
-        annotations={names.ID: "md", names.INDEX: str(index), names.RESTORES: restores},
+        annotations={names.ID: "md", names.INDEX: str(index), names.RESTORE_IDENTITY: restores},
         owner_references=(OwnerReference("batch/v1", "Job", "md", job, controller=True),),
         deletion_timestamp="2026-05-01T12:00:00Z" if deleted else None,
     )

@@ -37,7 +37,7 @@ NAME, OURS = "cedana-sched-collections", "ours"
 
 
 def node(name: str, *, has_agent: bool = True, ready: bool = True) -> Node:
-    labels = {names.NODE_READY: "true"} if has_agent else {}
+    labels = {names.NODE_PREPARED: "true"} if has_agent else {}
     condition = Condition("Ready", "True" if ready else "Unknown")
     return Node(Metadata(name, labels=labels), status=NodeStatus((condition,)))
 

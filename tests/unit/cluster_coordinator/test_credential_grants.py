@@ -62,12 +62,12 @@ def test_a_pod_that_gives_its_node_no_business(cluster: Cluster, pod: Object, wh
     [
         (ordered(), True),
         (ordered(given=3, answered=2), True),
-        (ordered(settled=names.REMOVING), True),
+        (ordered(label=names.REMOVE_SNAPSHOT), True),
         ({"metadata": ordered()["metadata"], "spec": {"firstOrder": {"number": 1}}}, True),
         (ordered(given=3, answered=3), False),
         (ordered(given=3, answered=9), False),
         (ordered(node=OTHER_NODE), False),
-        (ordered(settled="true"), False),
+        (ordered(label=names.ARCHIVED), False),
         (ordered(step="Ended"), False),
         ({"metadata": ordered()["metadata"], "spec": {}}, False),
         ({"metadata": {"name": "one"}, "spec": {"firstOrder": {"number": 1}}}, False),
@@ -179,7 +179,7 @@ def test_only_what_concerns_the_node_is_listed(cluster: Cluster) -> None:
     cluster.decide()
     queries = dict(cluster.queries)
     assert queries["pods"] == {"labelSelector": f"{names.PROTECTED}=true", "fieldSelector": f"spec.nodeName={NODE}"}
-    assert queries["restores"] == {"labelSelector": f"{names.NODE}={NODE},{names.SETTLED}!=true"}
+    assert queries["restores"] == {"labelSelector": f"{names.NODE}={NODE},{names.ARCHIVED}!=true"}
 
 
 def test_who_asks_is_decided_before_anything_of_a_namespace_is_said(cluster: Cluster) -> None:

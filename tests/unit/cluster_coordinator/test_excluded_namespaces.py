@@ -172,7 +172,7 @@ _FAILED = msgspec.convert(
 
 
 def _returning(*init_containers: str, identifier: str = "md") -> Pod:
-    annotations = {names.ID: identifier, names.INDEX: "3", names.RESTORES: f"{identifier}/3@12"}
+    annotations = {names.ID: identifier, names.INDEX: "3", names.RESTORE_IDENTITY: f"{identifier}/3@12"}
     containers = tuple(Container(name) for name in init_containers)
     return Pod(
         Metadata("md-3", "bio", "uid-3", "1", annotations=annotations), PodSpec("n1", init_containers=containers)
@@ -207,7 +207,7 @@ async def test_who_waits_in_our_container_without_a_snapshot_is_given_no_restore
     assert [type(report) for report in await _reported(reports)] == ([Starting] if served is EVERYWHERE else [])
 
 
-@pytest.mark.parametrize("said", [{names.CONTINUES: "true"}, {names.WANTED: "from-another-cluster/3@12"}])
+@pytest.mark.parametrize("said", [{names.EXPECT_SNAPSHOT: "true"}, {names.RESTORE_FROM: "from-another-cluster/3@12"}])
 async def test_a_pod_that_waits_for_what_another_cluster_has_saved_begins(said: dict[str, str]) -> None:
     pod = _returning(names.RESTORE_CONTAINER, identifier="from-another-cluster")
     pod.metadata.annotations.update(said)

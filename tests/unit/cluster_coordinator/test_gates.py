@@ -32,7 +32,7 @@ _NEW_CPU = Compatibility("x86_64", frozenset({"sse2", "avx512f"}), (6, 1))
 
 def _node(name: str, cpu: str, facts: Compatibility) -> Node:
     annotations = {names.NODE_FACTS: codec.encode(facts).decode()}
-    return Node(Metadata(name=name, labels={names.NODE_CPU: cpu}, annotations=annotations, resource_version=name))
+    return Node(Metadata(name=name, labels={names.CPU_FEATURES: cpu}, annotations=annotations, resource_version=name))
 
 
 def _gated(index: int) -> Object:
@@ -116,7 +116,7 @@ async def test_pod_may_only_go_where_its_snapshot_can_continue() -> None:
         gates.recorded((checkpoint(1, CheckpointStep.READY),))
     [affinity, *_] = server.patches["md-1-new"]
     [term] = affinity["value"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term["matchExpressions"] == [{"key": names.NODE_CPU, "operator": "In", "values": ["new"]}]
+    assert term["matchExpressions"] == [{"key": names.CPU_FEATURES, "operator": "In", "values": ["new"]}]
 
 
 async def test_gate_of_a_pod_whose_checkpoint_was_settled_before_opens_at_once() -> None:
@@ -222,7 +222,7 @@ def _offered(index: int, step: CheckpointStep) -> KnownCheckpoint:
 
 def _sibling(number: int) -> Object:
     pod = _gated(number)
-    pod["metadata"]["annotations"][names.RESTORES] = names.any_snapshot_of("md")
+    pod["metadata"]["annotations"][names.RESTORE_IDENTITY] = names.any_snapshot_of("md")
     return pod
 
 
@@ -249,7 +249,7 @@ async def test_pod_whose_chosen_snapshot_is_in_flight_gets_its_number_at_once_an
             await asyncio.sleep(0)
         assert [one["value"] for one in server.patches["md-4711-new"]] == ["1", "md/1"]
         metadata = server.pods["md-4711-new"]["metadata"]
-        metadata["annotations"] |= {names.INDEX: "1", names.RESTORES: "md/1"}
+        metadata["annotations"] |= {names.INDEX: "1", names.RESTORE_IDENTITY: "md/1"}
         gates._pods._put(replace(msgspec.convert(server.pods["md-4711-new"], Pod)))
         gates.recorded((replace(dumping, step=CheckpointStep.READY),))
     assert server.patches["md-4711-new"][-1]["op"] == "remove"
@@ -282,7 +282,7 @@ async def test_a_pod_that_nobody_can_read_is_named_and_left_and_the_others_go_on
         "huge": {names.ID: "md", names.INDEX: "9" * 30},
         "name": {names.ID: "../md", names.INDEX: "1"},
         "nothing": {},
-        "any": {names.ID: "../md", names.INDEX: "1", names.RESTORES: names.any_snapshot_of("../md")},
+        "any": {names.ID: "../md", names.INDEX: "1", names.RESTORE_IDENTITY: names.any_snapshot_of("../md")},
     }
     pods = [_gated(7)]
     for name, texts in written.items():

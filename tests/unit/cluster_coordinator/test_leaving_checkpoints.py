@@ -30,4 +30,4 @@ async def test_finalizers_of_ours_go_and_what_was_deleted_with_them() -> None:
     left = [server.objects[key]["metadata"]["finalizers"] for key in keys if key in server.objects]
     assert left == [["somebody.else/s"], [], []]
     assert len(server.store) == 4, "snapshots stay"
-    assert names.SNAPSHOT not in str(left)
+    assert names.SNAPSHOT_CLEANUP not in str(left)

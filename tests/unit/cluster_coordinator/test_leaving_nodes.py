@@ -27,7 +27,10 @@ class Cluster(ListsInMemory, Api):
         self._watchers: list[asyncio.Queue[Object]] = []
 
     def add(self, name: str, *, ready: bool = True, agent: str | None = "Running") -> None:
-        labels, annotations = {names.NODE_READY: "true", names.NODE_CPU: "c", "zone": "a"}, {names.NODE_FACTS: "{}"}
+        labels, annotations = (
+            {names.NODE_PREPARED: "true", names.CPU_FEATURES: "c", "zone": "a"},
+            {names.NODE_FACTS: "{}"},
+        )
         condition = {"type": "Ready", "status": str(ready)}
         metadata = {"name": name, "uid": name, "labels": labels, "annotations": annotations}
         self.nodes[name] = {"metadata": metadata, "status": {"conditions": [condition]}}
@@ -79,7 +82,7 @@ class Cluster(ListsInMemory, Api):
                 node["metadata"][part] = {key: value for key, value in merged.items() if value is not None}
 
         self.change(name, merge)
-        if told["annotations"].get(names.LEAVING):
+        if told["annotations"].get(names.UNINSTALL):
             self._agent(self, name)
 
     async def list_all(

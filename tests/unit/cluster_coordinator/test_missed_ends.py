@@ -40,7 +40,7 @@ _ID = Identity("bio", "md", 3)
 
 
 def _pod(name: str, phase: str = "Running", uid: str = "") -> Pod:
-    annotations = {names.ID: "md", names.INDEX: "3", names.RESTORES: "md/3"}
+    annotations = {names.ID: "md", names.INDEX: "3", names.RESTORE_IDENTITY: "md/3"}
     labels = {names.PROTECTED: "true"}
     metadata = Metadata(name, "bio", uid or f"uid-of-{name}", "1", labels=labels, annotations=annotations)
     return Pod(metadata, PodSpec(node_name="n2"), PodStatus(phase=phase))

@@ -311,7 +311,7 @@ async def test_nothing_is_written_any_more_for_what_is_let_go() -> None:
     ("derived", "uid"), [("true", pod_uid(1)), (None, pod_uid(1)), ("false", pod_uid(1)), ("true", "its successor")]
 )
 async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str | None, uid: str) -> None:
-    annotations = {names.ID: "md"} | ({names.DERIVED: derived} if derived else {})
+    annotations = {names.ID: "md"} | ({names.DERIVED_ID: derived} if derived else {})
     owner = OwnerReference("batch/v1", "Job", "md", "job-uid", controller=True)
     pod = Pod(Metadata("md-1", "bio", uid, annotations=annotations, owner_references=(owner,)))
     server = FakeApiServer()
@@ -325,7 +325,7 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
     expected = [{"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid"}]
     assert owned.get("ownerReferences", []) == (expected if (derived, uid) == ("true", POD_UID) else [])
     assert "ownerReferences" not in other, "its pod is gone"
-    assert owned["finalizers"] == other["finalizers"] == [names.SNAPSHOT]
+    assert owned["finalizers"] == other["finalizers"] == [names.SNAPSHOT_CLEANUP]
 
 
 async def test_what_others_write_among_our_objects_is_passed_over() -> None:

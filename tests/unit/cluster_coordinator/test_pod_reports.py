@@ -35,7 +35,7 @@ class _Policies:
 
 
 def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) -> Pod:
-    known = {names.ID: "md", names.INDEX: "3", names.RESTORES: "md/3@12"}
+    known = {names.ID: "md", names.INDEX: "3", names.RESTORE_IDENTITY: "md/3@12"}
     metadata = Metadata(
         name=name, namespace="bio", uid=f"uid-of-{name}", annotations=known | annotations, resource_version=name
     )
@@ -83,7 +83,7 @@ async def test_pod_that_returns_is_told_when_it_has_its_node() -> None:
 
 async def test_who_takes_a_preempted_ones_place_is_told_of_as_such() -> None:
     pod = _pod("a", "node-1")
-    pod.metadata.annotations[names.CONTINUES] = "true"
+    pod.metadata.annotations[names.EXPECT_SNAPSHOT] = "true"
     starting = await _Cluster(pod).next()
     assert isinstance(starting, Starting)
     assert starting.continues
@@ -104,14 +104,14 @@ def _renewed(pod: Pod) -> Metadata:
 
 async def test_first_start_is_nobodys_business_and_ends_are_told() -> None:
     plain = _pod("plain", "node-1", "Running")
-    del plain.metadata.annotations[names.RESTORES]
+    del plain.metadata.annotations[names.RESTORE_IDENTITY]
     cluster = _Cluster(plain, _pod("failed", "node-1", "Failed"))
     assert await cluster.next() == Ended("uid-of-failed", "the pod has failed", failed=True)
     assert await cluster.silence()
 
 
 async def test_policy_and_the_snapshot_that_was_asked_for_come_along() -> None:
-    cluster = _Cluster(_pod("a", "node-1", **{names.POLICY: "hasty", names.WANTED: "md/3@7"}))
+    cluster = _Cluster(_pod("a", "node-1", **{names.POLICY: "hasty", names.RESTORE_FROM: "md/3@7"}))
     starting = await cluster.next()
     assert isinstance(starting, Starting)
     assert starting.policy.deadline_seconds == 7
@@ -120,17 +120,17 @@ async def test_policy_and_the_snapshot_that_was_asked_for_come_along() -> None:
 
 async def test_who_asks_for_what_can_be_no_snapshot_is_told_as_refused() -> None:
     """Unless it is told anything, its pod waits for ever."""
-    starting = await _Cluster(_pod("a", "node-1", **{names.WANTED: "the one before"})).next()
+    starting = await _Cluster(_pod("a", "node-1", **{names.RESTORE_FROM: "the one before"})).next()
     assert isinstance(starting, Starting)
     assert starting.wanted is None
     assert starting.refused == (
-        f"metadata.annotations[{names.WANTED}]: 'the one before' names no snapshot"
+        f"metadata.annotations[{names.RESTORE_FROM}]: 'the one before' names no snapshot"
         " (write id/index@generation, as 'kubectl get checkpoints' shows it)"
     )
 
 
 async def test_who_asks_for_nothing_in_an_empty_annotation_gets_the_newest() -> None:
-    starting = await _Cluster(_pod("a", "node-1", **{names.WANTED: ""})).next()
+    starting = await _Cluster(_pod("a", "node-1", **{names.RESTORE_FROM: ""})).next()
     assert isinstance(starting, Starting)
     assert (starting.wanted, starting.refused) == (None, None)
 

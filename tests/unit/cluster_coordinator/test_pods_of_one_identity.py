@@ -35,7 +35,7 @@ def pod(
     deleted: bool = False,
     refused: str | None = None,
 ) -> Pod:
-    annotations = {names.ID: "md", names.INDEX: str(index)} | ({names.REFUSED: refused} if refused else {})
+    annotations = {names.ID: "md", names.INDEX: str(index)} | ({names.NOT_PROTECTED: refused} if refused else {})
     metadata = Metadata(
         name=name,
         namespace="bio",
@@ -144,7 +144,7 @@ async def test_it_is_said_on_the_pod_and_its_owner_and_stays() -> None:
     async with world.running():
         world.mirror._put(pod("b"))
         await world.settle()
-    assert world.patches == [("b", {"metadata": {"uid": "uid-of-b", "annotations": {names.REFUSED: SAID}}})]
+    assert world.patches == [("b", {"metadata": {"uid": "uid-of-b", "annotations": {names.NOT_PROTECTED: SAID}}})]
     assert [(one.involved["kind"], one.warning) for one in world.told] == [("Pod", True), ("Job", True)]
     assert world.told[0].message == f"b is not protected: {SAID}"
 

@@ -180,7 +180,7 @@ async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -
     assert written == {
         "uid": "pod-uid",
         "labels": {names.PROTECTED: "true"},
-        "annotations": {names.ID: "md", names.INDEX: "3", names.PREPARED_LATE: "true"},
+        "annotations": {names.ID: "md", names.INDEX: "3", names.MISSED_BY_WEBHOOK: "true"},
     }
     (told,) = world.told
     assert told.kind == "NotPrepared"
@@ -236,7 +236,7 @@ async def test_pod_whose_controller_numbers_nobody_is_refused_in_words() -> None
     written = await World(pod(labels={"app": "md"}, owner=DAEMON)).sees()
     assert written is not None
     assert written["labels"] == {names.PROTECTED: "false"}
-    assert "has labelled no pod with its number" in written["annotations"][names.REFUSED]
+    assert "has labelled no pod with its number" in written["annotations"][names.NOT_PROTECTED]
 
 
 class Queues:
@@ -254,14 +254,14 @@ class Queues:
         self.more = sink
 
 
-BY_QUEUE = {names.ID: "md-1a2b", names.DERIVED: "true", names.POLICY: "fast"}
+BY_QUEUE = {names.ID: "md-1a2b", names.DERIVED_ID: "true", names.POLICY: "fast"}
 
 
 async def test_pod_gets_what_its_queue_would_have_given_it() -> None:
     world = World(pod(said=None, labels={JOB_NAME: "md", COMPLETION: "3"}), queues=(Queues({}), Queues(BY_QUEUE)))
     written = await world.sees()
     assert written is not None
-    assert written["annotations"] == BY_QUEUE | {names.INDEX: "3", names.PREPARED_LATE: "true"}
+    assert written["annotations"] == BY_QUEUE | {names.INDEX: "3", names.MISSED_BY_WEBHOOK: "true"}
     assert "no webhook answered, or its queue did not protect its pods yet; it is saved" in world.told[0].text
 
 
@@ -269,7 +269,7 @@ async def test_pod_that_names_an_id_keeps_it_in_any_queue() -> None:
     written = await World(pod(), queues=(Queues(BY_QUEUE),)).sees()
     assert written is not None
     assert written["annotations"][names.ID] == "md"
-    assert names.DERIVED not in written["annotations"]
+    assert names.DERIVED_ID not in written["annotations"]
 
 
 async def test_pod_that_names_an_id_has_the_policy_of_its_queue() -> None:
@@ -371,7 +371,7 @@ def test_strangers_are_watched_by_their_metadata_alone() -> None:
 
 async def test_what_only_ours_may_say_of_a_pod_is_taken_off_its_template() -> None:
     """A uid of another namespace, which no record of the pod could be written with, is one of these."""
-    forged = dict.fromkeys({*SAID_LATER} - {names.PREPARED_LATE}, "forged")
+    forged = dict.fromkeys({*SAID_LATER} - {names.MISSED_BY_WEBHOOK}, "forged")
     written = await World(pod(annotations={names.ID: "md"} | forged)).sees()
     assert written is not None
     assert {key: written["annotations"].get(key, "kept") for key in forged} == dict.fromkeys(forged)
@@ -380,7 +380,7 @@ async def test_what_only_ours_may_say_of_a_pod_is_taken_off_its_template() -> No
 async def test_armada_pod_is_given_its_identity() -> None:
     written = await World(pod(labels={"armada_job_id": "01h"})).sees()
     assert written is not None
-    assert written["annotations"] == {names.ID: "md", names.INDEX: "0", names.PREPARED_LATE: "true"}
+    assert written["annotations"] == {names.ID: "md", names.INDEX: "0", names.MISSED_BY_WEBHOOK: "true"}
 
 
 async def test_pod_that_should_have_continued_says_so_with_its_snapshot() -> None:
@@ -410,7 +410,7 @@ async def test_one_of_several_alike_gets_a_number_of_its_own() -> None:
 
 
 async def test_pod_of_a_protected_queue_has_its_id_in_an_annotation() -> None:
-    written = await World(pod(said=None, annotations={names.ID: "md-1a2b", names.DERIVED: "true"})).sees()
+    written = await World(pod(said=None, annotations={names.ID: "md-1a2b", names.DERIVED_ID: "true"})).sees()
     assert written is not None
     assert written["annotations"][names.ID] == "md-1a2b"
 
@@ -429,13 +429,13 @@ async def test_whoever_cannot_be_protected_is_refused_in_words() -> None:
     written = await world.sees()
     assert written is not None
     assert written["labels"] == {names.PROTECTED: "false"}
-    assert "'no name'" in written["annotations"][names.REFUSED]
+    assert "'no name'" in written["annotations"][names.NOT_PROTECTED]
 
 
 async def test_a_refusal_that_quotes_a_long_text_is_cut() -> None:
     written = await World(pod(said="no name" * 5_000)).sees()
     assert written is not None
-    assert len(written["annotations"][names.REFUSED]) == LONGEST_REASON
+    assert len(written["annotations"][names.NOT_PROTECTED]) == LONGEST_REASON
 
 
 async def test_an_id_that_comes_from_elsewhere_is_refused_in_words() -> None:
@@ -445,7 +445,7 @@ async def test_an_id_that_comes_from_elsewhere_is_refused_in_words() -> None:
     world = World(body)
     written = await world.sees()
     assert written is not None
-    assert "valueFrom" in written["annotations"][names.REFUSED]
+    assert "valueFrom" in written["annotations"][names.NOT_PROTECTED]
 
 
 async def test_pods_that_cannot_be_read_are_told_of() -> None:
@@ -472,8 +472,8 @@ async def test_one_whose_metadata_alone_can_be_read_is_told_of_and_not_tried_for
         pytest.param(pod(said=None, annotations={names.ID: ""}), id="an empty id"),
         pytest.param(pod(labels={names.PROTECTED: "true"}), id="prepared"),
         pytest.param(pod(annotations={MIRROR: "x"}), id="a kubelet's own"),
-        pytest.param(pod(annotations={names.HOLD_TOKEN: "x"}), id="prepared, and its label was removed"),
-        pytest.param(pod(annotations={names.PREPARED_LATE: "true"}), id="prepared late, and its label was removed"),
+        pytest.param(pod(annotations={names.PRESTOP_TOKEN: "x"}), id="prepared, and its label was removed"),
+        pytest.param(pod(annotations={names.MISSED_BY_WEBHOOK: "true"}), id="prepared late, and its label was removed"),
         pytest.param(pod(said=None, owner=DEPLOYED), id="a Deployment's that asks for nothing"),
         pytest.param(pod(said=None, owner=None), id="a bare one that asks for nothing"),
     ],
@@ -511,7 +511,7 @@ async def test_it_is_said_also_where_the_answer_to_the_write_was_lost(monkeypatc
 
 
 def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> None:
-    body = pod(labels={JOB_NAME: "md", names.PROTECTED: "false"}, annotations={names.REFUSED: "it has no number"})
+    body = pod(labels={JOB_NAME: "md", names.PROTECTED: "false"}, annotations={names.NOT_PROTECTED: "it has no number"})
     world = World(body)
     world.unprepared.refused._put(msgspec.convert(body, PartialObject))
     assert [one.involved["kind"] for one in world.events] == ["Pod", "Job"]
@@ -520,7 +520,7 @@ def test_who_was_refused_by_a_webhook_is_told_of_on_the_pod_and_its_owner() -> N
 
 
 def refused(created: datetime = NOW, **changes: Any) -> Object:
-    annotations = {names.REFUSED: "spec.hostUsers: False gives each pod other users of the node (leave it out)"}
+    annotations = {names.NOT_PROTECTED: "spec.hostUsers: False gives each pod other users of the node (leave it out)"}
     body = pod(labels={JOB_NAME: "md", COMPLETION: "3", names.PROTECTED: "false"}, annotations=annotations, **changes)
     body["metadata"]["creationTimestamp"] = created.isoformat()
     return body

@@ -73,7 +73,7 @@ def _pod(
 
 def _marked() -> dict[str, str]:
     now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-    return {names.EVICTING: written(EvictionMark("volcano", now, now))}
+    return {names.EVICTION_REQUESTED: written(EvictionMark("volcano", now, now))}
 
 
 CASES = [
@@ -106,7 +106,7 @@ async def test_it_returns_by_its_queues_policy(adapter: str, fields: Any, said: 
     async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
         for _ in range(2 * LATE_TURNS):  # its queue is listed
             await asyncio.sleep(0)
-        server.put(PODS, _pod("Pending", {names.RESTORES: "md/0", **said}, **fields))
+        server.put(PODS, _pod("Pending", {names.RESTORE_IDENTITY: "md/0", **said}, **fields))
         await server.until(lambda: bool(server.of_kind("Restore")))
     (restore,) = server.of_kind("Restore")
     assert restore["spec"]["policy"]["deadlineSeconds"] == seconds

@@ -287,7 +287,7 @@ async def test_object_that_somebody_deleted_is_made_again_with_its_order() -> No
     assert _shows(cluster.server, killing)
 
 
-@pytest.mark.parametrize("labels", [{names.SETTLED: "true"}, {names.NODE: "another"}, {names.NODE: None}])
+@pytest.mark.parametrize("labels", [{names.ARCHIVED: "true"}, {names.NODE: "another"}, {names.NODE: None}])
 async def test_labels_by_which_an_agent_finds_its_orders_are_put_right(labels: dict[str, str | None]) -> None:
     cluster = Cluster(WatchedObjectsServer())
     killing = checkpoint(1, CheckpointStep.KILLING)

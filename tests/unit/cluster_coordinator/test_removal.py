@@ -55,7 +55,7 @@ async def test_objects_of_removed_generations_go_and_those_that_are_records_stil
     await _until_deleted(server, {first})
     assert not _is_deleted(server, remembered)
     assert removal.is_removed(_ready(2))
-    server.objects[remembered]["metadata"]["labels"][names.SETTLED] = "true"
+    server.objects[remembered]["metadata"]["labels"][names.ARCHIVED] = "true"
     server.tell(remembered)
     await _until_deleted(server, {remembered})
     assert not _is_deleted(server, kept)

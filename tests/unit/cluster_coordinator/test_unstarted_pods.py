@@ -10,7 +10,7 @@ from cedana_sched.kube.objects import Metadata, Pod, PodStatus
 from cedana_sched.kube.watching import Change, Changed, Listed, Mirror
 from cedana_sched.model.objects import names
 
-RETURNING = {names.RESTORES: "md/0@1"}
+RETURNING = {names.RESTORE_IDENTITY: "md/0@1"}
 
 
 class Told:

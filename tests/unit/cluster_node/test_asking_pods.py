@@ -37,11 +37,11 @@ class Node:
         *,
         evicted: bool = False,
         phase: str = "Running",
-        released: str = "",
+        not_preempted: bool = False,
         deleted: bool = True,
     ) -> None:
         self._version += 1
-        given = {names.ASKS: asks, names.RELEASED: released}
+        given = {names.CONFIRM_DELETION: asks, names.NOT_PREEMPTED: "true" if not_preempted else ""}
         annotations = {key: value for key, value in given.items() if value}
         conditions = (Condition("DisruptionTarget", "True", PREEMPTION),) if evicted else ()
         metadata = Metadata(
@@ -71,7 +71,7 @@ class Node:
 
 
 @pytest.mark.parametrize(
-    ("asks", "evicted"), [(None, True), (names.ASKS_IF_EVICTED, False)], ids=["never asks", "is not evicted"]
+    ("asks", "evicted"), [(None, True), (names.CONFIRM_IF_EVICTED, False)], ids=["never asks", "is not evicted"]
 )
 async def test_who_does_not_ask_goes_at_once(asks: str | None, evicted: bool) -> None:
     node = Node()
@@ -79,7 +79,7 @@ async def test_who_does_not_ask_goes_at_once(asks: str | None, evicted: bool) ->
     assert await node.is_released()
 
 
-@pytest.mark.parametrize(("asks", "evicted"), [(names.ASKS_ALWAYS, False), (names.ASKS_IF_EVICTED, True)])
+@pytest.mark.parametrize(("asks", "evicted"), [(names.CONFIRM_ALWAYS, False), (names.CONFIRM_IF_EVICTED, True)])
 async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str, evicted: bool) -> None:
     node = Node()
     node.put(asks, evicted=evicted)
@@ -111,7 +111,7 @@ async def test_a_checkpoint_that_is_over_tells_only_of_the_eviction_that_it_was_
     """Objects show it for an hour more. A pod that went by it would lose all that it has done since."""
     node = Node()
     node.now += seconds
-    node.put(names.ASKS_ALWAYS)
+    node.put(names.CONFIRM_ALWAYS)
     node.order(step, **status)
     assert await node.is_released() is goes
 
@@ -141,28 +141,28 @@ class Written:
 )
 async def test_only_who_is_deleted_waits_for_a_word(api: Written, waits: bool) -> None:
     node = Node(cast("Any", api))
-    node.put(names.ASKS_ALWAYS, deleted=False)
+    node.put(names.CONFIRM_ALWAYS, deleted=False)
     assert await node.is_released() is not waits
 
 
 async def test_who_asks_is_let_go_by_a_word() -> None:
     node = Node()
-    node.put(names.ASKS_ALWAYS)
+    node.put(names.CONFIRM_ALWAYS)
     assert not await node.is_released()
-    node.put(names.ASKS_ALWAYS, released=names.LET_GO)
+    node.put(names.CONFIRM_ALWAYS, not_preempted=True)
     assert await node.is_released()
 
 
 async def test_who_asks_and_has_finished_waits_for_nobody() -> None:
     node = Node()
-    node.put(names.ASKS_ALWAYS, phase="Succeeded")
+    node.put(names.CONFIRM_ALWAYS, phase="Succeeded")
     assert await node.is_released()
 
 
 async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_SECONDS", 0.05)
     node = Node()
-    node.put(names.ASKS_ALWAYS)
+    node.put(names.CONFIRM_ALWAYS)
     await asyncio.wait_for(node.pods.wait_released(UID), 60)
 
 
@@ -170,9 +170,9 @@ async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPa
 async def test_nobody_waits_any_more_when_it_is_decided(monkeypatch: pytest.MonkeyPatch, ends_by: str) -> None:
     monkeypatch.setattr(module, "ASK_SECONDS", 5 if ends_by == "a word" else 0.01)
     node = Node()
-    node.put(names.ASKS_ALWAYS)
+    node.put(names.CONFIRM_ALWAYS)
     before = asyncio.all_tasks()
     if ends_by == "a word":
-        asyncio.get_running_loop().call_later(0.01, lambda: node.put(names.ASKS_ALWAYS, released=names.LET_GO))
+        asyncio.get_running_loop().call_later(0.01, lambda: node.put(names.CONFIRM_ALWAYS, not_preempted=True))
     await node.pods.wait_released(UID)
     assert asyncio.all_tasks() == before

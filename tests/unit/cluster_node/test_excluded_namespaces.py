@@ -66,7 +66,7 @@ class _Node:
         self.feed.checkpoints.synced.set()
         self.feed.restores.synced.set()
         self.pods = NodePods(nothing, "n1", self.feed, served)
-        annotations = {names.ASKS: names.ASKS_ALWAYS, names.GRACE: "0"}
+        annotations = {names.CONFIRM_DELETION: names.CONFIRM_ALWAYS, names.ORIGINAL_GRACE_PERIOD: "0"}
         metadata = Metadata("md-0", "kube-system", UID, "1", annotations=annotations, deletion_timestamp="2026-05-01")
         self.pod = Pod(metadata, PodSpec(), PodStatus("Running"))
         self.pods.mirror._put(self.pod)
@@ -126,7 +126,7 @@ async def test_nobody_is_ended_there_because_an_annotation_says_so(served: Serve
     pods = NodePods(cast("Any", None), "n1", node.feed, served)
     grace = OwnGrace(at_once, goes_on, containers, pods.is_served)
     living = Pod(
-        Metadata("md-1", "kube-system", "other", annotations={names.GRACE: "0"}),
+        Metadata("md-1", "kube-system", "other", annotations={names.ORIGINAL_GRACE_PERIOD: "0"}),
         PodSpec(containers=(Container("main"),), termination_grace_period_seconds=630),
     )
     async with asyncio.TaskGroup() as group:

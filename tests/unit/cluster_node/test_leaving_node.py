@@ -36,7 +36,7 @@ class Site:
 
 
 def node(mark: str | None) -> Node:
-    return Node(Metadata(name="n", annotations={} if mark is None else {names.LEAVING: mark}))
+    return Node(Metadata(name="n", annotations={} if mark is None else {names.UNINSTALL: mark}))
 
 
 def test_a_mark_counts_until_its_moment() -> None:

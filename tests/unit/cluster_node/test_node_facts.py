@@ -30,7 +30,7 @@ async def test_a_ready_node_says_what_it_is_and_takes_it_back() -> None:
     api = Patches()
     facts = NodeFacts(cast("Api", api), "node-1")
     await facts.publish(HERE, ready=True)
-    assert api.last["labels"] == {names.NODE_READY: "true", names.NODE_CPU: cpu_digest(HERE)}
+    assert api.last["labels"] == {names.NODE_PREPARED: "true", names.CPU_FEATURES: cpu_digest(HERE)}
     told = msgspec.json.decode(api.last["annotations"][names.NODE_FACTS], type=NodeDescription)
     assert told == HERE
     needed = msgspec.json.decode(api.last["annotations"][names.NODE_FACTS], type=Compatibility)
@@ -38,7 +38,7 @@ async def test_a_ready_node_says_what_it_is_and_takes_it_back() -> None:
         "as an older one reads it"
     )
     await facts.publish(HERE, ready=False)
-    assert api.last["labels"][names.NODE_READY] is None
+    assert api.last["labels"][names.NODE_PREPARED] is None
     await facts.withdraw()
     assert set(api.last["labels"].values()) | set(api.last["annotations"].values()) == {None}
 

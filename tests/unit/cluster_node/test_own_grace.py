@@ -14,7 +14,7 @@ from cedana_sched.model.objects import names
 
 
 def _pod(own: str = "0", *, asked: int | None = 630, raised: int = 630) -> Pod:
-    annotations = {names.GRACE: own} if own else {}
+    annotations = {names.ORIGINAL_GRACE_PERIOD: own} if own else {}
     metadata = Metadata(
         "md-0",
         "bio",
@@ -113,7 +113,7 @@ async def test_held_pod_is_not_killed_before_its_release() -> None:
 
 
 def _living(own: str = "0", liveness: Probe | None = None, startup: Probe | None = None) -> Pod:
-    metadata = Metadata("md-0", "bio", "uid-1", annotations={names.GRACE: own})
+    metadata = Metadata("md-0", "bio", "uid-1", annotations={names.ORIGINAL_GRACE_PERIOD: own})
     main = Container("main", liveness_probe=liveness, startup_probe=startup)
     return Pod(metadata, PodSpec(termination_grace_period_seconds=630, containers=(main,)))
 

@@ -21,7 +21,7 @@ from cedana_sched.model.preemption import WorkloadRef
 
 REF = WorkloadRef("u0", "bio", "md-0", "n1")
 HELD = Pod(
-    Metadata("md-0", "bio", "u0", "1", annotations={names.HOLD_TOKEN: "token"}),
+    Metadata("md-0", "bio", "u0", "1", annotations={names.PRESTOP_TOKEN: "token"}),
     PodSpec(node_name="n1"),
     PodStatus("Running"),
 )

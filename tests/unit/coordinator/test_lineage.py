@@ -51,7 +51,7 @@ def test_the_work_that_nothing_newer_has_is_named_with_the_way_back() -> None:
     assert said.text == (
         "Checkpoint md/0@5 does not continue md/0@4, whose work nothing newer has: it is kept beside those of the"
         " policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by its name (of"
-        " a pod: the annotation sched.cedana.ai/snapshot: md/0@4)"
+        " a pod: the annotation sched.cedana.ai/restore-from: md/0@4)"
     )
     told.tell(Committed("s1.w1.1", ref(5), Transfer(), leaves=ref(4)))
     assert "WorkLeft" not in told.tells(), "not twice"

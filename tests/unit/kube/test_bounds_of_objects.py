@@ -132,7 +132,15 @@ def test_labels_and_annotations_that_somebody_reads_are_kept_and_no_others() -> 
         for key in (one.pods, *one.index, *(label for labels in one.role for label in labels), *(one.only or ())[:1])
         if key
     }
-    ours = {names.ID, names.INDEX, names.EVICTING, names.PROTECTED, names.HOLD_TOKEN, names.NODE_FACTS, names.RELEASED}
+    ours = {
+        names.ID,
+        names.INDEX,
+        names.EVICTION_REQUESTED,
+        names.PROTECTED,
+        names.PRESTOP_TOKEN,
+        names.NODE_FACTS,
+        names.RELEASED_HOLD,
+    }
     texts = dict.fromkeys((*schemes, *ours, "kubectl.kubernetes.io/last-applied-configuration"), "x")
     metadata = Metadata(labels=texts, annotations=texts)
     assert metadata.labels.keys() == metadata.annotations.keys() == schemes | ours

@@ -68,8 +68,9 @@ def _body(resource: Resource, **parts: Any) -> Object:
 _OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "one", "uid": "uid-jobs", "controller": True}
 _MARK = '{"by":"volcano","since":"2026-11-20T10:00:00.000+00:00","last":"2026-11-20T10:00:00.000+00:00"}'
 _ANNOTATIONS = {
-    names.ID: "sim", names.INDEX: "0", names.RESTORES: "sim/0", names.EVICTING: _MARK, names.POLICY: "p",
-    names.WANTED: "sim/0@1", names.GRACE: "30", names.ASKS: names.ASKS_ALWAYS, "scheduling.k8s.io/group-name": "one",
+    names.ID: "sim", names.INDEX: "0", names.RESTORE_IDENTITY: "sim/0", names.EVICTION_REQUESTED: _MARK,
+    names.POLICY: "p", names.RESTORE_FROM: "sim/0@1", names.ORIGINAL_GRACE_PERIOD: "30",
+    names.CONFIRM_DELETION: names.CONFIRM_ALWAYS, "scheduling.k8s.io/group-name": "one",
 }  # fmt: skip
 _FACTS = codec.encode(Compatibility("x86_64", frozenset({"avx2"}), (6, 12), "4.2.1")).decode()
 _TEMPLATE = {
@@ -132,8 +133,8 @@ GOOD: dict[Resource, Object] = {
     QUEUES: _body(QUEUES, metadata={"annotations": {names.PROTECT: "true"}}),
     NODES: _body(
         NODES,
-        metadata={"labels": {names.NODE_READY: "true", names.NODE_CPU: "c"},
-                  "annotations": {names.NODE_FACTS: _FACTS, names.LEAVING: "2026-11-20T10:00:00Z"}},
+        metadata={"labels": {names.NODE_PREPARED: "true", names.CPU_FEATURES: "c"},
+                  "annotations": {names.NODE_FACTS: _FACTS, names.UNINSTALL: "2026-11-20T10:00:00Z"}},
         spec={"unschedulable": False, "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]},
         status={"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4", "memory": "8Gi"}},
     ),

@@ -121,7 +121,7 @@ def node(name: str, *, cpu: str, features: Iterable[str] = (), kernel: tuple[int
     facts = Compatibility("x86_64", frozenset(features), kernel)
     annotations = {names.NODE_FACTS: msgspec.json.encode(facts).decode()}
     return PartialObject(
-        Metadata(name=name, labels={names.NODE_CPU: cpu, names.NODE_READY: "true"}, annotations=annotations)
+        Metadata(name=name, labels={names.CPU_FEATURES: cpu, names.NODE_PREPARED: "true"}, annotations=annotations)
     )
 
 

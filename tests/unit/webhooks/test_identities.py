@@ -128,7 +128,7 @@ async def test_pods_of_a_controller_that_numbers_none_are_refused_in_words() -> 
     answer = pods.answer(creation(body), knowledge(), configuration())
     after = patched(body, answer.patch)
     assert identity(after) is None
-    told = after["metadata"]["annotations"][names.REFUSED]
+    told = after["metadata"]["annotations"][names.NOT_PROTECTED]
     assert "Solver/train" in told
     assert "give each of its pods an id of its own" in told
     assert told in answer.warnings[0]
@@ -139,7 +139,7 @@ async def test_pod_that_was_refused_and_then_is_not_says_so_no_more() -> None:
     refused["metadata"]["annotations"][names.INDEX] = "3"
     after = await created(refused)
     assert identity(after) == "train/3"
-    assert names.REFUSED not in after["metadata"]["annotations"]
+    assert names.NOT_PROTECTED not in after["metadata"]["annotations"]
 
 
 async def test_pods_of_a_deployment_are_never_one_also_while_it_is_replaced() -> None:

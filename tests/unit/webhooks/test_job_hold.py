@@ -75,7 +75,7 @@ def test_a_hold_that_is_over_allows(step: HoldStep) -> None:
 
 @pytest.mark.parametrize("step", list(HoldStep))
 def test_the_annotation_of_the_release_allows_and_goes(step: HoldStep) -> None:
-    request = suspension(annotations={names.RELEASED: "hold-1", "mine": "x"})
+    request = suspension(annotations={names.RELEASED_HOLD: "hold-1", "mine": "x"})
     answer = Desk(hold(step=step)).ask(request)
     assert answer.decision == "released"
     assert answer.refusal is None
@@ -85,22 +85,22 @@ def test_the_annotation_of_the_release_allows_and_goes(step: HoldStep) -> None:
 
 @pytest.mark.parametrize("earlier", [(), (hold("hold-0", created=OF_AN_EARLIER_RUN, step=HoldStep.RELEASED),)])
 def test_a_release_without_any_hold_allows_since_there_is_nothing_to_save(earlier: tuple[PreemptionHold, ...]) -> None:
-    answer = Desk(*earlier).ask(suspension(annotations={names.RELEASED: "hold-9"}))
+    answer = Desk(*earlier).ask(suspension(annotations={names.RELEASED_HOLD: "hold-9"}))
     assert answer.decision == "released"
     assert answer.patch
 
 
 def test_a_release_of_something_else_does_not_end_a_hold() -> None:
-    refused(Desk(hold()).ask(suspension(annotations={names.RELEASED: "hold-9"})))
+    refused(Desk(hold()).ask(suspension(annotations={names.RELEASED_HOLD: "hold-9"})))
 
 
 def test_the_annotation_of_an_older_release_does_not_allow() -> None:
     older = hold("hold-0", created="2026-05-01T11:30:00Z", step=HoldStep.RELEASED)
-    assert "Preempted" in refused(Desk(older, hold()).ask(suspension(annotations={names.RELEASED: "hold-0"})))
+    assert "Preempted" in refused(Desk(older, hold()).ask(suspension(annotations={names.RELEASED_HOLD: "hold-0"})))
 
 
 @pytest.mark.parametrize("step", [HoldStep.RELEASING, HoldStep.RELEASED])
-@pytest.mark.parametrize("annotations", [{}, {names.RELEASED: "hold-1"}])
+@pytest.mark.parametrize("annotations", [{}, {names.RELEASED_HOLD: "hold-1"}])
 def test_what_is_left_of_an_earlier_runs_hold_does_not_allow(step: HoldStep, annotations: dict[str, str]) -> None:
     """A Job that was evicted, continued and is evicted again is held again."""
     desk = Desk(hold(created=OF_AN_EARLIER_RUN, step=step))

@@ -129,7 +129,7 @@ def test_what_is_looked_at_is_changed_as_the_whole_pod_would_be(
     for name in sorted(reserved):
         kind, value = RESERVED[name]
         body["spec"][kind] = [*(body["spec"].get(kind) or ()), value] if isinstance(value, dict) else value
-    body["metadata"].setdefault("annotations", {})[names.HOLD_TOKEN] = TOKEN
+    body["metadata"].setdefault("annotations", {})[names.PRESTOP_TOKEN] = TOKEN
     whole, part = (
         pods.answer(admission.read(review(body), shape), known, configuration()) for shape in (Shape(dict), shapes.POD)
     )
@@ -166,7 +166,7 @@ def test_a_large_pod_is_let_in_unprotected_and_told_so_at_once(body: Object) -> 
     assert "not protected" in answer.warnings[0]
     after = patched(body, answer.patch)
     assert after["metadata"]["labels"] == {names.PROTECTED: "false"}
-    assert "512 KiB" in after["metadata"]["annotations"][names.REFUSED]
+    assert "512 KiB" in after["metadata"]["annotations"][names.NOT_PROTECTED]
     assert after["spec"] == body["spec"]
 
 
@@ -178,11 +178,11 @@ def test_a_large_pod_costs_no_more_than_a_small_one() -> None:
 
 @pytest.mark.parametrize("gates", [[names.RESTORE_GATE], ["other", names.RESTORE_GATE, "last"]])
 def test_what_only_we_write_is_taken_from_a_large_pod(gates: list[str]) -> None:
-    labels, annotations = {names.PROTECTED: "true", "mine": "x"}, {names.RESTORES: "sim/0", "mine": "x"}
+    labels, annotations = {names.PROTECTED: "true", "mine": "x"}, {names.RESTORE_IDENTITY: "sim/0", "mine": "x"}
     body = large(pod(labels=labels, annotations=annotations, schedulingGates=[{"name": one} for one in gates]))
     after = patched_lists(body, told(PODS, review(body)).patch)
     assert after["metadata"]["labels"] == {names.PROTECTED: "false", "mine": "x"}
-    assert after["metadata"]["annotations"].keys() == {names.REFUSED, "mine"}
+    assert after["metadata"]["annotations"].keys() == {names.NOT_PROTECTED, "mine"}
     assert [one["name"] for one in after["spec"]["schedulingGates"]] == [one for one in gates if "/" not in one]
 
 
@@ -204,7 +204,7 @@ def test_a_reason_is_no_longer_than_the_api_server_takes_it() -> None:
     body = pod("x" * 300_000)
     answer = told(PODS, review(body))
     assert answer.decision == "unclear"
-    assert len(patched(body, answer.patch)["metadata"]["annotations"][names.REFUSED]) <= 1024
+    assert len(patched(body, answer.patch)["metadata"]["annotations"][names.NOT_PROTECTED]) <= 1024
 
 
 def test_the_eviction_of_a_large_job_is_held_as_that_of_a_small_one() -> None:

@@ -22,7 +22,7 @@ def _marked(annotations: dict[str, str]) -> Object:
         {names.ID: "md", names.INDEX: "three"},
         {names.ID: "md", names.INDEX: "9" * 5_000},
         {names.ID: "md", names.INDEX: "-1"},
-        {names.ID: "md/..", names.RESTORES: "md/0"},
+        {names.ID: "md/..", names.RESTORE_IDENTITY: "md/0"},
         {},
     ],
     ids=["no number", "too long a number", "negative", "no name", "nothing said"],
@@ -35,7 +35,7 @@ def test_a_pod_that_nobody_can_read_starts_without_our_gate_and_is_warned_of(ann
     now = patched(body, list(told.patch))
     assert now["spec"]["schedulingGates"] == [{"name": "somebody/else"}]
     assert now["metadata"]["labels"] in ({"app": "x"}, {"app": "x", names.PROTECTED: "false"})
-    assert names.RESTORES not in (now["metadata"].get("annotations") or {})
+    assert names.RESTORE_IDENTITY not in (now["metadata"].get("annotations") or {})
 
 
 def test_a_pod_that_says_who_it_is_keeps_its_gate() -> None:

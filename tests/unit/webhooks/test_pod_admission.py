@@ -55,8 +55,13 @@ def test_a_first_start_gets_identity_and_pre_stop_and_nothing_else() -> None:
     before = pod()
     after = mutated(before)
     annotations = after["metadata"]["annotations"]
-    token = annotations[names.HOLD_TOKEN]
-    assert annotations == {names.ID: "sim", names.INDEX: "0", names.HOLD_TOKEN: token, names.GRACE: "30"}
+    token = annotations[names.PRESTOP_TOKEN]
+    assert annotations == {
+        names.ID: "sim",
+        names.INDEX: "0",
+        names.PRESTOP_TOKEN: token,
+        names.ORIGINAL_GRACE_PERIOD: "30",
+    }
     assert after["metadata"]["labels"] == {names.PROTECTED: "true"}
     assert len(token) >= 32
     asked = {"host": "127.0.0.1", "port": 10352, "path": f"/v1/hold/{token}/main", "scheme": "HTTP"}
@@ -83,7 +88,7 @@ def test_a_pod_is_of_the_very_namespace_unless_its_name_is_shared(
 
 
 def test_tokens_differ() -> None:
-    tokens = {mutated(pod())["metadata"]["annotations"][names.HOLD_TOKEN] for _ in range(20)}
+    tokens = {mutated(pod())["metadata"]["annotations"][names.PRESTOP_TOKEN] for _ in range(20)}
     assert len(tokens) == 20
 
 
@@ -133,7 +138,7 @@ def test_a_pre_stop_of_the_users_own_is_kept_and_its_grace_too() -> None:
     after = mutated(body)
     assert pre_stop(after) == own
     assert after["spec"]["terminationGracePeriodSeconds"] == 30
-    assert names.HOLD_TOKEN not in after["metadata"]["annotations"], "the agent waits for no call of its kubelet"
+    assert names.PRESTOP_TOKEN not in after["metadata"]["annotations"], "the agent waits for no call of its kubelet"
 
 
 def test_every_app_container_without_a_pre_stop_gets_one() -> None:
@@ -156,9 +161,13 @@ def test_the_grace_period_follows_the_policy_and_is_never_lowered() -> None:
 
 def test_the_owners_grace_is_written_down_where_it_is_raised() -> None:
     raised = mutated(pod(terminationGracePeriodSeconds=5))
-    assert raised["metadata"]["annotations"][names.GRACE] == "5"
-    assert mutated(raised)["metadata"]["annotations"][names.GRACE] == "5", "called again it finds its own"
-    assert names.GRACE not in mutated(pod(terminationGracePeriodSeconds=3600))["metadata"]["annotations"]
+    assert raised["metadata"]["annotations"][names.ORIGINAL_GRACE_PERIOD] == "5"
+    assert mutated(raised)["metadata"]["annotations"][names.ORIGINAL_GRACE_PERIOD] == "5", (
+        "called again it finds its own"
+    )
+    assert (
+        names.ORIGINAL_GRACE_PERIOD not in mutated(pod(terminationGracePeriodSeconds=3600))["metadata"]["annotations"]
+    )
 
 
 @pytest.mark.parametrize(("level", "held"), [("baseline", False), ("restricted", False), ("privileged", True)])
@@ -166,7 +175,7 @@ def test_pod_security_decides_on_the_pre_stop(level: str, held: bool) -> None:
     known = knowledge(namespaces=[namespace("lab", **{"pod-security.kubernetes.io/enforce": level})])
     after = mutated(pod(), known)
     assert (pre_stop(after) is not None) == held
-    assert (names.HOLD_TOKEN in after["metadata"]["annotations"]) == held
+    assert (names.PRESTOP_TOKEN in after["metadata"]["annotations"]) == held
     assert after["spec"]["terminationGracePeriodSeconds"] == (630 if held else 30)
 
 
@@ -179,10 +188,10 @@ def test_a_committed_snapshot_is_continued() -> None:
     answer = ask(body, known)
     after = patched(body, answer.patch)
     assert answer.decision == "restores"
-    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0@7"
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@7"
     spec = after["spec"]
     assert spec["runtimeClassName"] == "cedana"
-    assert spec["nodeSelector"] == {names.NODE_READY: "true"}
+    assert spec["nodeSelector"] == {names.NODE_PREPARED: "true"}
     assert [one["name"] for one in spec["initContainers"]] == [names.RESTORE_CONTAINER, "prepare"]
     assert spec["volumes"][-1] == {"name": names.RESTORE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
     assert "schedulingGates" not in spec
@@ -195,17 +204,17 @@ def test_a_snapshot_in_flight_wins_and_gates() -> None:
     answer = ask(body, known)
     after = patched(body, answer.patch)
     assert answer.decision == "gated"
-    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
     assert after["spec"]["schedulingGates"] == [{"name": "other"}, {"name": names.RESTORE_GATE}]
 
 
 def test_who_continues_what_another_cluster_has_saved_looks_for_it_in_the_store() -> None:
-    continues = {names.CONTINUES: "true"}
+    continues = {names.EXPECT_SNAPSHOT: "true"}
     after = mutated(pod(annotations=continues), knowledge())
-    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
     assert after["spec"]["schedulingGates"] == [{"name": names.RESTORE_GATE}], "the coordinator knows what is in flight"
     here = mutated(pod(annotations=continues), knowledge(checkpoints=[checkpoint(7)]))
-    assert here["metadata"]["annotations"][names.RESTORES] == "sim/0@7"
+    assert here["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@7"
 
 
 def test_a_pod_that_has_its_node_already_is_not_gated() -> None:
@@ -229,7 +238,7 @@ def test_a_pod_that_has_its_node_already_is_not_gated() -> None:
 def test_what_is_not_its_own_or_failed_or_deleted_is_not_continued(other: Any) -> None:
     after = mutated(pod(), knowledge(checkpoints=[other]))
     assert "runtimeClassName" not in after["spec"]
-    assert names.RESTORES not in after["metadata"]["annotations"]
+    assert names.RESTORE_IDENTITY not in after["metadata"]["annotations"]
 
 
 def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
@@ -237,11 +246,11 @@ def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
     flying = checkpoint(None, step=CheckpointStep.DUMPING)
     ready = msgspec.structs.replace(checkpoint(3), metadata=flying.metadata)
     known.note_checkpoint(None, flying)
-    assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
     known.note_checkpoint(flying, ready)
-    assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORES] == "sim/0@3"
+    assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@3"
     known.note_checkpoint(ready, None)
-    assert names.RESTORES not in mutated(pod(), known)["metadata"]["annotations"]
+    assert names.RESTORE_IDENTITY not in mutated(pod(), known)["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(
@@ -249,8 +258,8 @@ def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
 )
 def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest(asked: str, restores: str) -> None:
     known = knowledge(checkpoints=[checkpoint(7), checkpoint(2, identifier="older")])
-    after = mutated(pod(annotations={names.WANTED: asked}), known)
-    assert after["metadata"]["annotations"][names.RESTORES] == restores
+    after = mutated(pod(annotations={names.RESTORE_FROM: asked}), known)
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == restores
     assert after["metadata"]["annotations"][names.ID] == "sim"
     assert after["spec"]["runtimeClassName"] == "cedana"
     assert "schedulingGates" not in after["spec"]
@@ -259,22 +268,22 @@ def test_a_snapshot_that_a_person_asks_for_wins_over_the_newest(asked: str, rest
 @pytest.mark.parametrize("asked", ["x y", "sim/0@0", "sim@" + "9" * 5_000])
 def test_who_asks_for_what_can_be_no_snapshot_returns_and_is_warned_of(asked: str) -> None:
     """Its policy may be to fail rather than to begin anew."""
-    body = pod(annotations={names.WANTED: asked})
+    body = pod(annotations={names.RESTORE_FROM: asked})
     answer = ask(body, knowledge(checkpoints=[checkpoint(7)]))
     assert answer.decision == "gated"
     after = patched(body, answer.patch)
     assert after["metadata"]["labels"][names.PROTECTED] == "true"
-    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0"
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
     assert after["spec"]["runtimeClassName"] == "cedana"
     (warning,) = answer.warnings
     assert warning.startswith(
-        f"cedana: metadata.annotations[{names.WANTED}]: '{asked[:100]}' names no snapshot (write id"
+        f"cedana: metadata.annotations[{names.RESTORE_FROM}]: '{asked[:100]}' names no snapshot (write id"
     )
 
 
 def test_who_asks_for_nothing_in_an_empty_annotation_continues_the_newest() -> None:
-    after = mutated(pod(annotations={names.WANTED: ""}), knowledge(checkpoints=[checkpoint(7)]))
-    assert after["metadata"]["annotations"][names.RESTORES] == "sim/0@7"
+    after = mutated(pod(annotations={names.RESTORE_FROM: ""}), knowledge(checkpoints=[checkpoint(7)]))
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@7"
 
 
 def test_the_restore_container_is_admissible_under_pod_security_restricted() -> None:
@@ -327,7 +336,7 @@ def test_the_restore_container_has_a_user_of_its_own() -> None:
     assert made["securityContext"]["runAsUser"] == 1234
 
 
-@pytest.mark.parametrize("annotations", [{}, {names.RESTORES: "sim/0@1"}])
+@pytest.mark.parametrize("annotations", [{}, {names.RESTORE_IDENTITY: "sim/0@1"}])
 def test_a_pod_with_users_of_its_own_is_told_at_once_that_no_snapshot_of_it_would_continue(
     annotations: dict[str, str],
 ) -> None:
@@ -337,8 +346,8 @@ def test_a_pod_with_users_of_its_own_is_told_at_once_that_no_snapshot_of_it_woul
     assert answer.decision == "unclear"
     metadata = patched(body, answer.patch)["metadata"]
     assert metadata["labels"][names.PROTECTED] == "false"
-    assert names.RESTORES not in metadata["annotations"]
-    assert metadata["annotations"][names.REFUSED] == (
+    assert names.RESTORE_IDENTITY not in metadata["annotations"]
+    assert metadata["annotations"][names.NOT_PROTECTED] == (
         "spec.hostUsers: False gives each pod other users of the node, so that no snapshot continues in another pod "
         "(leave it out)"
     )
@@ -387,7 +396,7 @@ def test_affinity_to_cpus_that_can_continue_it() -> None:
     ]
     after = mutated(pod(), knowledge(checkpoints=[checkpoint(1)], nodes=nodes))
     terms = after["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    wanted = {"key": names.NODE_CPU, "operator": "In", "values": ["aaa", "bbb"]}
+    wanted = {"key": names.CPU_FEATURES, "operator": "In", "values": ["aaa", "bbb"]}
     assert terms == {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
 
 
@@ -404,7 +413,7 @@ def test_affinity_adds_to_every_alternative_that_the_user_gave() -> None:
     }
     known = knowledge(checkpoints=[checkpoint(1)], nodes=[node("node1", cpu="aaa")])
     after = mutated(pod(affinity=own, nodeSelector={"disk": "ssd"}), known)["spec"]
-    wanted = {"key": names.NODE_CPU, "operator": "In", "values": ["aaa"]}
+    wanted = {"key": names.CPU_FEATURES, "operator": "In", "values": ["aaa"]}
     assert after["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
         "nodeSelectorTerms": [
             {"matchExpressions": [zone, wanted]},
@@ -413,7 +422,7 @@ def test_affinity_adds_to_every_alternative_that_the_user_gave() -> None:
         ]
     }
     assert after["affinity"]["podAntiAffinity"] == {"x": 1}
-    assert after["nodeSelector"] == {"disk": "ssd", names.NODE_READY: "true"}
+    assert after["nodeSelector"] == {"disk": "ssd", names.NODE_PREPARED: "true"}
 
 
 def test_of_a_node_that_is_gone_nothing_is_known_and_nothing_asked() -> None:
@@ -487,7 +496,7 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
     assert answer.refusal is None
     metadata = patched(body, answer.patch)["metadata"]
     assert metadata["labels"][names.PROTECTED] == "false"
-    assert answer.warnings[0].startswith(f"cedana: not protected: {metadata['annotations'][names.REFUSED]}"[:200])
+    assert answer.warnings[0].startswith(f"cedana: not protected: {metadata['annotations'][names.NOT_PROTECTED]}"[:200])
     assert "lifecycle" not in patched(body, answer.patch)["spec"]["containers"][0]
     (warning,) = answer.warnings
     assert warning.startswith("cedana: not protected: ")
@@ -500,7 +509,7 @@ def test_a_refused_pod_keeps_nothing_that_ours_write_on_one() -> None:
     forged = dict.fromkeys(injection.SAID_LATER, "forged")
     body = pod("no spaces", annotations={**forged, "a": "b"})
     annotations = patched(body, ask(body).patch)["metadata"]["annotations"]
-    assert annotations.pop(names.REFUSED) != "forged"
+    assert annotations.pop(names.NOT_PROTECTED) != "forged"
     assert annotations == {"a": "b"}
 
 

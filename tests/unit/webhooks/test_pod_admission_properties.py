@@ -170,7 +170,7 @@ def test_a_foreign_runtime_class_is_never_changed_and_never_with_a_restore(befor
     before["spec"]["runtimeClassName"] = "other"
     after = mutated(before, known)
     assert after["spec"]["runtimeClassName"] == "other"
-    assert names.RESTORES not in after["metadata"]["annotations"]
+    assert names.RESTORE_IDENTITY not in after["metadata"]["annotations"]
 
 
 @settings(deadline=None)

@@ -38,7 +38,7 @@ def at(seconds: float) -> str:
 
 
 def mark(*, since: float = 0, last: float = 0) -> dict[str, str]:
-    return {names.EVICTING: written(EvictionMark(SCHEDULER, at(since), at(last)))}
+    return {names.EVICTION_REQUESTED: written(EvictionMark(SCHEDULER, at(since), at(last)))}
 
 
 def eviction(*, user: str = SCHEDULER, **fields: Any) -> Request:
@@ -333,7 +333,7 @@ def test_a_mark_is_refreshed_while_it_is_asked_for_and_begins_anew_after_a_pause
 
 @pytest.mark.parametrize("text", ["", "{}", "x", '{"by": "a", "since": "b", "last": "c"}'])
 def test_a_mark_that_somebody_else_wrote_is_none(text: str) -> None:
-    assert read_mark({names.EVICTING: text}) is None
+    assert read_mark({names.EVICTION_REQUESTED: text}) is None
 
 
 @pytest.mark.parametrize(
@@ -347,12 +347,14 @@ def test_times_of_a_mark_stand_as_we_write_them(moment: str) -> None:
     """They become parts of uids, which are names of folders on the nodes."""
     ours = at(0)
     for since, last in ((moment, ours), (ours, moment)):
-        assert read_mark({names.EVICTING: msgspec.json.encode(EvictionMark("a", since, last)).decode()}) is None
+        assert (
+            read_mark({names.EVICTION_REQUESTED: msgspec.json.encode(EvictionMark("a", since, last)).decode()}) is None
+        )
 
 
 def test_a_mark_of_the_future_is_not_fresh() -> None:
     (text,) = mark(since=0, last=60).values()
-    found = read_mark({names.EVICTING: text})
+    found = read_mark({names.EVICTION_REQUESTED: text})
     assert found is not None
     assert not found.is_fresh(NOW)
 

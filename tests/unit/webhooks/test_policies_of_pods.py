@@ -43,7 +43,7 @@ def test_a_pod_that_names_a_policy_of_others_is_not_protected(name: str, namespa
     for body in (named(name), named(of_queue=name)):
         answer = ask(body, namespace)
         assert answer.decision == "unclear"
-        assert written(body, answer)[names.REFUSED] == (
+        assert written(body, answer)[names.NOT_PROTECTED] == (
             f"metadata.annotations[{names.POLICY}]: '{name}' is not for pods of namespace {namespace} "
             "(name another one, or have an admin add the namespace to its spec.allowedNamespaces)"
         )
@@ -60,7 +60,7 @@ def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: Po
     for body in (named(name), named(of_queue=name)):
         answer = pods.answer(creation(body), known, configuration())
         assert answer.decision == "restores"
-        assert written(body, answer)[names.RESTORES].endswith("@1")
+        assert written(body, answer)[names.RESTORE_IDENTITY].endswith("@1")
         assert answer.warnings[0].startswith("cedana: the policy 'default' counts: metadata.annotations[")
 
 

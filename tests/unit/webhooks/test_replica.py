@@ -77,7 +77,7 @@ async def test_from_the_start_to_the_end() -> None:
     }
     status = {"phase": "Ready", "step": "Ready", "deadline": "x", "snapshot": {"id": "sim", "generation": 3}}
     put(api, CHECKPOINTS, "sim-0", "lab", spec=spec, status=status)
-    put(api, NODES, "n", metadata={"labels": {names.NODE_CPU: "aaa"}, "annotations": {names.NODE_FACTS: facts()}})
+    put(api, NODES, "n", metadata={"labels": {names.CPU_FEATURES: "aaa"}, "annotations": {names.NODE_FACTS: facts()}})
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(serve(settings, api, stop))
         await until_ready(settings.operations_port)
@@ -97,7 +97,7 @@ async def test_from_the_start_to_the_end() -> None:
             assert path == f"/{segment_of(secret, PODS)}{PODS}"
             created = await ask("/mutate/pods", {"uid": "1", "namespace": "lab", "object": pod()})
             made = patched(pod(), json.loads(base64.b64decode(created["patch"])))
-            assert made["metadata"]["annotations"][names.RESTORES] == "sim/0@3"
+            assert made["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@3"
             assert "affinity" in made["spec"]
             wanted = suspension()
             held = {"uid": "2", "namespace": "lab", "object": wanted.object, "oldObject": wanted.old_object}

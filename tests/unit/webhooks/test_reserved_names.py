@@ -101,7 +101,7 @@ def test_a_volume_that_is_called_as_ours_becomes_ours(volume: dict[str, Any]) ->
 def test_a_pod_that_does_not_continue_has_none_of_ours() -> None:
     """As the manifest of a running pod that is applied anew: nobody would end the wait."""
     body = mutated(pod())
-    del body["metadata"]["annotations"][names.RESTORES]
+    del body["metadata"]["annotations"][names.RESTORE_IDENTITY]
     after = mutated(body, continues=False)
     assert after["spec"]["initContainers"] == []
     assert after["spec"]["volumes"] == []
@@ -112,7 +112,7 @@ def test_another_runtime_can_have_none_of_ours() -> None:
     body["spec"]["runtimeClassName"] = "gvisor"
     after = mutated(body)
     assert after["spec"]["initContainers"] == []
-    assert names.RESTORES not in after["metadata"]["annotations"]
+    assert names.RESTORE_IDENTITY not in after["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("kind", ["containers", "ephemeralContainers"])
@@ -130,7 +130,9 @@ def test_whose_container_reaches_our_volume_is_not_protected(kind: str) -> None:
     assert "volumeMounts" in refused(body)
 
 
-@pytest.mark.parametrize("key", [names.EVICTING, names.RELEASED, names.ASKS])
+@pytest.mark.parametrize(
+    "key", [names.EVICTION_REQUESTED, names.RELEASED_HOLD, names.NOT_PREEMPTED, names.CONFIRM_DELETION]
+)
 def test_what_ours_say_of_a_pod_later_cannot_be_said_before(key: str) -> None:
     after = mutated(pod(annotations={key: "forged"}), continues=False)
     assert key not in after["metadata"]["annotations"]
@@ -141,7 +143,7 @@ def refused(body: Object) -> str:
     assert answer.decision == "unclear"
     after = patched(body, answer.patch)
     assert after["metadata"]["labels"][names.PROTECTED] == "false"
-    return str(after["metadata"]["annotations"][names.REFUSED])
+    return str(after["metadata"]["annotations"][names.NOT_PROTECTED])
 
 
 @pytest.mark.parametrize("path", BESIDE)

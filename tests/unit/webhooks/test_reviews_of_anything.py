@@ -24,13 +24,13 @@ from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
 KEYS = (
     names.ID,
     names.INDEX,
-    names.WANTED,
+    names.RESTORE_FROM,
     names.POLICY,
     names.QUEUE_POLICY,
-    names.RESTORES,
-    names.EVICTING,
-    names.GRACE,
-    names.CONTINUES,
+    names.RESTORE_IDENTITY,
+    names.EVICTION_REQUESTED,
+    names.ORIGINAL_GRACE_PERIOD,
+    names.EXPECT_SNAPSHOT,
 )
 TEXTS = st.text(max_size=8) | st.sampled_from(["", "-1", "9" * 5_000, "md@" + "9" * 5_000, "../x", "[" * 3_000, "٣"])
 JSON: st.SearchStrategy[Any] = st.recursive(

@@ -90,7 +90,7 @@ async def test_one_pod_of_an_indexed_job_asks_for_all() -> None:
 async def test_only_pod_of_a_job_is_number_0_and_continues_at_once() -> None:
     annotations = await _annotations(_owned("Job"), _Server(Job={"spec": {}}), checkpoints=[checkpoint(4)])
     assert annotations[names.INDEX] == "0"
-    assert annotations[names.RESTORES] == "sim/0@4"
+    assert annotations[names.RESTORE_IDENTITY] == "sim/0@4"
 
 
 async def test_pod_whose_job_cannot_be_read_takes_no_other_ones_number() -> None:
@@ -113,7 +113,7 @@ async def test_sibling_waits_for_the_coordinators_choice(step: CheckpointStep) -
     answer = await _admission(server, checkpoints=[checkpoint(1, index=7, step=step)]).answer(creation(body))
     assert answer.decision == "gated"
     after = patched(body, answer.patch)
-    assert after["metadata"]["annotations"][names.RESTORES] == "sim/*"
+    assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/*"
     assert after["spec"]["schedulingGates"] == [{"name": names.RESTORE_GATE}]
     assert after["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
 

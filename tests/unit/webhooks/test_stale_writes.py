@@ -12,7 +12,7 @@ from cedana_sched_webhooks.holds.stale_writes import renewal
 READY = {"type": "Ready", "status": "True"}
 INITIALIZED = {"type": "Initialized", "status": "True", "observedGeneration": 1}
 EVICTED = [{"type": "Ready", "status": "False"}, {"type": "DisruptionTarget", "status": "True"}]
-MARKED = {names.EVICTING: "{}", names.ID: "md"}
+MARKED = {names.EVICTION_REQUESTED: "{}", names.ID: "md"}
 
 
 def pod(version: str, *conditions: dict[str, Any], annotations: dict[str, str], **status: Any) -> dict[str, Any]:

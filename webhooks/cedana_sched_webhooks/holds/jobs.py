@@ -116,7 +116,7 @@ class JobHold:
         if job is None or not self._is_held(request, job):
             return Answer("not-ours")
         metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
-        released = (metadata.get("annotations") or {}).get(names.RELEASED)
+        released = (metadata.get("annotations") or {}).get(names.RELEASED_HOLD)
         eviction = Eviction(metadata.get("uid", ""), released, status.get("startTime"))
         holds = self._knowledge.holds_of(request.namespace, eviction.uid)
         taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.taken_back)
@@ -125,7 +125,7 @@ class JobHold:
         verdict = decide(eviction, holds, waited_seconds=waited, now=self._now())
         if verdict.refused is not None:
             return Answer(verdict.decision, refusal=Refusal(429, "TooManyRequests", verdict.refused))
-        path = f"/metadata/annotations/{escape(names.RELEASED)}"
+        path = f"/metadata/annotations/{escape(names.RELEASED_HOLD)}"
         return Answer(verdict.decision, patch=({"op": "remove", "path": path},) if released is not None else ())
 
     def _is_held(self, request: Request, job: Object) -> bool:

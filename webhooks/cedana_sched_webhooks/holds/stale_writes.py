@@ -38,7 +38,9 @@ def renewal(before: Object, now: Object) -> tuple[Object, ...]:
 
 def _read_by_the_writer(pod: Object) -> Object:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.EVICTING}
+    annotations = {
+        key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.EVICTION_REQUESTED
+    }
     conditions = [one for one in status.get("conditions") or () if one.get("type") not in _EVICTING]
     return {
         "metadata": {key: value for key, value in metadata.items() if key not in _OF_EACH_WRITE},

@@ -9,7 +9,7 @@ from cedana_sched.cli.doctor.cluster.reads import Reads, named
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.objects import Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
-from cedana_sched.model.objects.names import NODE_READY
+from cedana_sched.model.objects.names import NODE_PREPARED
 
 CHECK: Final = "agents"
 _CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
@@ -34,7 +34,7 @@ async def examine(reads: Reads, one: Installation) -> list[Finding]:
             remedy = f"kubectl --namespace {one.namespace} get pods --output wide --selector {COMPONENT}={name}"
             found.append(Finding(CHECK, Level.FAIL if len(dead) == len(by_node) else Level.WARN, says, remedy))
     ready = {node for node, is_ready in have["agent"].items() if is_ready}
-    if bare := {node for node in ready & working.keys() if working[node].metadata.labels.get(NODE_READY) != "true"}:
+    if bare := {node for node in ready & working.keys() if working[node].metadata.labels.get(NODE_PREPARED) != "true"}:
         says = f"agents run on nodes that they have not prepared, to which no saved pod returns: {named(bare)}"
         found.append(Finding(CHECK, Level.WARN, says, "the logs of their agents say what is missing"))
     return found or [Finding(CHECK, Level.OK, f"each of {len(working)} nodes for workloads has one that is ready")]

@@ -224,7 +224,7 @@ def _is_there(pod: PlacedPod, node: str) -> bool:
 def _stands(one: Ordered, node: str) -> bool:
     labels, status = one.metadata.labels, one.status
     given = status.order or one.spec.first_order
-    if labels.get(names.NODE) != node or labels.get(names.SETTLED) == "true" or given is None:
+    if labels.get(names.NODE) != node or labels.get(names.ARCHIVED) == "true" or given is None:
         return False
     return status.step != RestoreStep.ENDED and (status.answer is None or status.answer.number < given.number)
 

@@ -42,7 +42,7 @@ from cedana_sched.cluster.node.returning.restore_container import RestoreContain
 from cedana_sched.cluster.node.returning.served import ServedBeginnings
 from cedana_sched.cluster.node.returning.turns import Standing, Turns
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.model.objects.names import RESTORES
+from cedana_sched.model.objects.names import RESTORE_IDENTITY
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime import plan as plans
 from cedana_sched.runtime.plan import COLD, FAIL, FORGO, RESTORE, ContainerPlan, Plan, Result
@@ -218,7 +218,7 @@ class ReturningPods:
         that began anew.
         """
         pod = self._pods.pod(workload.uid)
-        if pod is None or RESTORES not in pod.metadata.annotations:
+        if pod is None or RESTORE_IDENTITY not in pod.metadata.annotations:
             return  # it has nothing that waits
         is_mine = await asyncio.to_thread(self._kept.is_mine, restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._kept.plan, workload.uid) if is_mine else None

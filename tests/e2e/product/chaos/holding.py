@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from cedana_sched.model.objects.names import EVICTING
+from cedana_sched.model.objects.names import EVICTION_REQUESTED
 from tests.cluster.fixtures.audit import Write
 from tests.e2e.product.chaos.account import time_of
 
@@ -60,7 +60,7 @@ def unmarked(writes: Sequence[Write]) -> Mapping[Named, Sequence[float]]:
     found: defaultdict[Named, list[float]] = defaultdict(list)
     for write in writes:
         is_of_pod = write.resource == "pods" and write.verb == "patch"
-        if is_of_pod and write.code >= 500 and EVICTING in str(write.body):
+        if is_of_pod and write.code >= 500 and EVICTION_REQUESTED in str(write.body):
             found[write.namespace, write.name].append(write.received.timestamp())
     return found
 

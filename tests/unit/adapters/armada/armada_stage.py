@@ -167,7 +167,7 @@ class ArmadaStage(ClusterStage):
         metadata = pod["metadata"]
         if names.PROTECTED not in metadata["labels"] or pod["status"]["phase"] != "Running":
             return False
-        if metadata["annotations"].get(names.RELEASED) == names.LET_GO:
+        if metadata["annotations"].get(names.NOT_PREEMPTED) == "true":
             return False
         holds = [hold for hold in self.holds() if metadata["uid"] in hold["spec"]["pods"]]
         return not holds or any(hold["status"]["step"] == HoldStep.HOLDING for hold in holds)

@@ -18,7 +18,7 @@ from tests.unit.cli.cluster_to_look_at import Cluster, said
 
 def job(number: int, namespace: str = "lab", *, protected: bool = True, held: bool = True, **more: Any) -> Object:
     labels = {JOB_LABEL: str(number)} | ({names.PROTECTED: "true"} if protected else {})
-    annotations = {names.HOLD_TOKEN: "t"} if held else {}
+    annotations = {names.PRESTOP_TOKEN: "t"} if held else {}
     metadata = {"name": f"armada-{number}-0", "namespace": namespace, "labels": labels, "annotations": annotations}
     return {"metadata": metadata, "status": {"phase": "Running"}} | more
 

@@ -53,7 +53,7 @@ async def test_a_job_whose_queue_was_deleted_is_tried_ever_more_slowly_and_given
     assert (told.reason, told.warning) == ("NotResubmitted", True)
     assert f"Armada job {job} " in told.message
     assert f"snapshot research/{job}/0/main@1," in told.message
-    assert f"{names.ID}: {job} and {names.CONTINUES}: 'true'" in told.message
+    assert f"{names.ID}: {job} and {names.EXPECT_SNAPSHOT}: 'true'" in told.message
     assert len(told.message) <= 1024, "Kubernetes takes no longer one"
 
 

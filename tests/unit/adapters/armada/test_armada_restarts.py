@@ -143,7 +143,7 @@ async def test_who_was_preempted_in_another_cluster_is_left_to_that_as_long_as_i
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart nobody knows where a job ran whose pod is not here."""
-    here, there = world.submit(), world.submit(annotations={names.ID: "md", names.CONTINUES: "true"})
+    here, there = world.submit(), world.submit(annotations={names.ID: "md", names.EXPECT_SNAPSHOT: "true"})
     world.start(here)
     world.start(there, protected=False)
     async with world.coordinator() as coordinator:

@@ -13,7 +13,9 @@ from tests.unit.adapters.armada.armada_builders import KilledAt, World, preempte
 
 
 async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> None:
-    job = world.running(labels={"app": "md", "mine": "x-{JobId}"}, annotations={"note": "hello", names.WANTED: "run@3"})
+    job = world.running(
+        labels={"app": "md", "mine": "x-{JobId}"}, annotations={"note": "hello", names.RESTORE_FROM: "run@3"}
+    )
     async with world.coordinator() as coordinator:
         await coordinator.release(await preempted(world, coordinator, job))
 
@@ -28,7 +30,7 @@ async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> Non
     assert dict(new.job.annotations) == {
         "note": "hello",
         names.ID: job,
-        names.CONTINUES: "true",
+        names.EXPECT_SNAPSHOT: "true",
         PREVIOUS: job,
         FIRST: job,
         NUMBER: "1",
@@ -40,7 +42,7 @@ async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> Non
 
 
 async def test_a_job_that_goes_on_from_another_clusters_snapshot_comes_back_without_one_of_ours(world: World) -> None:
-    job = world.running(annotations={names.ID: "md", names.CONTINUES: "true"})
+    job = world.running(annotations={names.ID: "md", names.EXPECT_SNAPSHOT: "true"})
     async with world.coordinator() as coordinator:
         await coordinator.release(await preempted(world, coordinator, job), Verdict.LET_GO)
     assert len(world.armada.successors_of(job)) == 1

@@ -160,7 +160,7 @@ def deleted(one: Pod, *, ago: float, now: float, grace: int = 630) -> Pod:
     metadata = msgspec.structs.replace(
         one.metadata,
         labels={**one.metadata.labels, POD_SET: "main"},
-        annotations={**one.metadata.annotations, names.ASKS: names.ASKS_ALWAYS},
+        annotations={**one.metadata.annotations, names.CONFIRM_DELETION: names.CONFIRM_ALWAYS},
         deletion_timestamp=ends_at,
         deletion_grace_period_seconds=grace,
     )

@@ -100,7 +100,7 @@ class KueueStage(ClusterStage):
             true = {one["type"] for one in workload.get("status", {}).get("conditions", ()) if one["status"] == "True"}
             wanted = "Evicted" in true and "Finished" not in true and not job["spec"]["suspend"]
             if wanted and self._may_be_suspended(job):
-                change = {"metadata": {"annotations": {names.RELEASED: None}}, "spec": {"suspend": True}}
+                change = {"metadata": {"annotations": {names.RELEASED_HOLD: None}}, "spec": {"suspend": True}}
                 self.api.merge(JOBS, name, NAMESPACE, change)
                 for pod in self._jobs[name]:
                     self.remove_pod(pod)
@@ -111,7 +111,7 @@ class KueueStage(ClusterStage):
             return True
         uid, annotations = job["metadata"]["uid"], job["metadata"].get("annotations") or {}
         holds = tuple(msgspec.convert(one, PreemptionHold) for one in self.holds() if one["spec"]["held"]["uid"] == uid)
-        eviction = Eviction(uid, annotations.get(names.RELEASED), started_at=None)
+        eviction = Eviction(uid, annotations.get(names.RELEASED_HOLD), started_at=None)
         return decide(eviction, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
 
     def _owner(self, name: str) -> Object:

@@ -36,7 +36,7 @@ from tests.unit.adapters.kueue.kueue_builders import conditions, owner, template
 
 _NOW = datetime(2026, 11, 21, 15, 0, 0, tzinfo=UTC)
 _DERIVED = "md-1a2b3c4d"
-_OWN = {names.ID: _DERIVED, names.DERIVED: "true"}
+_OWN = {names.ID: _DERIVED, names.DERIVED_ID: "true"}
 
 
 def _check(parameters: ParametersReference | None = None, held: tuple[Condition, ...] = ()) -> AdmissionCheck:
@@ -72,7 +72,7 @@ def test_pods_without_a_name_get_one_and_the_policy() -> None:
         (template(CEDANA_CHECKPOINT=""), (), ()),  # its value comes from elsewhere
         (template({names.ID: "mine"}), (), ("mine",)),
         (template({names.POLICY: "theirs"}), (_OWN,), (_DERIVED,)),
-        (template({names.DERIVED: "false"}), ({names.ID: _DERIVED},), (_DERIVED,)),
+        (template({names.DERIVED_ID: "false"}), ({names.ID: _DERIVED},), (_DERIVED,)),
         (template(), (_OWN,), (_DERIVED,)),
     ],
 )
@@ -105,7 +105,7 @@ def test_kueue_is_never_given_what_it_would_end_a_workload_for(policy: str | Non
     [
         ({}, {}),
         ({names.ID: "mine"}, {}),
-        ({names.ID: "mine", names.DERIVED: "true"}, {}),
+        ({names.ID: "mine", names.DERIVED_ID: "true"}, {}),
         ({names.ID: _DERIVED}, {}),
         (_OWN, {"CEDANA_CHECKPOINT": "mine"}),
     ],

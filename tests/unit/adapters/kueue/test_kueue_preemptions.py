@@ -244,7 +244,7 @@ def test_a_released_preemption_is_not_repeated(world: World) -> None:
     assert world.review() == ()
     assert world.preemptions.pending() == ()
 
-    world.put(job(annotations={names.RELEASED: hold_name(signal.uid)}))
+    world.put(job(annotations={names.RELEASED_HOLD: hold_name(signal.uid)}))
     world.restart()
     assert world.review() == ()
     world.put(admitted())
@@ -260,7 +260,7 @@ def test_an_eviction_that_saves_nothing_is_let_go_at_once(world: World) -> None:
 
     name = hold_name(f"{JOB_UID}@{EVICTED_AT}")
     assert world.preemptions.annotation(JOB_UID) == (True, name)
-    world.put(job(annotations={names.RELEASED: name}), pod(0))
+    world.put(job(annotations={names.RELEASED_HOLD: name}), pod(0))
     assert world.preemptions.annotation(JOB_UID)[0] is False
     assert world.review() == (), "it was let go, and stays so"
 
@@ -275,24 +275,24 @@ def test_a_release_is_removed_when_the_job_runs_again_and_not_before(world: Worl
     world.put(preempted())
     name = hold_name(_signal(world.review()).uid)
     world.preemptions.released(f"{JOB_UID}@{EVICTED_AT}")
-    released = job(annotations={names.RELEASED: name})
+    released = job(annotations={names.RELEASED_HOLD: name})
     world.put(released)
     assert world.preemptions.annotation(JOB_UID)[0] is False, "Kueue has not suspended it yet"
 
-    world.put(job(suspend=True, annotations={names.RELEASED: name}))
+    world.put(job(suspend=True, annotations={names.RELEASED_HOLD: name}))
     assert world.preemptions.annotation(JOB_UID)[0] is False
     world.put(admitted(), released)
     assert world.preemptions.annotation(JOB_UID) == (True, None)
 
 
 def test_a_release_of_an_earlier_hold_does_not_let_the_next_one_go(world: World) -> None:
-    world.put(job(annotations={names.RELEASED: "hold-of-long-ago"}), preempted())
+    world.put(job(annotations={names.RELEASED_HOLD: "hold-of-long-ago"}), preempted())
     world.review()
     assert world.preemptions.annotation(JOB_UID) == (True, None)
 
 
 _STATES = st.sampled_from([
-    job(), job(suspend=True), job(conditions=(_ENDED,)), job(annotations={names.RELEASED: "other"}),
+    job(), job(suspend=True), job(conditions=(_ENDED,)), job(annotations={names.RELEASED_HOLD: "other"}),
     preempted(), preempted(since="2026-11-21T16:00:00Z"), admitted(),
     pod(0), pod(0, phase="Pending"), pod(1), pod(1, phase="Succeeded"),
 ])  # fmt: skip

@@ -94,7 +94,7 @@ def test_pods_that_were_on_their_way_back_when_it_was_let_go_are_saved_while_the
     assert world.review() == ()
     needed, name = world.preemptions.annotation(JOB_UID)
     assert needed, "it is let go"
-    released = {names.RELEASED: name or ""}
+    released = {names.RELEASED_HOLD: name or ""}
     world.put(changed(job(suspend=True), annotations=released), pod(0), pod(1))
     assert world.review() == ()
     world.put(deleted(pod(0), ago=1, now=world.now), deleted(pod(1), ago=1, now=world.now))
@@ -184,7 +184,7 @@ class Stage(KueueStage):
 
     def is_let_go(self, workload: RunningWorkload) -> bool:
         stored = self.api.stored(PODS, workload.workload.name, NAMESPACE) or {}
-        return bool(stored["metadata"]["annotations"].get(names.RELEASED) == names.LET_GO)
+        return bool(stored["metadata"]["annotations"].get(names.NOT_PREEMPTED) == "true")
 
 
 async def test_who_is_evicted_unheld_is_reported_and_not_let_go() -> None:

@@ -24,7 +24,7 @@ class Stage(KueueStage):
     def __init__(self, *, is_saved: bool) -> None:
         super().__init__()
         self._is_saved = is_saved
-        written = {names.ID: DERIVED, names.DERIVED: "true", names.QUEUE_POLICY: "hourly", names.POLICY: "hourly"}
+        written = {names.ID: DERIVED, names.DERIVED_ID: "true", names.QUEUE_POLICY: "hourly", names.POLICY: "hourly"}
         template: Object = {"metadata": {"annotations": written}, "spec": {"containers": [{"name": "main"}]}}
         metadata = {"name": "md", "namespace": NAMESPACE}
         self.api.put(JOBS, {"metadata": {**metadata, "uid": JOB_UID}, "spec": {"suspend": True, "template": template}})

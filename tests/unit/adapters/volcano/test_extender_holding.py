@@ -69,7 +69,7 @@ class World:
         self.holding._pods._put(msgspec.convert({"metadata": metadata, "status": status}, Pod))
 
     def mark(self, *, since: float, last: float) -> dict[str, str]:
-        return {names.EVICTING: written(EvictionMark("volcano", self.at(since), self.at(last)))}
+        return {names.EVICTION_REQUESTED: written(EvictionMark("volcano", self.at(since), self.at(last)))}
 
     def saved(self, name: str, committed: float, *, generation: int = 1, phase: Phase = Phase.READY) -> None:
         step = CheckpointStep.READY if phase is Phase.READY else CheckpointStep.FAILED

@@ -30,7 +30,7 @@ def pod(
     annotations = {} if group is None else {GROUP_NAME: group}
     if asked is not None:
         times = ((NOW + timedelta(seconds=at)).isoformat(timespec="milliseconds") for at in (asked, last))
-        annotations[names.EVICTING] = written(EvictionMark("volcano", *times))
+        annotations[names.EVICTION_REQUESTED] = written(EvictionMark("volcano", *times))
     deletion = "2026-05-01T12:00:00Z" if deleted else None
     metadata = Metadata(
         name=name, namespace="bio", uid=f"uid-{name}", annotations=annotations, deletion_timestamp=deletion

@@ -66,7 +66,7 @@ async def test_a_pod_of_a_protected_queue_gets_its_owners_id_and_the_queues_poli
         **said,
         "mine": "x",
         names.ID: "md-1a2b3c4d",
-        names.DERIVED: "true",
+        names.DERIVED_ID: "true",
         names.POLICY: "fast",
         names.QUEUE_POLICY: "fast",
     }
@@ -91,7 +91,7 @@ async def test_a_pod_with_an_id_of_its_own_is_told_the_queues_policy(named: dict
 async def test_a_pod_without_a_queue_is_in_the_default_one_and_keeps_its_own_policy() -> None:
     body = pod({names.POLICY: "mine"})
     annotations = patched(body, (await answered(body)).patch)["metadata"]["annotations"]
-    assert annotations == {names.ID: "md-1a2b3c4d", names.DERIVED: "true", names.POLICY: "mine"}
+    assert annotations == {names.ID: "md-1a2b3c4d", names.DERIVED_ID: "true", names.POLICY: "mine"}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Cluster:
 
     def _pod(self, index: int) -> Pod:
         now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        mark = {names.EVICTING: written(EvictionMark("volcano", now, now))} if index == self.asked else {}
+        mark = {names.EVICTION_REQUESTED: written(EvictionMark("volcano", now, now))} if index == self.asked else {}
         annotations = {names.ID: "md", names.INDEX: str(index), GROUP_NAME: "md", **mark}
         metadata = Metadata(
             name=f"md-{index}", namespace="bio", uid=f"uid-{index}", resource_version="1", annotations=annotations

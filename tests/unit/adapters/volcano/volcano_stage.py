@@ -115,7 +115,7 @@ class VolcanoStage(ClusterStage):
         return read_mark(pod.get("metadata", {}).get("annotations", {}))
 
     def _write(self, victim: RunningWorkload, mark: EvictionMark) -> None:
-        self.change_pod(victim, {"metadata": {"annotations": {names.EVICTING: written(mark)}}})
+        self.change_pod(victim, {"metadata": {"annotations": {names.EVICTION_REQUESTED: written(mark)}}})
 
     def _now(self) -> datetime:
         """No two decisions are of one moment."""
