@@ -16,7 +16,7 @@ from typing import Self
 import structlog
 
 from cedana_sched.agent.budget import DumpBudget
-from cedana_sched.agent.called_off import CalledOff
+from cedana_sched.agent.cancelled_checkpoints import CalledOff
 from cedana_sched.agent.captures import Captures, Shelter
 from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
@@ -145,16 +145,16 @@ class NodeAgent:
             case orders.Stage():
                 async for outcome in self._returns.stage_by_and_by(order):
                     yield outcome
-            case orders.Freeze() | orders.Kill() | orders.Resume() | orders.Abort():
+            case orders.Freeze() | orders.Kill() | orders.Thaw() | orders.Abort():
                 yield await self._checkpoint(order)
-            case orders.Retain():
+            case orders.ApplyRetention():
                 yield await self._retain(order)
-            case orders.Remove() | orders.Discard():
+            case orders.RemoveSnapshot() | orders.DiscardCancelled():
                 yield await self._remove(order)
             case _:
                 yield await self._return(order)
 
-    async def _checkpoint(self, order: orders.Freeze | orders.Kill | orders.Resume | orders.Abort) -> orders.Outcome:
+    async def _checkpoint(self, order: orders.Freeze | orders.Kill | orders.Thaw | orders.Abort) -> orders.Outcome:
         await self._captures.none_of_before()
         await self._thaws.cancel(order.checkpoint_uid)
         match order:
@@ -164,22 +164,22 @@ class NodeAgent:
                 self._budget.give_back(order.checkpoint_uid)
                 is_dead = await self._frozen.kill(order.checkpoint_uid, order.workload, insist=order.insist)
                 return orders.Killed(order.checkpoint_uid, doomed=not is_dead)
-            case orders.Resume():
+            case orders.Thaw():
                 self._budget.give_back(order.checkpoint_uid)
                 await self._frozen.thaw(order.checkpoint_uid, order.workload)
-                return orders.Resumed(order.checkpoint_uid)
+                return orders.Thawed(order.checkpoint_uid)
             case orders.Abort():
                 return await self._abort(order)
 
     async def _return(self, order: orders.Order) -> orders.Outcome:
         match order:
-            case orders.Find():
+            case orders.FindSnapshot():
                 return await self._returns.find(order)
-            case orders.Continue():
+            case orders.RestoreSnapshot():
                 return await self._returns.continue_(order)
             case orders.StartCold():
                 return await self._returns.start_cold(order)
-            case orders.GiveUp():
+            case orders.FailWorkload():
                 return await self._returns.give_up(order)
             case _:
                 raise TypeError(f"no such order: {order!r}")
@@ -291,7 +291,7 @@ class NodeAgent:
         is_removed = await self._called_off.remove(order.identity, uid)
         return orders.Aborted(uid, left=not is_removed)
 
-    async def _retain(self, order: orders.Retain) -> orders.Outcome:
+    async def _retain(self, order: orders.ApplyRetention) -> orders.Outcome:
         try:
             removed = await self._threads.background.run(
                 self._store.apply_retention, order.identity, order.retention, spare=order.spare
@@ -300,21 +300,21 @@ class NodeAgent:
             log.warning("retention not applied", identity=str(order.identity), error=str(error))
             removed = ()
         self._garbage.left_over(order.identity.namespace)  # of failed dumps as well, which remove nothing
-        return orders.Retained(order.checkpoint_uid, removed)
+        return orders.RetentionApplied(order.checkpoint_uid, removed)
 
-    async def _remove(self, order: orders.Remove | orders.Discard) -> orders.Outcome:
+    async def _remove(self, order: orders.RemoveSnapshot | orders.DiscardCancelled) -> orders.Outcome:
         uid = order.checkpoint_uid
         try:
             if self._store_in_use:
                 await self._threads.run(self._store.require_there)
-            if isinstance(order, orders.Discard):
+            if isinstance(order, orders.DiscardCancelled):
                 await self._threads.run(self._called_off.remove_committed, order.identity, uid)
             else:
                 await self._threads.run(self._store.remove, order.snapshot)
         except NotFoundError as error:
             log.info("snapshot was removed already", checkpoint=uid, said=error.message)
         except CedanaSchedError as error:
-            return orders.RemoveFailed(uid, str(error))
-        identity = order.identity if isinstance(order, orders.Discard) else order.snapshot.identity
+            return orders.RemovalFailed(uid, str(error))
+        identity = order.identity if isinstance(order, orders.DiscardCancelled) else order.snapshot.identity
         self._garbage.left_over(identity.namespace)
-        return orders.Removed(uid)
+        return orders.SnapshotRemoved(uid)

@@ -30,7 +30,7 @@ DAMAGED_TIMES = 5
 
 
 class Returns:
-    """Carries out `Find`, `Stage`, `Continue`, `StartCold` and `GiveUp`."""
+    """Carries out `FindSnapshot`, `Stage`, `RestoreSnapshot`, `StartCold` and `FailWorkload`."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class Returns:
             del self._damaged[uid]
         await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
 
-    async def find(self, order: orders.Find) -> orders.Outcome:
+    async def find(self, order: orders.FindSnapshot) -> orders.Outcome:
         """Look in the store. While that is away, the answer is retryable: nothing starts cold before its deadline."""
         try:
             snapshot = await self._threads.run(self._newest, order)
         except CedanaSchedError as error:
             if self._is_read_again(order.restore_uid, error):
                 return orders.StageFailed(order.restore_uid, str(error), retryable=True)
-            return orders.Found(order.restore_uid, problem=str(error))
+            return orders.SnapshotFound(order.restore_uid, problem=str(error))
         self._damaged.pop(order.restore_uid, None)  # whatever was read, it was not what is fetched now
-        return orders.Found(order.restore_uid, snapshot)
+        return orders.SnapshotFound(order.restore_uid, snapshot)
 
-    def _newest(self, order: orders.Find) -> SnapshotRef | None:
+    def _newest(self, order: orders.FindSnapshot) -> SnapshotRef | None:
         if self._store_in_use:
             self._store.require_there()
         if order.wanted is not None:
@@ -136,7 +136,7 @@ class Returns:
         runtime = self._runtime
         return partial(runtime.staging, workload) if isinstance(runtime, ShowsStaging) else None
 
-    async def continue_(self, order: orders.Continue) -> orders.Outcome:
+    async def continue_(self, order: orders.RestoreSnapshot) -> orders.Outcome:
         """Continue it; an agent that was started meanwhile, and finds it half staged, stages it first."""
         uid = order.restore_uid
         if not await self._was_restored(order.workload):  # some of its containers may have come back already
@@ -155,26 +155,26 @@ class Returns:
                 if self._is_read_again(uid, error):
                     raise StoreUnavailableError(str(error), remedy="it is read again") from error
                 await asyncio.to_thread(self._staging.remove, uid)
-                return orders.ContinueFailed(uid, "; ".join((str(error), *error.evidence[-3:])))
+                return orders.RestoreFailed(uid, "; ".join((str(error), *error.evidence[-3:])))
         self._continued(order.snapshot)
         await asyncio.to_thread(self._staging.remove, uid)
-        return orders.Continued(uid)
+        return orders.RestoreSucceeded(uid)
 
     async def start_cold(self, order: orders.StartCold) -> orders.Outcome:
         self._returns_as(order.workload, order.restore_uid)
         await self._runtime.start_cold(order.workload, order.why)
         await asyncio.to_thread(self._staging.remove, order.restore_uid)
         if await self._was_restored(order.workload):
-            return orders.Continued(order.restore_uid)
+            return orders.RestoreSucceeded(order.restore_uid)
         return orders.StartedCold(order.restore_uid)
 
-    async def give_up(self, order: orders.GiveUp) -> orders.Outcome:
+    async def give_up(self, order: orders.FailWorkload) -> orders.Outcome:
         self._returns_as(order.workload, order.restore_uid)
         await self._runtime.give_up(order.workload, order.why)
         await asyncio.to_thread(self._staging.remove, order.restore_uid)
         if await self._was_restored(order.workload):
-            return orders.Continued(order.restore_uid)
-        return orders.GaveUp(order.restore_uid)
+            return orders.RestoreSucceeded(order.restore_uid)
+        return orders.WorkloadFailed(order.restore_uid)
 
     def _returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
         if isinstance(self._runtime, KnowsBeginnings):

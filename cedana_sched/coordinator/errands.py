@@ -23,7 +23,16 @@ from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
-from cedana_sched.model.orders import Discard, Dump, Find, Order, Progress, Remove, Retain, StageProgress
+from cedana_sched.model.orders import (
+    ApplyRetention,
+    DiscardCancelled,
+    Dump,
+    FindSnapshot,
+    Order,
+    Progress,
+    RemoveSnapshot,
+    StageProgress,
+)
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Checkpoint, HoldStep
 
@@ -45,9 +54,9 @@ def is_same(given: Order, order: Order) -> bool:
 
 
 def _lasting(order: Order) -> Order:
-    if isinstance(order, Find):
+    if isinstance(order, FindSnapshot):
         return replace(order, newer_seconds=0.0)
-    if isinstance(order, Retain | Remove | Discard):
+    if isinstance(order, ApplyRetention | RemoveSnapshot | DiscardCancelled):
         return order
     if isinstance(order, Dump):
         order = replace(order, timeout_seconds=0.0)

@@ -17,7 +17,7 @@ from cedana_sched.local.records import Records
 from cedana_sched.local.views import Change, EngineView, EventView, JobView, Submission
 from cedana_sched.model.errors import DumpError
 from cedana_sched.model.orders import Progress
-from cedana_sched.model.preemption import After
+from cedana_sched.model.preemption import AfterCommit
 from cedana_sched.model.records import Checkpoint, PreemptionHold, Record
 from cedana_sched.store.location import StorageConfig
 
@@ -138,4 +138,6 @@ class EngineService:
 
 def settled_snapshots(records: tuple[Record, ...]) -> tuple[Checkpoint, ...]:
     """Snapshots of jobs that run on, as far as these records say that they are settled."""
-    return tuple(r for r in records if isinstance(r, Checkpoint) and r.settled and r.after is After.CONTINUE)
+    return tuple(
+        r for r in records if isinstance(r, Checkpoint) and r.settled and r.after_commit is AfterCommit.LEAVE_RUNNING
+    )

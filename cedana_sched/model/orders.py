@@ -43,7 +43,7 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
     lineage: Lineage | None = None
     """Where its work comes from; None, from an older coordinator: from the newest generation."""
     runs_on: bool = False
-    """Whether a `Resume` follows the commit, and no `Kill`; an older coordinator does not say so."""
+    """Whether a `Thaw` follows the commit, and no `Kill`; an older coordinator does not say so."""
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -55,8 +55,8 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
     """Whether it dies now: its eviction was released, and its owner has not said for long that it may go."""
 
 
-class Resume(msgspec.Struct, frozen=True, tag=True):
-    """Let the frozen workload run on, its snapshot committed: `Resumed`.
+class Thaw(msgspec.Struct, frozen=True, tag=True):
+    """Let the frozen workload run on, its snapshot committed: `Thawed`.
 
     Like `Abort` it undoes this checkpoint's freeze only, and a `Freeze` of the same checkpoint that arrives later
     is refused with `CheckpointFailed`.
@@ -79,8 +79,8 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-class Find(msgspec.Struct, frozen=True, tag=True):
-    """Look up the newest committed snapshot of an identity, or check the one that is `wanted`: `Found`.
+class FindSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """Look up the newest committed snapshot of an identity, or check the one that is `wanted`: `SnapshotFound`.
 
     Or `StageFailed`, to be asked again: the store is away, and nobody knows.
     """
@@ -108,8 +108,8 @@ class Stage(msgspec.Struct, frozen=True, tag=True):
     """As `Committed` said: another one in its place is refused. Empty: nobody knows."""
 
 
-class Continue(msgspec.Struct, frozen=True, tag=True):
-    """Continue the staged processes as this workload: `Continued` or `ContinueFailed`."""
+class RestoreSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """Continue the staged processes as this workload: `RestoreSucceeded` or `RestoreFailed`."""
 
     restore_uid: str
     workload: WorkloadRef
@@ -121,7 +121,7 @@ class Continue(msgspec.Struct, frozen=True, tag=True):
 class StartCold(msgspec.Struct, frozen=True, tag=True):
     """Let the workload start from its beginning: `StartedCold`. `why` is None when nothing was there to continue.
 
-    A workload that runs already, because a `Continue` before it succeeded, is left alone.
+    A workload that runs already, because a `RestoreSnapshot` before it succeeded, is left alone.
     """
 
     restore_uid: str
@@ -129,10 +129,10 @@ class StartCold(msgspec.Struct, frozen=True, tag=True):
     why: str | None = None
 
 
-class GiveUp(msgspec.Struct, frozen=True, tag=True):
-    """Fail the waiting workload, because its policy forbids a cold start: `GaveUp`.
+class FailWorkload(msgspec.Struct, frozen=True, tag=True):
+    """Fail the waiting workload, because its policy forbids a cold start: `WorkloadFailed`.
 
-    A workload that runs already, because a `Continue` before it succeeded, is left alone: `Continued`.
+    A workload that runs already, because a `RestoreSnapshot` before it succeeded, is left alone: `RestoreSucceeded`.
     """
 
     restore_uid: str
@@ -140,8 +140,8 @@ class GiveUp(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-class Retain(msgspec.Struct, frozen=True, tag=True):
-    """Apply a retention to an identity's snapshots, sparing those that are claimed: `Retained`."""
+class ApplyRetention(msgspec.Struct, frozen=True, tag=True):
+    """Apply a retention to an identity's snapshots, sparing those that are claimed: `RetentionApplied`."""
 
     checkpoint_uid: str
     identity: Identity
@@ -152,8 +152,8 @@ class Retain(msgspec.Struct, frozen=True, tag=True):
     """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
-class Remove(msgspec.Struct, frozen=True, tag=True):
-    """Remove one snapshot, if it is (still) there, and what only it needed: `Removed` or `RemoveFailed`.
+class RemoveSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """Remove one snapshot, if it is (still) there, and what only it needed: `SnapshotRemoved` or `RemovalFailed`.
 
     No checkpoint is under way that it belongs to any more. Whoever is fetching it finds that it is gone.
     """
@@ -164,8 +164,8 @@ class Remove(msgspec.Struct, frozen=True, tag=True):
     """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
-class Discard(msgspec.Struct, frozen=True, tag=True):
-    """Remove what a called-off checkpoint has committed, if it has: `Removed` or `RemoveFailed`.
+class DiscardCancelled(msgspec.Struct, frozen=True, tag=True):
+    """Remove what a called-off checkpoint has committed, if it has: `SnapshotRemoved` or `RemovalFailed`.
 
     Its own node was to do that, and says nothing any more; or it has let the workload run on, and failed in this alone.
     """
@@ -176,7 +176,21 @@ class Discard(msgspec.Struct, frozen=True, tag=True):
     """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
 
 
-Order = Freeze | Dump | Kill | Resume | Abort | Find | Stage | Continue | StartCold | GiveUp | Retain | Remove | Discard
+Order = (
+    Freeze
+    | Dump
+    | Kill
+    | Thaw
+    | Abort
+    | FindSnapshot
+    | Stage
+    | RestoreSnapshot
+    | StartCold
+    | FailWorkload
+    | ApplyRetention
+    | RemoveSnapshot
+    | DiscardCancelled
+)
 
 
 class Frozen(msgspec.Struct, frozen=True, tag=True):
@@ -212,10 +226,10 @@ class Killed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     doomed: bool = False
     """It is still there, frozen, and dies when its owner says so (a pod is deleted), or when a `Kill` insists: until
-    then `Resume` spares it."""
+    then `Thaw` spares it."""
 
 
-class Resumed(msgspec.Struct, frozen=True, tag=True):
+class Thawed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
 
 
@@ -227,7 +241,7 @@ class Aborted(msgspec.Struct, frozen=True, tag=True):
     """What it may have committed could not be removed yet; an older agent does not say so."""
 
 
-class Found(msgspec.Struct, frozen=True, tag=True):
+class SnapshotFound(msgspec.Struct, frozen=True, tag=True):
     """`snapshot` is None when there is none; `problem` says why a snapshot that should be there cannot be used."""
 
     restore_uid: str
@@ -254,11 +268,11 @@ class StageFailed(msgspec.Struct, frozen=True, tag=True):
     """The store has the snapshot, and never as it was written: an older one may be whole."""
 
 
-class Continued(msgspec.Struct, frozen=True, tag=True):
+class RestoreSucceeded(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
 
 
-class ContinueFailed(msgspec.Struct, frozen=True, tag=True):
+class RestoreFailed(msgspec.Struct, frozen=True, tag=True):
     """Nothing of the processes is left running."""
 
     restore_uid: str
@@ -269,22 +283,22 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
 
 
-class GaveUp(msgspec.Struct, frozen=True, tag=True):
+class WorkloadFailed(msgspec.Struct, frozen=True, tag=True):
     """Nothing of the workload runs. Of one that was being continued its end says so for certain."""
 
     restore_uid: str
 
 
-class Retained(msgspec.Struct, frozen=True, tag=True):
+class RetentionApplied(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     removed: tuple[SnapshotRef, ...] = ()
 
 
-class Removed(msgspec.Struct, frozen=True, tag=True):
+class SnapshotRemoved(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
 
 
-class RemoveFailed(msgspec.Struct, frozen=True, tag=True):
+class RemovalFailed(msgspec.Struct, frozen=True, tag=True):
     """The snapshot is there, or nobody knows; another node, or a later time, may do better."""
 
     checkpoint_uid: str
@@ -297,17 +311,17 @@ Outcome = (
     | Committed
     | CheckpointFailed
     | Killed
-    | Resumed
+    | Thawed
     | Aborted
-    | Found
+    | SnapshotFound
     | StageProgress
     | Staged
     | StageFailed
-    | Continued
-    | ContinueFailed
+    | RestoreSucceeded
+    | RestoreFailed
     | StartedCold
-    | GaveUp
-    | Retained
-    | Removed
-    | RemoveFailed
+    | WorkloadFailed
+    | RetentionApplied
+    | SnapshotRemoved
+    | RemovalFailed
 )

@@ -19,7 +19,7 @@ StallSeconds = Annotated[float, Field(ge=0.1, le=3_600)]
 class OnCheckpointFailure(StrEnum):
     """What becomes of a victim whose snapshot could not be taken before its deadline."""
 
-    LET_GO = "LetGo"
+    EVICT = "Evict"
     """The eviction proceeds, as it would have without us."""
     KEEP_RUNNING = "KeepRunning"
     """The victim is thawed and its scheduler is asked not to evict it; only some schedulers can be asked."""
@@ -67,13 +67,13 @@ class CheckpointPolicy(BaseModel):
     restore_deadline_seconds: Annotated[PositiveSeconds, Field(alias="restoreDeadlineSeconds")] = 600.0
     """Longest time from the bind until the workload runs, restored or cold."""
     on_checkpoint_failure: Annotated[OnCheckpointFailure, Field(alias="onCheckpointFailure")] = (
-        OnCheckpointFailure.LET_GO
+        OnCheckpointFailure.EVICT
     )
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
-    quick_deaths: Annotated[int, Field(ge=1, le=100, alias="quickDeaths")] = 2
+    quick_failures: Annotated[int, Field(ge=1, le=100, alias="quickFailures")] = 2
     """So often a program may fail soon after it was continued from one snapshot; then an older one is taken, and when
     there is none, `on_restore_failure` says what follows."""
-    quick_death_seconds: Annotated[PositiveSeconds, Field(alias="quickDeathSeconds")] = 60.0
+    quick_failure_seconds: Annotated[PositiveSeconds, Field(alias="quickFailureSeconds")] = 60.0
     """How soon that is."""
     image_may_change: Annotated[bool, Field(alias="imageMayChange")] = False
     """Whether a pod may continue in containers of other images than it was saved in; never with more privileges."""

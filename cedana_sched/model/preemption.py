@@ -13,12 +13,12 @@ from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import CheckpointPolicy
 
 
-class After(StrEnum):
+class AfterCommit(StrEnum):
     """What happens to the workload once its snapshot is committed."""
 
     STOP = "Stop"
     """It is killed while still frozen: a preemption."""
-    CONTINUE = "Continue"
+    LEAVE_RUNNING = "LeaveRunning"
     """It is thawed and runs on: a backup on request."""
 
 
@@ -76,7 +76,7 @@ class Signal(msgspec.Struct, frozen=True):
     observed_at: float
     preemptor: str | None = None
     not_after: float | None = None
-    after: After = After.STOP
+    after_commit: AfterCommit = AfterCommit.STOP
     together: str | None = None
     held: HeldObject | None = None
 
@@ -86,7 +86,7 @@ class Verdict(StrEnum):
 
     COMMITTED = "Committed"
     """The snapshot is safe. The workload is dead already, or frozen until its pod is deleted, and is killed then."""
-    LET_GO = "LetGo"
+    EVICT = "Evict"
     """There is no snapshot of this moment; evict as you would without us."""
     KEEP_RUNNING = "KeepRunning"
     """There is no snapshot; the admin prefers that you choose another victim, if you can."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, HeldObject, Verdict, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, HeldObject, Verdict, WorkloadRef
 from cedana_sched.model.texts import LONGEST_TEXT, cut
 
 LONGEST_REASONS = 100_000
@@ -47,7 +47,7 @@ class CheckpointStep(StrEnum):
     """The manifest is in the store; the workload is still frozen, and waits for the rest of its gang."""
     KILLING = "Killing"
     """The whole gang is committed: the frozen workload is killed and never executes again."""
-    RESUMING = "Resuming"
+    THAWING = "Thawing"
     """The whole gang is committed and is to run on."""
     ABORTING = "Aborting"
     """It failed, or was called off: the workload is being thawed, an unfinished snapshot removed."""
@@ -86,7 +86,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     identity: Identity
     policy: CheckpointPolicy
     gang: str | None
-    after: After
+    after_commit: AfterCommit
     reason: str
     step: CheckpointStep
     created_at: float
@@ -105,7 +105,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Counts from 1; an attempt after a failed one is another checkpoint, with another uid."""
     not_before: float | None = None
     """The pause after a failed attempt ends here."""
-    called_off: bool = False
+    cancelled: bool = False
     """Its abort was decided: a snapshot that it may commit all the same is never used."""
     gone: bool = False
     """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
@@ -132,7 +132,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     @property
     def stops(self) -> bool:
         """Whether its workload executes nothing after the commit."""
-        return self.after is After.STOP and not self.spared
+        return self.after_commit is AfterCommit.STOP and not self.spared
 
 
 class HoldStep(StrEnum):
@@ -180,7 +180,7 @@ class RestoreStep(StrEnum):
     """The node continues the processes."""
     STARTING_COLD = "StartingCold"
     """There is nothing to continue, or it failed and the policy says start anew."""
-    GIVING_UP = "GivingUp"
+    FAILING_WORKLOAD = "FailingWorkload"
     """It failed, and the policy forbids a cold start: the node is told to fail the workload."""
     RUNNING = "Running"
     """It runs; `cold` says how it came back. The claim lasts until it ends."""
@@ -228,7 +228,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     @property
     def set_aside(self) -> frozenset[SnapshotRef]:
         """Snapshots that are not restored again, because they have killed their program too often."""
-        return frozenset(ref for ref in self.deaths if self.deaths.count(ref) >= self.policy.quick_deaths)
+        return frozenset(ref for ref in self.deaths if self.deaths.count(ref) >= self.policy.quick_failures)
 
     @property
     def passed_over(self) -> frozenset[SnapshotRef]:

@@ -69,8 +69,8 @@ async def _perform(order: orders.Order) -> AsyncIterator[orders.Outcome]:
             yield orders.Committed(uid, SnapshotRef(identity, 1), Transfer(read_bytes=3 << 30))
         case orders.Kill(uid):
             yield orders.Killed(uid)
-        case orders.Retain(uid):
-            yield orders.Retained(uid)
+        case orders.ApplyRetention(uid):
+            yield orders.RetentionApplied(uid)
         case _:
             raise AssertionError(f"nobody asked for {order}")
 

@@ -52,7 +52,7 @@ class Holds:
             (victim,) = await stage.start()
             await stage.preempt(victim)
             signal = await coordinator.signal_of(victim)
-            await coordinator.release(signal, Verdict.LET_GO)
+            await coordinator.release(signal, Verdict.EVICT)
             await coordinator.evicted(victim)
 
     async def test_a_victim_that_is_to_be_kept_runs_on(self, stage: Stage) -> None:
@@ -71,7 +71,7 @@ class Holds:
             (victim,) = await stage.start()
             await stage.preempt(victim)
             signal = await coordinator.signal_of(victim)
-            release = await coordinator.release(signal, Verdict.LET_GO)
+            release = await coordinator.release(signal, Verdict.EVICT)
             await coordinator.tell(release)
             await coordinator.evicted(victim)
             await coordinator.tell(release)

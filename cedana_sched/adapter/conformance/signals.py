@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedana_sched.adapter.conformance.coordinator import coordinating, victims_of
 from cedana_sched.adapter.conformance.findings import expect, needs
 from cedana_sched.adapter.conformance.stage import Power, Stage
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import AfterCommit, Verdict
 
 
 class Signals:
@@ -21,7 +21,7 @@ class Signals:
             expect(victims_of(signal) == (victim.uid,), f"its victims are {victims_of(signal)}, not {victim.uid} alone")
             expect(bool(signal.uid and signal.reason), "a signal needs a uid and a reason, in the scheduler's words")
             expect(signal.observed_at > 0, "`observed_at` is in seconds since the epoch")
-            expect(signal.after is After.STOP, "a preemption stops its victims: `after` is STOP")
+            expect(signal.after_commit is AfterCommit.STOP, "a preemption stops its victims: `after` is STOP")
 
     async def test_the_victim_is_named_as_it_runs(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:

@@ -31,15 +31,15 @@ from cedana_sched.model.orders import (
     Abort,
     Aborted,
     CheckpointFailed,
-    Continue,
     Dump,
-    Find,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
-    GiveUp,
     Order,
     Outcome,
     Progress,
-    Retained,
+    RestoreSnapshot,
+    RetentionApplied,
     Stage,
     StageProgress,
     StartCold,
@@ -93,20 +93,20 @@ class _Transfer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Status(msgspec.Struct, frozen=True, rename="camel"):
-    """Of `begins_again`, which its agent writes, there is the beginning."""
+    """Of `replaced_by`, which its agent writes, there is the beginning."""
 
     order: _Given | None = None
     answer: _Answer | None = None
     transfer: _Transfer = _Transfer()
     beginning: int = 0
-    begins_again: str | None = None
+    replaced_by: str | None = None
     cold: bool = False
     running_at: str | None = None
 
     def __post_init__(self) -> None:
         """Cut what nobody reads."""
-        if self.begins_again is not None:
-            msgspec.structs.force_setattr(self, "begins_again", cut(self.begins_again))
+        if self.replaced_by is not None:
+            msgspec.structs.force_setattr(self, "begins_again", cut(self.replaced_by))
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -224,7 +224,7 @@ class ObjectAgents:
         if isinstance(order, Freeze | Abort) and not self._has_agent(node) and not self._projection.has_order(uid):
             yield Aborted(uid) if isinstance(order, Abort) else CheckpointFailed(uid, NO_AGENT.format(node=node))
             return
-        if isinstance(order, Stage | Continue) and not order.manifest:
+        if isinstance(order, Stage | RestoreSnapshot) and not order.manifest:
             order = msgspec.structs.replace(order, manifest=self._manifest_of(order.snapshot))
         try:
             number = self._projection.order(uid, order)
@@ -247,7 +247,7 @@ class ObjectAgents:
                     if answer.number > number:
                         break
                     outcome = self._believed(order, seen, answer)
-                    if isinstance(outcome, Retained):
+                    if isinstance(outcome, RetentionApplied):
                         self._removed(outcome.removed, seen.spec.namespace_uid)
                     yield outcome
                     return
@@ -351,7 +351,11 @@ class ObjectAgents:
 
 
 def _kind_of(order: Order) -> Resource:
-    return RESTORES if isinstance(order, Find | Stage | Continue | StartCold | GiveUp) else CHECKPOINTS
+    return (
+        RESTORES
+        if isinstance(order, FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload)
+        else CHECKPOINTS
+    )
 
 
 def _progress_of(order: Order, status: _Status) -> Progress | StageProgress | None:

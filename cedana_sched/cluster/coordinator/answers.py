@@ -17,36 +17,36 @@ from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
+    ApplyRetention,
     CheckpointFailed,
     Committed,
-    Continue,
-    Continued,
-    ContinueFailed,
-    Discard,
+    DiscardCancelled,
     Dump,
-    Find,
-    Found,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
     Frozen,
-    GaveUp,
-    GiveUp,
     Kill,
     Killed,
     Order,
     Outcome,
-    Remove,
-    Removed,
-    RemoveFailed,
-    Resume,
-    Resumed,
-    Retain,
-    Retained,
+    RemovalFailed,
+    RemoveSnapshot,
+    RestoreFailed,
+    RestoreSnapshot,
+    RestoreSucceeded,
+    RetentionApplied,
+    SnapshotFound,
+    SnapshotRemoved,
     Stage,
     Staged,
     StageFailed,
     StageProgress,
     StartCold,
     StartedCold,
+    Thaw,
+    Thawed,
+    WorkloadFailed,
 )
 from cedana_sched.model.records import Transfer
 from cedana_sched.model.segments import is_manifest_digest
@@ -58,20 +58,29 @@ _ANSWERS: dict[type, tuple[type, ...]] = {
     Freeze: (Frozen, CheckpointFailed),
     Dump: (Committed, CheckpointFailed),
     Kill: (Killed, CheckpointFailed),
-    Resume: (Resumed, CheckpointFailed),
+    Thaw: (Thawed, CheckpointFailed),
     Abort: (Aborted, CheckpointFailed),
-    Retain: (Retained, CheckpointFailed),
-    Remove: (Removed, RemoveFailed),
-    Discard: (Removed, RemoveFailed),
-    Find: (Found, StageFailed),
+    ApplyRetention: (RetentionApplied, CheckpointFailed),
+    RemoveSnapshot: (SnapshotRemoved, RemovalFailed),
+    DiscardCancelled: (SnapshotRemoved, RemovalFailed),
+    FindSnapshot: (SnapshotFound, StageFailed),
     Stage: (Staged, StageFailed),
-    Continue: (Continued, ContinueFailed),
-    StartCold: (StartedCold, Continued, ContinueFailed),
-    GiveUp: (GaveUp, Continued, ContinueFailed),
+    RestoreSnapshot: (RestoreSucceeded, RestoreFailed),
+    StartCold: (StartedCold, RestoreSucceeded, RestoreFailed),
+    FailWorkload: (WorkloadFailed, RestoreSucceeded, RestoreFailed),
 }
 """Those named at the orders, and those by which a node refuses one."""
 
-_OfRestore = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
+_OfRestore = (
+    SnapshotFound
+    | StageProgress
+    | Staged
+    | StageFailed
+    | RestoreSucceeded
+    | RestoreFailed
+    | StartedCold
+    | WorkloadFailed
+)
 
 
 def objection_to(outcome: Outcome, order: Order) -> str | None:
@@ -94,12 +103,12 @@ def _objections(outcome: Outcome, order: Order) -> Iterator[str]:
                 yield "its number of bytes is out of range"
             if outcome.manifest and not is_manifest_digest(outcome.manifest):
                 yield f"{outcome.manifest!r:.100} is no digest of a manifest"
-        case Find(), Found(snapshot=SnapshotRef() as found):
+        case FindSnapshot(), SnapshotFound(snapshot=SnapshotRef() as found):
             wanted, identity = order.wanted, order.identity
             yield from _strange([found], identity.namespace, lambda ref: ref == (wanted or ref))
             if wanted is None and (found.identity != identity or found.generation in order.avoiding):
                 yield f"{found} is none that was looked for"
-        case Retain(), Retained():
+        case ApplyRetention(), RetentionApplied():
             yield from _strange(outcome.removed, order.identity.namespace, lambda ref: ref.identity == order.identity)
             if any(ref.generation in order.spare for ref in outcome.removed):
                 yield "it has removed what is in use"
@@ -131,12 +140,12 @@ def failure_of(order: Order, text: str) -> Outcome | None:
     match order:
         case Freeze() | Dump():
             return CheckpointFailed(record_of(order), text)
-        case Find():
-            return Found(record_of(order), problem=text)
+        case FindSnapshot():
+            return SnapshotFound(record_of(order), problem=text)
         case Stage():
             return StageFailed(record_of(order), text)
-        case Continue():
-            return ContinueFailed(record_of(order), text)
+        case RestoreSnapshot():
+            return RestoreFailed(record_of(order), text)
         case _:
             return None
 
@@ -150,6 +159,6 @@ def undelivered(order: Order, why: str) -> Outcome | None:
     """
     if isinstance(order, Abort):
         return Aborted(record_of(order))
-    if isinstance(order, Discard):
-        return Removed(record_of(order))
+    if isinstance(order, DiscardCancelled):
+        return SnapshotRemoved(record_of(order))
     return failure_of(order, f"the order cannot reach its node: {why}")

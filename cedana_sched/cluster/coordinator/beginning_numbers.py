@@ -36,7 +36,7 @@ class BeginningNumbers:
     def continued_at(self, pod_uid: str) -> float | None:
         """When the pod, in its latest beginning, ran on from a snapshot; see `AnsweredObject.continued_at`."""
         latest = max(self._of_pod.of(pod_uid), key=lambda one: one.status.beginning, default=None)
-        return latest.continued_at if latest is not None and latest.status.begins_again is None else None
+        return latest.continued_at if latest is not None and latest.status.replaced_by is None else None
 
     def subscribe(self, sink: Sink) -> None:
         """`sink(namespace, name)` is called for each pod of which another beginning is known. Must not block."""
@@ -46,12 +46,12 @@ class BeginningNumbers:
         self._sinks.remove(sink)
 
     def _heard(self, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
-        if now is None or now.status.begins_again is None:
+        if now is None or now.status.replaced_by is None:
             return
-        if before is None or before.status.begins_again is None:
+        if before is None or before.status.replaced_by is None:
             for sink in tuple(self._sinks):
                 sink(now.metadata.namespace, now.spec.pod.name)
 
 
 def _known(restore: AnsweredObject) -> int:
-    return restore.status.beginning + (restore.status.begins_again is not None)
+    return restore.status.beginning + (restore.status.replaced_by is not None)

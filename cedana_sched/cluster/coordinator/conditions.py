@@ -20,7 +20,7 @@ _AWAITS = {
     CheckpointStep.DUMPING: "its state is streamed to the store",
     CheckpointStep.COMMITTED: "committed; waits for the rest of its gang",
     CheckpointStep.KILLING: "committed; the node ends the pod with its eviction",
-    CheckpointStep.RESUMING: "committed; waits until the node lets the pod run on",
+    CheckpointStep.THAWING: "committed; waits until the node lets the pod run on",
     CheckpointStep.ABORTING: "waits until the node has undone it and lets the pod run on",
     CheckpointStep.READY: "can be restored",
 }
@@ -29,7 +29,7 @@ _COMES_BACK = {
     RestoreStep.STAGING: "its snapshot is fetched and verified on the node",
     RestoreStep.RESTORING: "the node continues the processes",
     RestoreStep.STARTING_COLD: "the node starts it from the beginning",
-    RestoreStep.GIVING_UP: "it cannot be continued, and its policy forbids a cold start",
+    RestoreStep.FAILING_WORKLOAD: "it cannot be continued, and its policy forbids a cold start",
     RestoreStep.RUNNING: "runs",
     RestoreStep.FAILED: "did not come back",
     RestoreStep.ENDED: "has ended",

@@ -96,7 +96,7 @@ class Answered(_Read, frozen=True):
 class _Status(_Read, frozen=True):
     step: CheckpointStep = CheckpointStep.WAITING
     unconfirmed: bool = False
-    called_off: bool = False
+    cancelled: bool = False
     frozen_at: str | None = None
     finished_at: str | None = None
     snapshot: _SnapshotName | None = None
@@ -172,7 +172,7 @@ class KnownCheckpoint(_Read, frozen=True):
         In seconds since the epoch; None: nothing of it is left in the store but `snapshot`.
         """
         status = self.status
-        is_left = status.step is CheckpointStep.FAILED and status.unconfirmed and status.called_off
+        is_left = status.step is CheckpointStep.FAILED and status.unconfirmed and status.cancelled
         return (read_time(status.finished_at) or 0.0) if is_left and status.frozen_at else None
 
     @property

@@ -74,11 +74,11 @@ class PodReports:
                 for report in self._of_change(before, now):
                     queue.put_nowait(report)
 
-            def begins_again(namespace: str, name: str) -> None:
+            def replaced_by(namespace: str, name: str) -> None:
                 heard(None, self._cluster.pods.get(name, namespace))
 
             self._cluster.pods.subscribe(heard)
-            self._beginnings.subscribe(begins_again)
+            self._beginnings.subscribe(replaced_by)
             self._alive.subscribe(self._compare)
             try:
                 for pod in self._cluster.pods:
@@ -89,7 +89,7 @@ class PodReports:
                     yield await queue.get()
             finally:
                 self._cluster.pods.unsubscribe(heard)
-                self._beginnings.unsubscribe(begins_again)
+                self._beginnings.unsubscribe(replaced_by)
                 self._alive.unsubscribe(self._compare)
 
     async def release(self, release: Release) -> None:

@@ -26,7 +26,7 @@ from cedana_sched.kube.watching import Key, Mirror
 from cedana_sched.model import codec
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Discard, Remove, Removed, RemoveFailed
+from cedana_sched.model.orders import DiscardCancelled, RemovalFailed, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.records import CheckpointStep
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ LEFT_SECONDS = 3600.0
 """So long a deleted Checkpoint that was called off waits for a word of its own node, which may have to thaw a pod. Then
 any node does what concerns the store."""
 
-_ORDERS = (Remove.__name__, Discard.__name__)
+_ORDERS = (RemoveSnapshot.__name__, DiscardCancelled.__name__)
 
 
 class Purge:
@@ -165,17 +165,19 @@ class Purge:
         else:
             log.info("snapshot removed", snapshot=what)
 
-    def _order(self, one: KnownCheckpoint) -> Remove | Discard | None:
+    def _order(self, one: KnownCheckpoint) -> RemoveSnapshot | DiscardCancelled | None:
         """What is to be done in the store; None: nothing."""
         if one.left_at is not None:
-            return Discard(one.spec.uid, one.identity)
+            return DiscardCancelled(one.spec.uid, one.identity)
         if (ref := one.snapshot) is None or self._is_gone(ref, one.spec.namespace_uid):
             return None
         if any(not other.is_deleted for other in self._by_snapshot.of(ref)):
             return None
-        return Remove(one.spec.uid, ref)
+        return RemoveSnapshot(one.spec.uid, ref)
 
-    async def _remove(self, key: Key, order: Remove | Discard, patience: asyncio.Timeout, problems: list[str]) -> None:
+    async def _remove(
+        self, key: Key, order: RemoveSnapshot | DiscardCancelled, patience: asyncio.Timeout, problems: list[str]
+    ) -> None:
         """Order agents, one after the other, to remove it, until one has, or the object is gone."""
         loop = asyncio.get_running_loop()
         rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -203,7 +205,7 @@ class Purge:
                     continue
             tried.add(node)
 
-    async def _ask(self, one: KnownCheckpoint, node: str, order: Remove | Discard) -> None:
+    async def _ask(self, one: KnownCheckpoint, node: str, order: RemoveSnapshot | DiscardCancelled) -> None:
         """One write towards an order that stands, addressed to that node.
 
         The order comes first, so that no agent sees an older one; later on the address does, so that not the one
@@ -257,9 +259,9 @@ def _seconds_left(one: KnownCheckpoint) -> float | None:
     return None if one.left_at is None else max(0.0, one.left_at + LEFT_SECONDS - SERVER_TIME.seconds())
 
 
-def _named(order: Remove | Discard) -> str:
+def _named(order: RemoveSnapshot | DiscardCancelled) -> str:
     """What is removed, for people: of a checkpoint that was called off nobody knows the generation."""
-    return str(order.snapshot) if isinstance(order, Remove) else f"of {order.identity}"
+    return str(order.snapshot) if isinstance(order, RemoveSnapshot) else f"of {order.identity}"
 
 
 def _is_ordered(one: KnownCheckpoint) -> bool:
@@ -273,13 +275,13 @@ def _is_removed(one: KnownCheckpoint) -> bool:
     order, answer = one.status.order, one.status.answer
     if order is None or answer is None or order.order.type not in _ORDERS:
         return False
-    return answer.number == order.number and answer.outcome.type == Removed.__name__
+    return answer.number == order.number and answer.outcome.type == SnapshotRemoved.__name__
 
 
 def _failure(one: KnownCheckpoint) -> int:
     """The number of the order that has failed; 0: none has."""
     answer = one.status.answer
-    return answer.number if answer is not None and answer.outcome.type == RemoveFailed.__name__ else 0
+    return answer.number if answer is not None and answer.outcome.type == RemovalFailed.__name__ else 0
 
 
 def _last_number(one: KnownCheckpoint) -> int:

@@ -69,8 +69,8 @@ class ContainerRestarts:
             return False
         if (continued_at := self._beginnings.continued_at(uid)) is not None:
             return started > continued_at + CLOCKS_APART_SECONDS
-        begins_again = self._beginnings.of(uid) > 0  # as a whole: that is a return, and published as one
-        return not begins_again and self._snapshots.was_saved(uid, identity, started)
+        replaced_by = self._beginnings.of(uid) > 0  # as a whole: that is a return, and published as one
+        return not replaced_by and self._snapshots.was_saved(uid, identity, started)
 
     def heard(self, before: Pod | None, now: Pod | None) -> None:
         """Sink of the mirror of protected pods."""

@@ -18,7 +18,7 @@ _STATUS_FIELDS = {
     for resource, model, agents in (
         (CHECKPOINTS, CheckpointStatus, _AGENTS_PART),
         (PREEMPTION_HOLDS, PreemptionHoldStatus, _AGENTS_PART),
-        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer", "beginsAgain"}),
+        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer", "replacedBy"}),
     )
 }
 

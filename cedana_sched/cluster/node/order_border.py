@@ -20,25 +20,25 @@ from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.identity import LARGEST_GENERATION, Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Abort,
+    ApplyRetention,
     CheckpointFailed,
-    Continue,
-    ContinueFailed,
-    Discard,
+    DiscardCancelled,
     Dump,
-    Find,
-    Found,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
-    GiveUp,
     Kill,
     Order,
     Outcome,
-    Remove,
-    RemoveFailed,
-    Resume,
-    Retain,
+    RemovalFailed,
+    RemoveSnapshot,
+    RestoreFailed,
+    RestoreSnapshot,
+    SnapshotFound,
     Stage,
     StageFailed,
     StartCold,
+    Thaw,
 )
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.preemption import WorkloadRef
@@ -50,12 +50,12 @@ log = structlog.get_logger(__name__)
 LONGEST_SECONDS = float(LONGEST_RECORD_SECONDS)
 
 
-OfRestore = Find | Stage | Continue | StartCold | GiveUp
-OfStore = Find | Retain | Remove | Discard
+OfRestore = FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload
+OfStore = FindSnapshot | ApplyRetention | RemoveSnapshot | DiscardCancelled
 """Orders that are about the store alone."""
-Ends = Kill | Resume | Abort | StartCold | GiveUp
+Ends = Kill | Thaw | Abort | StartCold | FailWorkload
 """Orders that are done where nothing of the pod is left."""
-Begins = Freeze | Dump | Find | Stage
+Begins = Freeze | Dump | FindSnapshot | Stage
 """Orders that are done in served namespaces only; the others end what was begun, or tidy up. Who is to continue has his
 snapshot laid already, and his processes may have come back, and run."""
 
@@ -134,7 +134,11 @@ def workload_of(order: Order) -> WorkloadRef | None:
 def identities_of(order: Order) -> tuple[Identity, ...]:
     """Of all that it reads or removes in the store."""
     refs = (ref.identity for ref in _refs_of(order))
-    return (order.identity, *refs) if isinstance(order, Dump | Abort | Find | Retain | Discard) else tuple(refs)
+    return (
+        (order.identity, *refs)
+        if isinstance(order, Dump | Abort | FindSnapshot | ApplyRetention | DiscardCancelled)
+        else tuple(refs)
+    )
 
 
 def in_namespace(order: Order, uid: str) -> Order:
@@ -150,16 +154,16 @@ def namespace_uid_of(order: Order) -> str:
 
 
 def _refs_of(order: Order) -> tuple[SnapshotRef, ...]:
-    if isinstance(order, Stage | Continue | Remove):
+    if isinstance(order, Stage | RestoreSnapshot | RemoveSnapshot):
         return (order.snapshot,)
-    return (order.wanted,) if isinstance(order, Find) and order.wanted is not None else ()
+    return (order.wanted,) if isinstance(order, FindSnapshot) and order.wanted is not None else ()
 
 
 def _generations_of(order: Order) -> tuple[int, ...]:
     named = tuple(ref.generation for ref in _refs_of(order))
-    if isinstance(order, Find):
+    if isinstance(order, FindSnapshot):
         return (*named, *order.avoiding)
-    return order.spare if isinstance(order, Retain) else named
+    return order.spare if isinstance(order, ApplyRetention) else named
 
 
 def _allowed(order: Order, one: OrderedObject) -> tuple[IdentitySpec, ...]:
@@ -181,14 +185,14 @@ def refusal_of(order: Order, uid: str, why: str) -> Outcome:
     """What is answered to an order that is not performed, in the name of the record in whose object it stands."""
     text = f"the node refuses the order: {why}"
     match order:
-        case Find():
-            return Found(uid, problem=text)
+        case FindSnapshot():
+            return SnapshotFound(uid, problem=text)
         case Stage():
             return StageFailed(uid, text)
-        case Continue() | StartCold() | GiveUp():
-            return ContinueFailed(uid, text)
-        case Remove() | Discard():
-            return RemoveFailed(uid, text)
+        case RestoreSnapshot() | StartCold() | FailWorkload():
+            return RestoreFailed(uid, text)
+        case RemoveSnapshot() | DiscardCancelled():
+            return RemovalFailed(uid, text)
         case _:
             return CheckpointFailed(uid, text)
 

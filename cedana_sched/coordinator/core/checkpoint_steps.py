@@ -10,14 +10,14 @@ from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.orders import Order
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep
 
-DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, CheckpointStep.ABORTING})
+DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.THAWING, CheckpointStep.ABORTING})
 """Steps that cannot be taken back; they wait for the node's confirmation, also past the deadline."""
 
 
 def may_have_left_a_snapshot(checkpoint: Checkpoint) -> bool:
     """Whether it was called off when it may have been dumped, and its node has not said that nothing is left of it."""
     was_frozen = checkpoint.frozen_at is not None
-    return checkpoint.unconfirmed and checkpoint.step is CheckpointStep.FAILED and checkpoint.called_off and was_frozen
+    return checkpoint.unconfirmed and checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled and was_frozen
 
 
 class CheckpointSteps:

@@ -22,11 +22,11 @@ from cedana_sched.model.orders import (
     Killed,
     Order,
     Progress,
-    Removed,
-    RemoveFailed,
-    Resume,
-    Resumed,
-    Retained,
+    RemovalFailed,
+    RetentionApplied,
+    SnapshotRemoved,
+    Thaw,
+    Thawed,
 )
 from cedana_sched.model.preemption import Signal, Verdict, Victim
 from cedana_sched.model.records import (
@@ -39,13 +39,22 @@ from cedana_sched.model.records import (
 )
 
 CheckpointOutcome = (
-    Frozen | Progress | Committed | CheckpointFailed | Killed | Resumed | Aborted | Retained | Removed | RemoveFailed
+    Frozen
+    | Progress
+    | Committed
+    | CheckpointFailed
+    | Killed
+    | Thawed
+    | Aborted
+    | RetentionApplied
+    | SnapshotRemoved
+    | RemovalFailed
 )
 
 _SIMPLE_ANSWERS: dict[type, Cause] = {
     Frozen: Cause.FROZEN,
     Killed: Cause.KILLED,
-    Resumed: Cause.RESUMED,
+    Thawed: Cause.THAWED,
     Aborted: Cause.ABORTED,
 }
 
@@ -82,7 +91,7 @@ class Checkpoints:
                 identity=victim.identity,
                 policy=victim.policy,
                 gang=victim.gang,
-                after=signal.after,
+                after_commit=signal.after_commit,
                 reason=signal.reason,
                 step=CheckpointStep.WAITING,
                 created_at=self._desk.now,
@@ -98,9 +107,9 @@ class Checkpoints:
     def answer(self, outcome: CheckpointOutcome) -> None:
         """Take in an agent's answer; answers for what is forgotten already are dropped."""
         checkpoint = self._book.checkpoints.get(outcome.checkpoint_uid)
-        if checkpoint is None or isinstance(outcome, Retained | RemoveFailed):
+        if checkpoint is None or isinstance(outcome, RetentionApplied | RemovalFailed):
             return
-        if isinstance(outcome, Removed):
+        if isinstance(outcome, SnapshotRemoved):
             if checkpoint.left:
                 self._steps.confirm(checkpoint)
         elif isinstance(outcome, Progress):
@@ -146,13 +155,13 @@ class Checkpoints:
                 self._steps.move(checkpoint, Cause.NODE_LOST, gone=True)
                 continue
             why = f"node {node} is lost"
-            committed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.RESUMING}
+            committed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.THAWING}
             changes = {} if committed else {"failure": checkpoint.failure or why, "verdict": Verdict.NOT_NEEDED}
             # alone and fully dumped it may have been committed unheard: that snapshot is as good as any
-            called_off = checkpoint.called_off or (not committed and checkpoint.gang is not None)
+            cancelled = checkpoint.cancelled or (not committed and checkpoint.gang is not None)
             dumped = checkpoint.step in {CheckpointStep.DUMPING, CheckpointStep.ABORTING}
-            is_left = called_off and dumped and checkpoint.frozen_at is not None
-            self._steps.move(checkpoint, Cause.NODE_LOST, called_off=called_off, unconfirmed=is_left, **changes)
+            is_left = cancelled and dumped and checkpoint.frozen_at is not None
+            self._steps.move(checkpoint, Cause.NODE_LOST, cancelled=cancelled, unconfirmed=is_left, **changes)
             if not committed:
                 self._failures.fail_rest(checkpoint, Cause.SET_FAILED, why)
 
@@ -237,7 +246,7 @@ class Checkpoints:
 
     # -- the steps
 
-    def _answer_simply(self, checkpoint: Checkpoint, outcome: Frozen | Killed | Resumed | Aborted) -> None:
+    def _answer_simply(self, checkpoint: Checkpoint, outcome: Frozen | Killed | Thawed | Aborted) -> None:
         changes: dict[str, object] = {}
         match outcome:
             case Frozen():
@@ -322,7 +331,7 @@ class Checkpoints:
 
     def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
         if checkpoint.step is CheckpointStep.FAILED:
-            if checkpoint.called_off:  # long ago: discard what came after it
+            if checkpoint.cancelled:  # long ago: discard what came after it
                 self._desk.send_once(checkpoint.workload.node, orders.abort(checkpoint))
             return
         if outcome.snapshot.identity != checkpoint.identity and checkpoint.step is CheckpointStep.DUMPING:
@@ -371,10 +380,10 @@ class Checkpoints:
     def _frozen_too_late(self, checkpoint: Checkpoint) -> None:
         """A delayed `Freeze` may have been obeyed after all was over: have it undone, which is harmless if not."""
         node = checkpoint.workload.node
-        if checkpoint.step is CheckpointStep.FAILED and checkpoint.called_off:
+        if checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled:
             self._desk.send_once(node, orders.abort(checkpoint))
         elif checkpoint.step is CheckpointStep.READY and not checkpoint.stops:
-            self._desk.send_once(node, Resume(checkpoint.uid, checkpoint.workload))
+            self._desk.send_once(node, Thaw(checkpoint.uid, checkpoint.workload))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
         if not self._book.set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):
@@ -383,6 +392,6 @@ class Checkpoints:
             if member.stops:
                 decided = self._steps.move(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
             else:
-                decided = self._steps.move(member, Cause.RESUME_ALL)
+                decided = self._steps.move(member, Cause.THAW_ALL)
             if decided is not None and decided.gone:
                 self._steps.move(decided, Cause.ENDED)

@@ -9,14 +9,14 @@ from cedana_sched.adapter.contract import Ended
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Restore, RestoreStep
 
 MOST = 200
 """Older deaths than so many are forgotten."""
 
 _CONTINUED = frozenset({RestoreStep.RESTORING, RestoreStep.RUNNING})
-_EVICTED = frozenset({Verdict.COMMITTED, Verdict.LET_GO})
+_EVICTED = frozenset({Verdict.COMMITTED, Verdict.EVICT})
 
 
 def known(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
@@ -40,7 +40,7 @@ def after(
     lived = now - restore.running_at if restore.running_at is not None else 0.0
     if ended is not None and ended.ran_seconds is not None:
         lived = ended.ran_seconds
-    if lived >= restore.policy.quick_death_seconds:
+    if lived >= restore.policy.quick_failure_seconds:
         return tuple(one for one in deaths if one != ref)
     if ended is None or not ended.failed or _is_evicted(book, restore):
         return deaths
@@ -55,4 +55,6 @@ def forget_at(book: Book, restore: Restore, finished_at: float, timing: Timing) 
 
 def _is_evicted(book: Book, restore: Restore) -> bool:
     checkpoints = book.of_workload(restore.workload.uid)
-    return any(one.after is After.STOP and (not one.settled or one.verdict in _EVICTED) for one in checkpoints)
+    return any(
+        one.after_commit is AfterCommit.STOP and (not one.settled or one.verdict in _EVICTED) for one in checkpoints
+    )

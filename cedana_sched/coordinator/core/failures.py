@@ -13,7 +13,7 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep
 from cedana_sched.model.texts import cut
 
 _POLICY_VERDICT = {
-    OnCheckpointFailure.LET_GO: Verdict.LET_GO,
+    OnCheckpointFailure.EVICT: Verdict.EVICT,
     OnCheckpointFailure.KEEP_RUNNING: Verdict.KEEP_RUNNING,
 }
 
@@ -43,7 +43,7 @@ class Failures:
         why = cut(why)
         again = retryable and self._pause(checkpoint) is not None
         verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
-        failed = self._steps.move(checkpoint, cause, called_off=True, failure=why, verdict=verdict)
+        failed = self._steps.move(checkpoint, cause, cancelled=True, failure=why, verdict=verdict)
         if failed is None:
             return
         if again:
@@ -61,7 +61,7 @@ class Failures:
             if member.uid == failed.uid or member.settled or member.step in DECIDED:
                 continue
             verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(member)
-            moved = self._steps.move(member, cause, called_off=True, failure=why, verdict=verdict)
+            moved = self._steps.move(member, cause, cancelled=True, failure=why, verdict=verdict)
             if moved is not None:
                 survivors.append(moved)
         if again:
@@ -75,7 +75,7 @@ class Failures:
             self._steps.move(checkpoint, Cause.ENDED)
             return
         reason = f"the workload ended: {why}"
-        self._steps.move(checkpoint, Cause.ENDED, called_off=True, failure=reason, verdict=Verdict.NOT_NEEDED)
+        self._steps.move(checkpoint, Cause.ENDED, cancelled=True, failure=reason, verdict=Verdict.NOT_NEEDED)
         self.fail_rest(checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True)
 
     def _pause(self, checkpoint: Checkpoint) -> float | None:
@@ -94,7 +94,7 @@ class Failures:
                 identity=old.identity,
                 policy=old.policy,
                 gang=old.gang,
-                after=old.after,
+                after_commit=old.after_commit,
                 reason=old.reason,
                 step=CheckpointStep.WAITING,
                 created_at=self._desk.now,

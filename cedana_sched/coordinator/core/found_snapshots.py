@@ -9,7 +9,7 @@ from __future__ import annotations
 from cedana_sched.coordinator.core import obstacles, words
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.orders import Found
+from cedana_sched.model.orders import SnapshotFound
 from cedana_sched.model.records import Restore
 
 STALE_ANSWERS = 3
@@ -20,7 +20,7 @@ MOST_DAMAGED = 16
 """So many snapshots that cannot be read whole are passed over for an older one; a node could name them without end."""
 
 
-def objection(book: Book, restore: Restore, found: Found, trouble: str | None) -> str | None:
+def objection(book: Book, restore: Restore, found: SnapshotFound, trouble: str | None) -> str | None:
     """Why a restore is refused after this answer; None where it is not, or where there is nothing to continue from.
 
     `trouble`: why its last order did not get through.

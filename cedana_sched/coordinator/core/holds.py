@@ -10,7 +10,7 @@ from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import verdict_of
 from cedana_sched.coordinator.core.instructions import PlaceHold, ReleaseHold
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.model.preemption import After, Release, Signal
+from cedana_sched.model.preemption import AfterCommit, Release, Signal
 from cedana_sched.model.records import HoldStep, PreemptionHold
 
 
@@ -36,7 +36,7 @@ class Holds:
         if signal.not_after is not None:
             deadline = min(deadline, signal.not_after)
         uids = self._checkpoints.create(signal, deadline)
-        if signal.after is After.CONTINUE:
+        if signal.after_commit is AfterCommit.LEAVE_RUNNING:
             return
         namespace = _namespace_of(signal)
         hold = PreemptionHold(

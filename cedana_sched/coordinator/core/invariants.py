@@ -17,9 +17,9 @@ from cedana_sched.model.orders import Kill, Order
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Restore, RestoreStep
 
-_IRREVERSIBLE = frozenset({CheckpointStep.KILLING, CheckpointStep.RESUMING, CheckpointStep.ABORTING})
-_PAST_COMMIT = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.RESUMING})
-_ENDING = frozenset({RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP})
+_IRREVERSIBLE = frozenset({CheckpointStep.KILLING, CheckpointStep.THAWING, CheckpointStep.ABORTING})
+_PAST_COMMIT = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.THAWING})
+_ENDING = frozenset({RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD})
 _OPEN_ENDED = frozenset({RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED})
 
 
@@ -49,10 +49,10 @@ def _claims(core: Core) -> Iterator[str]:
     for (ref, _), count in claimed.items():
         if count > 1:
             yield f"1: {ref} is claimed {count} times"
-    called_off = {
+    cancelled = {
         (c.snapshot, c.workload.namespace_uid)
         for c in core.book.checkpoints.values()
-        if c.called_off and c.snapshot is not None
+        if c.cancelled and c.snapshot is not None
     }
     for restore in restores:
         ref = claims(restore)
@@ -60,7 +60,7 @@ def _claims(core: Core) -> Iterator[str]:
             yield f"1: {restore.uid} may have been continued from {restore.snapshot}, and claims it no more"
         if ref is None:
             continue
-        if (ref, restore.workload.namespace_uid) in called_off:
+        if (ref, restore.workload.namespace_uid) in cancelled:
             yield f"3: {restore.uid} claims {ref}, whose checkpoint was called off"
         if ref.identity.namespace != restore.identity.namespace:
             yield f"7: {restore.uid} of {restore.identity} claims {ref}"
@@ -121,11 +121,11 @@ def _identities(core: Core) -> Iterator[str]:
     together: dict[tuple[str, Identity], str] = {}
     for checkpoint in core.book.checkpoints.values():
         identity, workload = checkpoint.identity, checkpoint.workload
-        if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled and not checkpoint.called_off:
+        if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled and not checkpoint.cancelled:
             other = saved.setdefault((identity, workload.namespace_uid), checkpoint)
             if other.workload.uid != workload.uid:
                 yield f"8: {other.uid} and {checkpoint.uid} both save {identity}"
-        if checkpoint.snapshot is not None and not checkpoint.called_off:
+        if checkpoint.snapshot is not None and not checkpoint.cancelled:
             first = together.setdefault((checkpoint.signal_uid, identity), workload.uid)
             if first != workload.uid:
                 yield f"8: {checkpoint.signal_uid} has saved {identity} from {first} and from {workload.uid}"
@@ -133,7 +133,7 @@ def _identities(core: Core) -> Iterator[str]:
 
 def _gang(core: Core, checkpoint: Checkpoint) -> Iterator[str]:
     for member in core.book.members(checkpoint):
-        if member.snapshot is None or member.called_off:
+        if member.snapshot is None or member.cancelled:
             yield f"5: {checkpoint.uid} is killed while {member.uid} of its gang is {member.step}"
 
 

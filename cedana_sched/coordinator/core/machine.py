@@ -25,7 +25,7 @@ from cedana_sched.coordinator.core.instructions import Instruction, Persist
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
 from cedana_sched.coordinator.core.set_back import SET_BACK_SECONDS, set_back, was_ahead
 from cedana_sched.coordinator.core.timing import Timing
-from cedana_sched.model.orders import CheckpointFailed, Retain
+from cedana_sched.model.orders import ApplyRetention, CheckpointFailed
 from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore, of_namespace
 
 RUNAWAY = 100_000
@@ -154,7 +154,7 @@ class Core:
 
     def _order_lost(self, lost: OrderLost) -> None:
         order = lost.order
-        if isinstance(order, Retain):
+        if isinstance(order, ApplyRetention):
             return
         uid = orders.record_of(order)
         record = self._desk.book.get(uid)

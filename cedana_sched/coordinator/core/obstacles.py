@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cedana_sched.coordinator.core.book import Book, claims, holds_identity
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
@@ -106,7 +106,7 @@ def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | Non
     `is_promised`: whoever started it names a snapshot, which another cluster may have taken.
     """
     for checkpoint in reversed(book.of_identity(restore.identity, restore.workload)):
-        if checkpoint.verdict is Verdict.LET_GO and checkpoint.after is After.STOP:
+        if checkpoint.verdict is Verdict.EVICT and checkpoint.after_commit is AfterCommit.STOP:
             return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
     if is_promised:
         return "it was started to go on from a snapshot, and the store has none of this namespace"

@@ -6,18 +6,18 @@ from cedana_sched.coordinator.core.book import Book, unconfirmed
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.orders import (
     Abort,
-    Continue,
-    Discard,
+    ApplyRetention,
+    DiscardCancelled,
     Dump,
-    Find,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
-    GiveUp,
     Kill,
     Order,
-    Resume,
-    Retain,
+    RestoreSnapshot,
     Stage,
     StartCold,
+    Thaw,
 )
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
 
@@ -33,10 +33,10 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = 
         compression, who = checkpoint.policy.compression, (checkpoint.reason, checkpoint.adapter)
         runs_on = not checkpoint.stops
         return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage, runs_on)
-    if step in {CheckpointStep.KILLING, CheckpointStep.RESUMING} or (step is CheckpointStep.READY and silent):
-        return Kill(uid, workload) if checkpoint.stops else Resume(uid, workload)
+    if step in {CheckpointStep.KILLING, CheckpointStep.THAWING} or (step is CheckpointStep.READY and silent):
+        return Kill(uid, workload) if checkpoint.stops else Thaw(uid, workload)
     if step is CheckpointStep.FAILED and checkpoint.left:
-        return Discard(uid, checkpoint.identity, workload.namespace_uid)
+        return DiscardCancelled(uid, checkpoint.identity, workload.namespace_uid)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
         return abort(checkpoint)
     return None
@@ -55,14 +55,14 @@ def abort(checkpoint: Checkpoint) -> Abort:
 
 def record_of(order: Order) -> str:
     """The uid of the record that an order belongs to."""
-    if isinstance(order, Find | Stage | Continue | StartCold | GiveUp):
+    if isinstance(order, FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload):
         return order.restore_uid
     return order.checkpoint_uid
 
 
-def retain(checkpoint: Checkpoint, spare: tuple[int, ...]) -> Retain:
+def retain(checkpoint: Checkpoint, spare: tuple[int, ...]) -> ApplyRetention:
     """The order that follows a checkpoint that succeeded."""
-    return Retain(checkpoint.uid, checkpoint.identity, checkpoint.policy.retention, spare)
+    return ApplyRetention(checkpoint.uid, checkpoint.identity, checkpoint.policy.retention, spare)
 
 
 def of_restore(restore: Restore) -> Order | None:
@@ -71,21 +71,21 @@ def of_restore(restore: Restore) -> Order | None:
     if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
         return Stage(uid, workload, restore.snapshot, restore.manifest)
     if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
-        return Continue(uid, workload, restore.snapshot, restore.manifest)
+        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest)
     if restore.step is RestoreStep.STARTING_COLD or (unconfirmed(restore) and restore.cold):
         return StartCold(uid, workload, restore.failure)
-    if restore.step is RestoreStep.GIVING_UP or unconfirmed(restore):
-        return GiveUp(uid, workload, restore.failure or "it could not be continued")
+    if restore.step is RestoreStep.FAILING_WORKLOAD or unconfirmed(restore):
+        return FailWorkload(uid, workload, restore.failure or "it could not be continued")
     return None
 
 
-def find(book: Book, restore: Restore, now: float) -> Find:
+def find(book: Book, restore: Restore, now: float) -> FindSnapshot:
     """The order that asks the store for what it continues."""
     identity = restore.wanted.identity if restore.wanted else restore.identity
-    excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.called_off)
+    excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.cancelled)
     time_for_older = restore.policy.restore_deadline_seconds / 2
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
-    return Find(
+    return FindSnapshot(
         restore.uid,
         restore.identity,
         restore.wanted,

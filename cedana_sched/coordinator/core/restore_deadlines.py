@@ -17,7 +17,7 @@ def next_look(desk: Desk, restore: Restore) -> float | None:
         at = None
     elif restore.finished_at is not None:
         at = restore.finished_at + desk.timing.remember  # then a later one may have taken over its deaths
-    elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
+    elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD}:
         at = restore.deadline + desk.timing.confirm
     repeat = desk.repeat_at(restore.uid)
     if repeat is not None:

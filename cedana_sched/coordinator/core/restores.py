@@ -16,19 +16,28 @@ from cedana_sched.coordinator.core.groups import Wants
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
-    Continued,
-    ContinueFailed,
-    Found,
-    GaveUp,
+    RestoreFailed,
+    RestoreSucceeded,
+    SnapshotFound,
     Staged,
     StageFailed,
     StageProgress,
     StartedCold,
+    WorkloadFailed,
 )
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
-RestoreOutcome = Found | StageProgress | Staged | StageFailed | Continued | ContinueFailed | StartedCold | GaveUp
+RestoreOutcome = (
+    SnapshotFound
+    | StageProgress
+    | Staged
+    | StageFailed
+    | RestoreSucceeded
+    | RestoreFailed
+    | StartedCold
+    | WorkloadFailed
+)
 
 
 def uid_of(workload_uid: str, beginning: int) -> str:
@@ -119,7 +128,7 @@ class Restores:
         restore = self._book.restores.get(outcome.restore_uid)
         if restore is None:
             return
-        if isinstance(outcome, Found):
+        if isinstance(outcome, SnapshotFound):
             self._found(restore, outcome)
         elif isinstance(outcome, StageProgress):
             self._progressed(restore, outcome.done_bytes)
@@ -127,13 +136,13 @@ class Restores:
             self._move(restore, Cause.STAGED)
         elif isinstance(outcome, StageFailed):
             self._stage_failed(restore, outcome)
-        elif isinstance(outcome, ContinueFailed):
+        elif isinstance(outcome, RestoreFailed):
             if restore.step is RestoreStep.RESTORING:
                 self._refuse(restore, f"{restore.snapshot} could not be continued: {outcome.why}")
             else:
                 self._move(restore, Cause.CONTINUE_FAILED)
-        elif isinstance(outcome, Continued):
-            self._move(restore, Cause.CONTINUED, cold=False, failure=None, running_at=self._desk.now)
+        elif isinstance(outcome, RestoreSucceeded):
+            self._move(restore, Cause.RESTORE_SUCCEEDED, cold=False, failure=None, running_at=self._desk.now)
         elif isinstance(outcome, StartedCold):
             self._move(restore, Cause.STARTED_COLD, running_at=self._desk.now)
         else:
@@ -142,7 +151,7 @@ class Restores:
     def _gave_up(self, restore: Restore) -> None:
         """Its node fails it. What its node was continuing keeps its claim: it is over when its workload has ended."""
         finished_at = self._desk.now if restore.snapshot is None else None
-        if self._move(restore, Cause.GAVE_UP, finished_at=finished_at) is None and unconfirmed(restore):
+        if self._move(restore, Cause.WORKLOAD_FAILED, finished_at=finished_at) is None and unconfirmed(restore):
             self._book.update(replace(restore, finished_at=finished_at))
             self._confirmed(restore.uid)
 
@@ -198,7 +207,7 @@ class Restores:
             else:
                 self._desk.deadlines.set(restore.uid, at)
             return
-        if step in {RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP}:
+        if step in {RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD}:
             if now >= restore.deadline + self._desk.timing.confirm:
                 self._move(restore, Cause.UNCONFIRMED)
                 return
@@ -278,7 +287,7 @@ class Restores:
         self._trouble.pop(moved.uid, None)
         self._staged.pop(moved.uid, None)
         self._rivals.pop(moved.uid, None)
-        if cause is Cause.GAVE_UP:
+        if cause is Cause.WORKLOAD_FAILED:
             return moved
         order = orders.of_restore(moved)
         if order is not None:
@@ -304,9 +313,9 @@ class Restores:
         self._desk.order(restore.uid, restore.workload.node, orders.find(self._book, restore, self._desk.now))
         self.arm(restore)
 
-    def _found(self, restore: Restore, found: Found) -> None:
+    def _found(self, restore: Restore, found: SnapshotFound) -> None:
         if restore.step is not RestoreStep.WAITING or restore.uid not in self._finding:
-            self._move(restore, Cause.FOUND)
+            self._move(restore, Cause.SNAPSHOT_FOUND)
             return
         snapshot, trouble = found.snapshot, self._trouble.get(restore.uid)
         if (refused := found_snapshots.objection(self._book, restore, found, trouble)) is not None:

@@ -28,7 +28,7 @@ class Cause(StrEnum):
     JOIN = "another preemption's checkpoint has taken the workload"
     ALL_FROZEN = "all members are frozen"
     KILL_ALL = "all members are committed, and are to stop"
-    RESUME_ALL = "all members are committed, and are to run on"
+    THAW_ALL = "all members are committed, and are to run on"
     SET_FAILED = "another member failed"
     DEADLINE = "the deadline passed"
     UNCONFIRMED = "the node does not answer"
@@ -49,15 +49,15 @@ class Cause(StrEnum):
     COMMITTED = "Committed"
     CHECKPOINT_FAILED = "CheckpointFailed"
     KILLED = "Killed"
-    RESUMED = "Resumed"
+    THAWED = "Thawed"
     ABORTED = "Aborted"
-    FOUND = "Found"
+    SNAPSHOT_FOUND = "SnapshotFound"
     STAGED = "Staged"
     STAGE_FAILED = "StageFailed"
-    CONTINUED = "Continued"
+    RESTORE_SUCCEEDED = "RestoreSucceeded"
     CONTINUE_FAILED = "ContinueFailed"
     STARTED_COLD = "StartedCold"
-    GAVE_UP = "GaveUp"
+    WORKLOAD_FAILED = "WorkloadFailed"
     RELEASE_DONE = "ReleaseDone"
 
 
@@ -74,10 +74,10 @@ CHECKPOINT: Final[Table[C]] = {
     (C.FROZEN, Cause.ALL_FROZEN): C.DUMPING,
     (C.DUMPING, Cause.COMMITTED): C.COMMITTED,
     (C.COMMITTED, Cause.KILL_ALL): C.KILLING,
-    (C.COMMITTED, Cause.RESUME_ALL): C.RESUMING,
+    (C.COMMITTED, Cause.THAW_ALL): C.THAWING,
     (C.KILLING, Cause.KILLED): C.READY,
-    (C.READY, Cause.SPARED): C.RESUMING,
-    (C.RESUMING, Cause.RESUMED): C.READY,
+    (C.READY, Cause.SPARED): C.THAWING,
+    (C.THAWING, Cause.THAWED): C.READY,
     (C.ABORTING, Cause.ABORTED): C.FAILED,
     # it goes wrong, or is called off; nothing was ordered yet while it waits
     **{(C.WAITING, cause): C.FAILED for cause in (*_CALLED_OFF, Cause.RIVAL)},
@@ -92,7 +92,7 @@ CHECKPOINT: Final[Table[C]] = {
     (C.DUMPING, Cause.ENDED): C.ABORTING,
     (C.COMMITTED, Cause.ENDED): C.COMMITTED,
     (C.KILLING, Cause.ENDED): C.READY,
-    (C.RESUMING, Cause.ENDED): C.READY,
+    (C.THAWING, Cause.ENDED): C.READY,
     # its node is gone: nobody is left to abort anything
     (C.WAITING, Cause.NODE_LOST): C.FAILED,
     (C.FREEZING, Cause.NODE_LOST): C.FAILED,
@@ -100,22 +100,22 @@ CHECKPOINT: Final[Table[C]] = {
     (C.DUMPING, Cause.NODE_LOST): C.FAILED,
     (C.COMMITTED, Cause.NODE_LOST): C.COMMITTED,
     (C.KILLING, Cause.NODE_LOST): C.READY,
-    (C.RESUMING, Cause.NODE_LOST): C.READY,
+    (C.THAWING, Cause.NODE_LOST): C.READY,
     (C.ABORTING, Cause.NODE_LOST): C.FAILED,
     # what was decided stays decided when the node does not answer
     (C.KILLING, Cause.UNCONFIRMED): C.READY,
-    (C.RESUMING, Cause.UNCONFIRMED): C.READY,
+    (C.THAWING, Cause.UNCONFIRMED): C.READY,
     (C.ABORTING, Cause.UNCONFIRMED): C.FAILED,
     # repeated, or too late to matter
     **{(step, Cause.FROZEN): LATE for step in C if step not in {C.WAITING, C.FREEZING}},
-    **{(step, Cause.COMMITTED): LATE for step in (C.COMMITTED, C.KILLING, C.RESUMING, C.ABORTING, C.READY, C.FAILED)},
+    **{(step, Cause.COMMITTED): LATE for step in (C.COMMITTED, C.KILLING, C.THAWING, C.ABORTING, C.READY, C.FAILED)},
     **{
         (step, Cause.CHECKPOINT_FAILED): LATE
-        for step in (C.COMMITTED, C.KILLING, C.RESUMING, C.ABORTING, C.READY, C.FAILED)
+        for step in (C.COMMITTED, C.KILLING, C.THAWING, C.ABORTING, C.READY, C.FAILED)
     },
     (C.READY, Cause.KILLED): LATE,
-    (C.RESUMING, Cause.KILLED): LATE,
-    (C.READY, Cause.RESUMED): LATE,
+    (C.THAWING, Cause.KILLED): LATE,
+    (C.READY, Cause.THAWED): LATE,
     (C.FAILED, Cause.ABORTED): LATE,
     (C.ABORTING, Cause.ENDED): LATE,
 }
@@ -128,25 +128,25 @@ HOLD: Final[Table[H]] = {
 }
 
 _UNDECIDED = (R.WAITING, R.STAGING, R.RESTORING)
-_LIVE = (*_UNDECIDED, R.STARTING_COLD, R.GIVING_UP, R.RUNNING)
+_LIVE = (*_UNDECIDED, R.STARTING_COLD, R.FAILING_WORKLOAD, R.RUNNING)
 
 RESTORE: Final[Table[R]] = {
     (R.WAITING, Cause.CHOSEN): R.STAGING,
     (R.STAGING, Cause.STAGED): R.RESTORING,
     (R.STAGING, Cause.DAMAGED): R.WAITING,
-    (R.RESTORING, Cause.CONTINUED): R.RUNNING,
+    (R.RESTORING, Cause.RESTORE_SUCCEEDED): R.RUNNING,
     **{(step, Cause.START_COLD): R.STARTING_COLD for step in _UNDECIDED},
-    **{(step, Cause.GIVE_UP): R.GIVING_UP for step in _UNDECIDED},
+    **{(step, Cause.GIVE_UP): R.FAILING_WORKLOAD for step in _UNDECIDED},
     (R.STARTING_COLD, Cause.STARTED_COLD): R.RUNNING,
-    (R.GIVING_UP, Cause.GAVE_UP): R.FAILED,
+    (R.FAILING_WORKLOAD, Cause.WORKLOAD_FAILED): R.FAILED,
     # the node continued it after all, when it was already told otherwise
-    (R.STARTING_COLD, Cause.CONTINUED): R.RUNNING,
-    (R.GIVING_UP, Cause.CONTINUED): R.RUNNING,
+    (R.STARTING_COLD, Cause.RESTORE_SUCCEEDED): R.RUNNING,
+    (R.FAILING_WORKLOAD, Cause.RESTORE_SUCCEEDED): R.RUNNING,
     (R.STARTING_COLD, Cause.UNCONFIRMED): R.FAILED,
-    (R.GIVING_UP, Cause.UNCONFIRMED): R.FAILED,
+    (R.FAILING_WORKLOAD, Cause.UNCONFIRMED): R.FAILED,
     # the node answers after all
     (R.FAILED, Cause.STARTED_COLD): R.RUNNING,
-    (R.FAILED, Cause.CONTINUED): R.RUNNING,
+    (R.FAILED, Cause.RESTORE_SUCCEEDED): R.RUNNING,
     # the workload is gone; after a failure that no node confirmed, this frees the claim
     **{(step, Cause.ENDED): R.ENDED for step in (*_LIVE, R.FAILED)},
     **{(step, Cause.NODE_LOST): R.ENDED for step in (*_LIVE, R.FAILED)},
@@ -154,13 +154,13 @@ RESTORE: Final[Table[R]] = {
     (R.ENDED, Cause.ENDED): LATE,
     (R.ENDED, Cause.BEGINS_AGAIN): LATE,
     # repeated, or too late to matter
-    **{(step, Cause.FOUND): LATE for step in R},
+    **{(step, Cause.SNAPSHOT_FOUND): LATE for step in R},
     **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STAGE_FAILED): LATE for step in R if step is not R.WAITING},
-    **{(step, Cause.CONTINUED): LATE for step in (R.RUNNING, R.ENDED)},
+    **{(step, Cause.RESTORE_SUCCEEDED): LATE for step in (R.RUNNING, R.ENDED)},
     **{(step, Cause.CONTINUE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STARTED_COLD): LATE for step in (R.RUNNING, R.ENDED)},
-    **{(step, Cause.GAVE_UP): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
+    **{(step, Cause.WORKLOAD_FAILED): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
 }
 
 

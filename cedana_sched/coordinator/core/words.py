@@ -8,13 +8,13 @@ from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.model.preemption import After, Verdict, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, Verdict, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep, Transfer
 
 _UNDONE = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 _BECAME = {
     Verdict.COMMITTED: "saved",
-    Verdict.LET_GO: "let go without a snapshot",
+    Verdict.EVICT: "let go without a snapshot",
     Verdict.KEEP_RUNNING: "not saved, to be kept running",
     Verdict.NOT_NEEDED: "ended or spared",
 }
@@ -40,7 +40,7 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
     if cause is Cause.BEGIN:
         kind = "CheckpointStarted"
         again = f", attempt {checkpoint.attempt}" if checkpoint.attempt > 1 else ""
-        why = f"{checkpoint.adapter} evicts it: " if checkpoint.after is After.STOP else ""
+        why = f"{checkpoint.adapter} evicts it: " if checkpoint.after_commit is AfterCommit.STOP else ""
         text = f"Checkpoint {short(identity)} of {name} started: {why}{checkpoint.reason}{again}"
     elif checkpoint.step is CheckpointStep.COMMITTED and checkpoint.snapshot is not None:
         kind = "CheckpointCommitted"
@@ -90,7 +90,7 @@ def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
     given = tuple(hold.verdicts.values())
     counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
     why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
-    is_unsaved = not {Verdict.LET_GO, Verdict.KEEP_RUNNING}.isdisjoint(given)
+    is_unsaved = not {Verdict.EVICT, Verdict.KEEP_RUNNING}.isdisjoint(given)
     text = f"Eviction released after {desk.now - hold.created_at:.1f} s: {why}"
     desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or is_unsaved)
 
@@ -111,7 +111,7 @@ def of_restore(desk: Desk, restore: Restore) -> None:
         kind, text = "Restored", f"Resumed {name} from {snapshot} in {taken:.1f} s"
     elif restore.step is RestoreStep.STARTING_COLD and restore.failure is not None:
         kind, text, warning = "ColdStart", f"Started {name} without checkpoint: {restore.failure}", True
-    elif restore.step is RestoreStep.GIVING_UP:
+    elif restore.step is RestoreStep.FAILING_WORKLOAD:
         kind, text, warning = "RestoreFailed", f"Did not start {name}, as its policy says: {restore.failure}", True
     elif restore.step is RestoreStep.FAILED and restore.finished_at is None:
         kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start of {name}", True
@@ -139,8 +139,8 @@ def set_aside(restore: Restore) -> str:
     """Which snapshots are not restored again, and why."""
     refs = ", ".join(short(ref) for ref in sorted(restore.set_aside))
     policy = restore.policy
-    times = "once" if policy.quick_deaths == 1 else f"{policy.quick_deaths} times"
-    return f"{refs} failed within {seconds(policy.quick_death_seconds)} of being continued, {times}"
+    times = "once" if policy.quick_failures == 1 else f"{policy.quick_failures} times"
+    return f"{refs} failed within {seconds(policy.quick_failure_seconds)} of being continued, {times}"
 
 
 def of_set_aside(desk: Desk, restore: Restore) -> None:

@@ -12,7 +12,7 @@ from cedana_sched.local.jobs.job import PREEMPTED, Cause, Job, JobPhase, Leaving
 from cedana_sched.local.jobs.rules import awaits_release, conclude, keeps_its_place
 from cedana_sched.local.scheduler.protection import backoff_seconds
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
-from cedana_sched.model.preemption import After, Release, Signal, Verdict, Victim
+from cedana_sched.model.preemption import AfterCommit, Release, Signal, Verdict, Victim
 
 ADAPTER = "embedded"
 USER_REQUEST = "UserRequest"
@@ -56,7 +56,7 @@ def send(
     uid: str,
     reason: str,
     preemptor: str | None = None,
-    after: After = After.STOP,
+    after_commit: AfterCommit = AfterCommit.STOP,
     on_failure: OnCheckpointFailure | None = None,
 ) -> None:
     """Tell the coordinator; the signal is remembered until it is released."""
@@ -68,7 +68,7 @@ def send(
         reason=reason,
         observed_at=draft.now,
         preemptor=preemptor,
-        after=after,
+        after_commit=after_commit,
     )
     draft.signals[uid] = signal
     draft.reports.append(Preempted(signal))
@@ -93,8 +93,8 @@ def call_off(draft: Draft, jobs: Sequence[Job], why: str) -> None:
         if not unneeded.issuperset(job.uid for job in held):
             continue
         for job in held:
-            if job.leaving is not None and not job.leaving.called_off:
-                draft.put(replace(job, leaving=replace(job.leaving, called_off=True)))
+            if job.leaving is not None and not job.leaving.cancelled:
+                draft.put(replace(job, leaving=replace(job.leaving, cancelled=True)))
         draft.reports.append(PreemptionCancelled(uid, why))
 
 
@@ -117,11 +117,13 @@ def _release(draft: Draft, job: Job, signal: Signal, release: Release) -> None:
             job = _stopped(draft, job, run, signal)
     if job.leaving is not None:
         # who is let go has no snapshot to be stopped with: it is queued again
-        cause = Cause.REQUEUED if Verdict.LET_GO in verdicts else job.leaving.cause
+        cause = Cause.REQUEUED if Verdict.EVICT in verdicts else job.leaving.cause
         job = draft.put(replace(job, leaving=replace(job.leaving, signal=None, cause=cause)))
-    if verdicts & {Verdict.COMMITTED, Verdict.LET_GO}:
-        if Verdict.LET_GO in verdicts:
-            draft.tell(job, "LetGo", f"{job.description.name} leaves without a snapshot: {why}", warning=True)
+    if verdicts & {Verdict.COMMITTED, Verdict.EVICT}:
+        if Verdict.EVICT in verdicts:
+            draft.tell(
+                job, "EvictedWithoutSnapshot", f"{job.description.name} leaves without a snapshot: {why}", warning=True
+            )
         draft.actions += [TerminateRun(run.uid) for run in job.current]
         conclude(draft, job, why or PREEMPTED)
     elif Verdict.KEEP_RUNNING in verdicts:

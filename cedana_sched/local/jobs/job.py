@@ -163,7 +163,7 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True):
     preemptor: str | None = None
     signal: str | None = None
     """The signal by which the coordinator holds it; None: it is terminated plainly."""
-    called_off: bool = False
+    cancelled: bool = False
     """The preemptor needs the place no more; the coordinator was told."""
 
 

@@ -30,7 +30,7 @@ from cedana_sched.local.jobs.scheduling import reschedule
 from cedana_sched.local.jobs.submission import describe
 from cedana_sched.local.views import EventView, Submission
 from cedana_sched.model.errors import NotFoundError, RetryableError
-from cedana_sched.model.preemption import After, Release, Signal, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, Release, Signal, WorkloadRef
 
 log = structlog.get_logger(__name__)
 
@@ -164,7 +164,9 @@ class SchedulingLoop:
 
         After a restart, ask the coordinator's records about them: what settled just before is not said again.
         """
-        return tuple(uid for uid, signal in self._book.signals.items() if signal.after is After.CONTINUE)
+        return tuple(
+            uid for uid, signal in self._book.signals.items() if signal.after_commit is AfterCommit.LEAVE_RUNNING
+        )
 
     # -- what people ask
 
@@ -314,7 +316,7 @@ class SchedulingLoop:
                 if report is not None and run.began_at is None:
                     begun.append(report)
         signals = [Preempted(signal) for signal in self._book.signals.values()]
-        off = {job.leaving.signal for job in self.jobs if job.leaving is not None and job.leaving.called_off}
+        off = {job.leaving.signal for job in self.jobs if job.leaving is not None and job.leaving.cancelled}
         why = "the place is not needed any more"
         cancelled = [PreemptionCancelled(uid, why) for uid in sorted(uid for uid in off if uid is not None)]
         return (*ended, *begun, *signals, *cancelled)

@@ -9,7 +9,7 @@ from cedana_sched.local.jobs.evictions import USER_REQUEST, call_off, is_held, p
 from cedana_sched.local.jobs.job import LIVE_PHASES, Cause, Job, JobPhase, step
 from cedana_sched.local.jobs.rules import require_free_id
 from cedana_sched.model.errors import RefusedError, UsageError
-from cedana_sched.model.preemption import After
+from cedana_sched.model.preemption import AfterCommit
 
 
 def preempt_now(draft: Draft, job: Job, *, node: str, signal_uid: str) -> None:
@@ -42,7 +42,7 @@ def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_runn
         preempt(draft, [job], node=node, signal_uid=signal_uid, reason=USER_REQUEST, why=why, cause=Cause.STOPPED)
         return
     draft.put(replace(job, snapshot_signal=signal_uid))
-    send(draft, [job], node=node, uid=signal_uid, reason=USER_REQUEST, after=After.CONTINUE)
+    send(draft, [job], node=node, uid=signal_uid, reason=USER_REQUEST, after_commit=AfterCommit.LEAVE_RUNNING)
     draft.tell(job, "CheckpointRequested", f"a snapshot of {name} is being taken while it runs")
 
 

@@ -77,7 +77,7 @@ def _eviction(job: Job) -> Eviction | None:
     """How a job is on its way out; one that was called off is not, though it may still be held for an instant."""
     if job.cancelling or (job.broken and job.leaving is None):
         return Eviction(None, revocable=False)
-    if job.leaving is None or job.leaving.called_off:
+    if job.leaving is None or job.leaving.cancelled:
         return None
     return Eviction(job.leaving.preemptor, revocable=job.leaving.signal is not None)
 

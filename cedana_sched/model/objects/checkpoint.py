@@ -22,7 +22,7 @@ from cedana_sched.model.objects.base import (
     Written,
 )
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import CheckpointStep, Phase
 
 
@@ -73,7 +73,7 @@ class CheckpointSpec(Written):
     hold: RecordUid
     """The preemption it belongs to: the uid that Events, logs and the PreemptionHold share."""
     reason: str
-    after: After = After.STOP
+    after_commit: AfterCommit = AfterCommit.STOP
     gang: str | None = None
     """Members of one gang freeze together, and fail together."""
     policy: CheckpointPolicy = CheckpointPolicy()
@@ -121,7 +121,7 @@ class CheckpointStatus(Reported):
     """Why it failed."""
     verdict: Verdict | None = None
     not_before: MicroTime | None = None
-    called_off: bool = False
+    cancelled: bool = False
     gone: bool = False
     doomed: bool = False
     """The frozen pod dies when it is deleted."""

@@ -64,7 +64,7 @@ class RestoreStatus(Reported):
     transfer: TransferStatus | None = None
     """How much of the snapshot has come; the agent writes it."""
     conditions: tuple[Condition, ...] = ()
-    begins_again: str | None = None
+    replaced_by: str | None = None
     """The pod begins again, and another Restore is for that: its restore container, by the container runtime's id; the
     node's agent writes it."""
     order: OrderStatus | None = None

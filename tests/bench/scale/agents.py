@@ -19,31 +19,31 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
+    ApplyRetention,
     Committed,
-    Continue,
-    Continued,
     Dump,
-    Find,
-    Found,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
     Frozen,
-    GaveUp,
-    GiveUp,
     Kill,
     Killed,
     Order,
     Outcome,
     Progress,
-    Remove,
-    Removed,
-    Resume,
-    Resumed,
-    Retain,
-    Retained,
+    RemoveSnapshot,
+    RestoreSnapshot,
+    RestoreSucceeded,
+    RetentionApplied,
+    SnapshotFound,
+    SnapshotRemoved,
     Stage,
     Staged,
     StartCold,
     StartedCold,
+    Thaw,
+    Thawed,
+    WorkloadFailed,
 )
 from cedana_sched.model.records import Transfer
 
@@ -70,9 +70,9 @@ class Agents:
                 self._generations[order.identity] += 1
                 snapshot = SnapshotRef(order.identity, self._generations[order.identity])
                 yield Committed(order.checkpoint_uid, snapshot, _STATE)
-            case Find():
+            case FindSnapshot():
                 generation = self._generations.get(order.identity)
-                yield Found(order.restore_uid, SnapshotRef(order.identity, generation) if generation else None)
+                yield SnapshotFound(order.restore_uid, SnapshotRef(order.identity, generation) if generation else None)
             case _:
                 yield _OUTCOMES[type(order)](order)
 
@@ -104,12 +104,12 @@ async def open_clients(kubeconfig: Path) -> AsyncIterator[list[Api]]:
 _OUTCOMES: dict[type, Callable[..., Outcome]] = {
     Freeze: lambda order: Frozen(order.checkpoint_uid),
     Kill: lambda order: Killed(order.checkpoint_uid, doomed=True),
-    Resume: lambda order: Resumed(order.checkpoint_uid),
+    Thaw: lambda order: Thawed(order.checkpoint_uid),
     Abort: lambda order: Aborted(order.checkpoint_uid),
-    Retain: lambda order: Retained(order.checkpoint_uid),
-    Remove: lambda order: Removed(order.checkpoint_uid),
+    ApplyRetention: lambda order: RetentionApplied(order.checkpoint_uid),
+    RemoveSnapshot: lambda order: SnapshotRemoved(order.checkpoint_uid),
     Stage: lambda order: Staged(order.restore_uid),
-    Continue: lambda order: Continued(order.restore_uid),
+    RestoreSnapshot: lambda order: RestoreSucceeded(order.restore_uid),
     StartCold: lambda order: StartedCold(order.restore_uid),
-    GiveUp: lambda order: GaveUp(order.restore_uid),
+    FailWorkload: lambda order: WorkloadFailed(order.restore_uid),
 }

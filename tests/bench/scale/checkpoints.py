@@ -8,7 +8,7 @@ from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.kube.client import Object
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep
 
 
@@ -17,7 +17,8 @@ def checkpoint(uid: str, adapter: str, pod: WorkloadRef) -> Object:
     now = time.time()
     record = Checkpoint(
         uid=uid, signal_uid="signal", adapter=adapter, workload=pod, identity=Identity(pod.namespace, "md"),
-        policy=CheckpointPolicy(), gang=None, after=After.STOP, reason="measured", step=CheckpointStep.FREEZING,
+        policy=CheckpointPolicy(), gang=None, after_commit=AfterCommit.STOP, reason="measured",
+        step=CheckpointStep.FREEZING,
         created_at=now, deadline=now + 60,
     )  # fmt: skip
     body = to_object(record, pod.namespace)

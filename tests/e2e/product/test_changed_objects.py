@@ -105,8 +105,8 @@ async def test_nothing_of_it_is_restored_and_the_pod_says_which_object_it_is(
             )
             assert re.search(pattern, said), said
             assert restore["status"]["cold"] is True
-            assert _orders(audit, namespace, restore).isdisjoint({"Continue"}), "CRIU was shown nothing of it"
-        assert "Continue" in _orders(audit, namespace, by_index[AID]), "else it would show nothing"
+            assert _orders(audit, namespace, restore).isdisjoint({"RestoreSnapshot"}), "CRIU was shown nothing of it"
+        assert "RestoreSnapshot" in _orders(audit, namespace, by_index[AID]), "else it would show nothing"
         await completed(namespace, "md")
         await asyncio.wait_for(bio.read(), patient(60))
         for index in SAID:

@@ -165,7 +165,7 @@ async def test_it_answers_orders_of_its_own_node_only(namespace: Namespace, acco
     assert "the agent of node gpu-3 has nothing to write about node gpu-4" in said
     for wrong in ({"step": "Ready"}, {"message": "me"}, {"phase": None}):
         said = await agent.is_refused("cckpt/ours", "--subresource=status", status=wrong)
-        assert "status.answer, status.transfer and status.beginsAgain only" in said
+        assert "status.answer, status.transfer and status.replacedBy only" in said
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", spec={"adapter": "me"})
     assert "cannot patch resource" in await agent.is_refused("cckpt/ours", metadata={"labels": {"a": "b"}})
 
@@ -178,10 +178,10 @@ async def test_it_tells_of_pods_that_begin_again_on_its_own_node_only(namespace:
         status = {"status": {"step": "Running", "deadline": NOW}}
         await namespace.api.patch(API_VERSION, "Restore", name, status, namespace.name, subresource="status")
     agent = Agent(namespace, account, "gpu-3")
-    await agent.patches("crst/ours", "--subresource=status", status={"beginsAgain": "c2"})
+    await agent.patches("crst/ours", "--subresource=status", status={"replacedBy": "c2"})
     written = (await namespace.get(API_VERSION, "Restore", "ours"))["status"]
-    assert (written["beginsAgain"], written["step"]) == ("c2", "Running")
-    said = await agent.is_refused("crst/theirs", "--subresource=status", status={"beginsAgain": "c2"})
+    assert (written["replacedBy"], written["step"]) == ("c2", "Running")
+    said = await agent.is_refused("crst/theirs", "--subresource=status", status={"replacedBy": "c2"})
     assert "the agent of node gpu-3 has nothing to write about node gpu-4" in said
     await agent.is_refused("crst/ours", "--subresource=status", status={"beginning": 1})
 

@@ -39,7 +39,7 @@ async def _start_cold(returns: Returns, uid: str, pod: Any) -> orders.Outcome:
 
 
 async def _give_up(returns: Returns, uid: str, pod: Any) -> orders.Outcome:
-    return await returns.give_up(orders.GiveUp(uid, pod, LATE))
+    return await returns.give_up(orders.FailWorkload(uid, pod, LATE))
 
 
 DECISIONS = [
@@ -123,7 +123,7 @@ def test_pod_of_which_a_container_has_come_back_is_waited_for(
     images = _saved_with_another(site)
     second = site.replacement("pod-2", "main", "beside")
     outcome = _decided_meanwhile(site, second, images, decide, _started(second, "main"), _started(second, "beside"))
-    assert isinstance(outcome, orders.Continued)
+    assert isinstance(outcome, orders.RestoreSucceeded)
     for name in ("main", "beside"):
         second.containers[name].await_lines(3)
     assert int(second.containers["main"].lines[0]) > 1
@@ -145,7 +145,7 @@ def test_container_that_was_created_and_not_started_yet_is_waited_for(
     def start() -> None:
         site.node.runc("start", second.containers["main"].id)
 
-    assert isinstance(_decided_meanwhile(site, second, images, decide, create, start), orders.Continued)
+    assert isinstance(_decided_meanwhile(site, second, images, decide, create, start), orders.RestoreSucceeded)
     second.containers["main"].await_progress()
 
 
@@ -203,13 +203,13 @@ def test_what_is_given_up_before_its_create_never_runs(site: Site) -> None:
             second.containers["main"].create()
 
     outcome = _decided_meanwhile(site, second, images, _give_up, lambda: None, create)
-    assert isinstance(outcome, orders.GaveUp)
+    assert isinstance(outcome, orders.WorkloadFailed)
     assert second.containers["main"].lines == []
 
 
 @pytest.mark.parametrize("policy", OnRestoreFailure)
 def test_what_came_back_ends_with_the_one_that_did_not(site: Site, policy: OnRestoreFailure) -> None:
-    """`ContinueFailed` says that nothing of the processes runs."""
+    """`RestoreFailed` says that nothing of the processes runs."""
     site.watched.policy = policy
     images = _saved_with_another(site)
     for image in (images / "beside").glob("mm-*.img"):

@@ -56,7 +56,7 @@ class KeepsWhomItMustLetGo(Broken):
     says = "released and not evicted"
 
     async def release(self, release: Release) -> None:
-        if Verdict.LET_GO not in release.verdicts.values():
+        if Verdict.EVICT not in release.verdicts.values():
             await super().release(release)
 
 
@@ -65,7 +65,7 @@ class EvictsWhomItMustKeep(Broken):
     says = "was evicted, although"
 
     async def release(self, release: Release) -> None:
-        await super().release(changed(release, verdicts=dict.fromkeys(release.verdicts, Verdict.LET_GO)))
+        await super().release(changed(release, verdicts=dict.fromkeys(release.verdicts, Verdict.EVICT)))
 
 
 class ComplainsOfRepetitions(Broken):

@@ -85,7 +85,7 @@ async def test_what_is_left_of_a_gang_that_was_not_saved_is_told_when_it_is_aske
             cluster.put(name)
         cluster.put("md-0", text=mark())
         signal = (await preempted(heard)).signal
-        verdicts = {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED, "uid-md-2": Verdict.LET_GO}
+        verdicts = {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED, "uid-md-2": Verdict.EVICT}
         await cluster.evictions.released(Release(signal.uid, verdicts))
         cluster.put("md-0", deleted=True)
         cluster.put("md-2", text=mark())

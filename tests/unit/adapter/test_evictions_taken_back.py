@@ -77,7 +77,7 @@ async def test_who_was_committed_after_it_was_taken_back_is_spared() -> None:
     cluster = Cluster()
     async with followed(cluster) as heard:
         cluster.put()
-        await cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.LET_GO}))
+        await cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.EVICT}))
         await cluster.evictions.released(Release("earlier", {"uid-md-9": Verdict.COMMITTED}))
         await nothing(heard)
         await cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.agent import called_off
+from cedana_sched.agent import cancelled_checkpoints
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Aborted, Discard, Find, Found, Removed, RemoveFailed
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    DiscardCancelled,
+    FindSnapshot,
+    RemovalFailed,
+    SnapshotFound,
+    SnapshotRemoved,
+)
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.snapshots import take
@@ -44,14 +52,14 @@ class Place:
             loop.call_soon_threadsafe(self.removed.set)
 
         patch.setattr(SnapshotStore, "remove", removing)
-        patch.setattr(called_off, "FIRST_PAUSE_SECONDS", 0.001)
-        patch.setattr(called_off, "LONGEST_PAUSE_SECONDS", 0.01)
+        patch.setattr(cancelled_checkpoints, "FIRST_PAUSE_SECONDS", 0.001)
+        patch.setattr(cancelled_checkpoints, "LONGEST_PAUSE_SECONDS", 0.01)
 
     def agent(self) -> NodeAgent:
         return agent_of(FakeRuntime(self._folder), self._folder, self.store_folder)
 
-    def part(self) -> called_off.CalledOff:
-        return called_off.CalledOff(self.store, StoreThreads(), self._folder / "notes")
+    def part(self) -> cancelled_checkpoints.CalledOff:
+        return cancelled_checkpoints.CalledOff(self.store, StoreThreads(), self._folder / "notes")
 
     def left(self) -> list[str]:
         return [one.checkpoint_uid for one in self.store.list()]
@@ -77,8 +85,8 @@ async def test_called_off_snapshot_goes_when_the_store_is_back(place: Place) -> 
         await place.removed.wait()
     assert place.left() == ["c0"]
     assert await _perform(agent, abort) == Aborted("c1")
-    found = await _perform(agent, Find("r1", SIM))
-    assert found == Found("r1", place.good), "long after the coordinator has forgotten that checkpoint"
+    found = await _perform(agent, FindSnapshot("r1", SIM))
+    assert found == SnapshotFound("r1", place.good), "long after the coordinator has forgotten that checkpoint"
     await agent._called_off.close()
 
 
@@ -99,9 +107,9 @@ async def test_next_agent_removes_what_the_one_before_could_not(place: Place) ->
 
 async def test_any_node_removes_what_another_one_has_committed(place: Place) -> None:
     agent = place.agent()
-    assert isinstance(await _perform(agent, Discard("c1", SIM)), RemoveFailed)
+    assert isinstance(await _perform(agent, DiscardCancelled("c1", SIM)), RemovalFailed)
     place.is_away = False
-    assert await _perform(agent, Discard("c1", SIM)) == Removed("c1")
-    assert await _perform(agent, Discard("c1", SIM)) == Removed("c1"), "there is nothing any more"
+    assert await _perform(agent, DiscardCancelled("c1", SIM)) == SnapshotRemoved("c1")
+    assert await _perform(agent, DiscardCancelled("c1", SIM)) == SnapshotRemoved("c1"), "there is nothing any more"
     assert place.left() == ["c0"]
     await agent._garbage.close()

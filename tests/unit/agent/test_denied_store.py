@@ -74,7 +74,7 @@ async def test_return_waits_and_an_eviction_is_tried_again(
     store = refusing.open()
     returns = Returns(FakeRuntime(tmp_path), store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
     for answer in (
-        await returns.find(orders.Find("r1", MD)),
+        await returns.find(orders.FindSnapshot("r1", MD)),
         await returns.stage(orders.Stage("r1", WORKLOAD, SnapshotRef(MD, 1))),
     ):
         assert isinstance(answer, orders.StageFailed)
@@ -103,8 +103,8 @@ async def test_what_is_not_sealed_stays_refused(tmp_path: Path, monkeypatch: pyt
         raise UnsealedError("it is not sealed")
 
     monkeypatch.setattr(store, "latest", unsealed)
-    answer = await returns.find(orders.Find("r1", MD))
-    assert isinstance(answer, orders.Found)
+    answer = await returns.find(orders.FindSnapshot("r1", MD))
+    assert isinstance(answer, orders.SnapshotFound)
     assert answer.problem is not None
 
 
@@ -115,4 +115,4 @@ def test_return_that_is_denied_says_so_and_continues_once_it_is_not() -> None:
         ("RestoreDelayed", True)
     ]
     told.after(POLICY.restore_deadline_seconds - 10)
-    assert told.tell(orders.Found("restore.w2", ref(1))).step("restore.w2") == "Staging"
+    assert told.tell(orders.SnapshotFound("restore.w2", ref(1))).step("restore.w2") == "Staging"

@@ -11,7 +11,7 @@ from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import FORMAT_VERSION
-from cedana_sched.model.orders import Find, Found
+from cedana_sched.model.orders import FindSnapshot, SnapshotFound
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
 from cedana_sched.store.format import encode_manifest
@@ -47,7 +47,9 @@ class Bench:
 async def test_find_reads_one_manifest_of_one_replica(tmp_path: Path, replicas: int) -> None:
     bench = Bench(tmp_path, replicas)
 
-    assert await bench.returns.find(Find("r1", REPLICA)) == Found("r1", SnapshotRef(REPLICA, GENERATIONS))
+    assert await bench.returns.find(FindSnapshot("r1", REPLICA)) == SnapshotFound(
+        "r1", SnapshotRef(REPLICA, GENERATIONS)
+    )
 
     assert (bench.backend.requests["list"], bench.backend.keys_listed) == (1, GENERATIONS)
     assert bench.backend.keys_read == [layout.manifest_key(SnapshotRef(REPLICA, GENERATIONS))]
@@ -57,9 +59,9 @@ async def test_find_reads_on_only_past_what_it_cannot_use(tmp_path: Path) -> Non
     bench = Bench(tmp_path, 4)
     bench.damage(4)
 
-    found = await bench.returns.find(Find("r1", REPLICA, excluding=("2",)))
+    found = await bench.returns.find(FindSnapshot("r1", REPLICA, excluding=("2",)))
 
-    assert found == Found("r1", SnapshotRef(REPLICA, 2))
+    assert found == SnapshotFound("r1", SnapshotRef(REPLICA, 2))
     assert set(bench.backend.keys_read) == {layout.manifest_key(SnapshotRef(REPLICA, one)) for one in (4, 3, 2)}
 
 

@@ -13,7 +13,14 @@ from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.orders import Outcome, Remove, Removed, RemoveFailed, Retain, Retained
+from cedana_sched.model.orders import (
+    ApplyRetention,
+    Outcome,
+    RemovalFailed,
+    RemoveSnapshot,
+    RetentionApplied,
+    SnapshotRemoved,
+)
 from cedana_sched.model.policy import Retention
 from cedana_sched.store.bounded import CrowdedNamespaceError
 from cedana_sched.store.garbage import GarbageReport
@@ -34,7 +41,7 @@ def _agent(tmp_path: Path, store: Path) -> NodeAgent:
 
 
 async def _performed(agent: NodeAgent, ref: SnapshotRef) -> Outcome:
-    (outcome,) = [outcome async for outcome in agent.perform(Remove("c1", ref))]
+    (outcome,) = [outcome async for outcome in agent.perform(RemoveSnapshot("c1", ref))]
     return outcome
 
 
@@ -50,8 +57,8 @@ async def test_snapshot_goes_and_its_successor_that_shares_its_packs_stays_whole
     first = take(store, SIM, {"pages-1.img": PAGES}).ref
     second = take(store, SIM, {"pages-1.img": PAGES}).ref
     agent = _agent(tmp_path, place)
-    assert await _performed(agent, first) == Removed("c1")
-    assert await _performed(agent, first) == Removed("c1"), "it is gone already"
+    assert await _performed(agent, first) == SnapshotRemoved("c1")
+    assert await _performed(agent, first) == SnapshotRemoved("c1"), "it is gone already"
     await agent._garbage.close()
     assert [summary.ref for summary in store.list("bio")] == [second]
     assert store.verify(second).ok
@@ -60,7 +67,7 @@ async def test_snapshot_goes_and_its_successor_that_shares_its_packs_stays_whole
 async def test_a_node_that_never_saw_the_store_has_not_removed_what_is_in_it(tmp_path: Path, place: Path) -> None:
     agent = agent_of(FakeRuntime(tmp_path), tmp_path, place, store_in_use=True)
     said = await _performed(agent, SnapshotRef(SIM, 1))
-    assert isinstance(said, RemoveFailed)
+    assert isinstance(said, RemovalFailed)
     assert "is not mounted" in said.why
 
 
@@ -72,7 +79,7 @@ async def test_store_that_cannot_be_written_is_said(
 
     monkeypatch.setattr(SnapshotStore, "remove", fails)
     outcome = await _performed(_agent(tmp_path, place), SnapshotRef(SIM, 1))
-    assert isinstance(outcome, RemoveFailed)
+    assert isinstance(outcome, RemovalFailed)
     assert "the store does not answer" in outcome.why
 
 
@@ -174,10 +181,10 @@ async def test_retaining_reads_its_own_replica_and_leaves_the_collection_for_lat
     monkeypatch.setattr("cedana_sched.store.snapshots.open_backend", lambda *_, **_options: counting)
     agent = _agent(tmp_path, place)
 
-    retain = Retain("c1", Identity("bio", "md", 2), Retention(keep_last=1), spare=(1,))
+    retain = ApplyRetention("c1", Identity("bio", "md", 2), Retention(keep_last=1), spare=(1,))
     (outcome,) = [outcome async for outcome in agent.perform(retain)]
 
-    assert outcome == Retained("c1", (SnapshotRef(Identity("bio", "md", 2), 2),))
+    assert outcome == RetentionApplied("c1", (SnapshotRef(Identity("bio", "md", 2), 2),))
     assert list(agent._garbage._collecting) == ["bio"]
     assert all("/snapshots/md/2/" in key for key in counting.keys_read)
     assert counting.reads <= 4

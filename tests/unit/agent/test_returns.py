@@ -43,7 +43,7 @@ MD = Identity("default", "md")
 FACTS = {"mounts": ["/proc"]}
 HEAD = 120
 """Where a byte of a manifest's header is."""
-CONTINUE = orders.Continue("r1", WORKLOAD, SnapshotRef(MD, 1))
+CONTINUE = orders.RestoreSnapshot("r1", WORKLOAD, SnapshotRef(MD, 1))
 STAGE = orders.Stage("r1", WORKLOAD, SnapshotRef(MD, 1))
 
 
@@ -95,29 +95,31 @@ def test_the_numbers_of_the_page() -> None:
 @pytest.mark.parametrize("wanted", [None, SnapshotRef(MD, 1)])
 async def test_a_node_that_never_saw_the_store_asks_again(bench: Bench, wanted: SnapshotRef | None) -> None:
     returns = Returns(bench.runtime, bench.store, bench.staging, bench.threads, store_in_use=True)
-    said = await returns.find(orders.Find("r1", MD, wanted))
+    said = await returns.find(orders.FindSnapshot("r1", MD, wanted))
     assert isinstance(said, orders.StageFailed)
     assert said.retryable
     assert "is not mounted" in said.why
 
     bench.commit()
-    assert await returns.find(orders.Find("r1", MD, wanted)) == orders.Found("r1", SnapshotRef(MD, 1))
+    assert await returns.find(orders.FindSnapshot("r1", MD, wanted)) == orders.SnapshotFound("r1", SnapshotRef(MD, 1))
 
 
 async def test_the_newest_snapshot_that_was_not_called_off_is_found(bench: Bench) -> None:
     for uid in ("c1", "c2"):
         bench.commit(uid)
-    find = orders.Find("r1", MD)
-    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 2))
-    assert await bench.returns.find(orders.Find("r1", MD, excluding=("c2",))) == orders.Found("r1", SnapshotRef(MD, 1))
+    find = orders.FindSnapshot("r1", MD)
+    assert await bench.returns.find(find) == orders.SnapshotFound("r1", SnapshotRef(MD, 2))
+    assert await bench.returns.find(orders.FindSnapshot("r1", MD, excluding=("c2",))) == orders.SnapshotFound(
+        "r1", SnapshotRef(MD, 1)
+    )
 
 
 async def test_a_generation_that_is_avoided_is_passed_over(bench: Bench) -> None:
     for uid in ("c1", "c2", "c3"):
         bench.commit(uid)
-    find = orders.Find("r1", MD, avoiding=(3, 1))
-    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 2))
-    assert await bench.returns.find(orders.Find("r1", MD, avoiding=(1, 2, 3))) == orders.Found("r1")
+    find = orders.FindSnapshot("r1", MD, avoiding=(3, 1))
+    assert await bench.returns.find(find) == orders.SnapshotFound("r1", SnapshotRef(MD, 2))
+    assert await bench.returns.find(orders.FindSnapshot("r1", MD, avoiding=(1, 2, 3))) == orders.SnapshotFound("r1")
 
 
 @pytest.mark.parametrize("kind", [StoreUnavailableError, StoreDeniedError, SealedError])
@@ -128,7 +130,7 @@ async def test_a_store_that_is_away_is_no_answer_and_neither_is_a_key_that_is_on
         raise kind("the store does not answer")
 
     monkeypatch.setattr(bench.store, "latest", away)
-    answer = await bench.returns.find(orders.Find("r1", MD))
+    answer = await bench.returns.find(orders.FindSnapshot("r1", MD))
     assert isinstance(answer, orders.StageFailed)
     assert answer.retryable
     assert "the store does not answer" in answer.why
@@ -212,12 +214,12 @@ async def test_a_snapshot_that_stays_damaged_is_given_up(bench: Bench) -> None:
 async def test_what_was_damaged_while_it_was_looked_for_does_not_count_when_it_is_fetched(bench: Bench) -> None:
     """Else one bad read more would have an older snapshot, or none, taken in its place."""
     bench.commit()
-    find = orders.Find("r1", MD)
+    find = orders.FindSnapshot("r1", MD)
     mend_manifest = _with_manifest_spoilt(bench)
     for _ in range(DAMAGED_TIMES - 1):
         assert isinstance(await bench.returns.find(find), orders.StageFailed)
     mend_manifest()
-    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 1))
+    assert await bench.returns.find(find) == orders.SnapshotFound("r1", SnapshotRef(MD, 1))
     mend = _with_pack_spoilt(bench)
     answer = await bench.returns.stage(STAGE)
     assert isinstance(answer, orders.StageFailed)
@@ -228,17 +230,17 @@ async def test_what_was_damaged_while_it_was_looked_for_does_not_count_when_it_i
 
 async def test_a_manifest_that_stays_damaged_is_read_as_often_and_named(bench: Bench) -> None:
     bench.commit()
-    find = orders.Find("r1", MD)
+    find = orders.FindSnapshot("r1", MD)
     mend_manifest = _with_manifest_spoilt(bench)
     for _ in range(DAMAGED_TIMES - 1):
         answer = await bench.returns.find(find)
         assert isinstance(answer, orders.StageFailed)
         assert answer.retryable
     given_up = await bench.returns.find(find)
-    assert isinstance(given_up, orders.Found)
+    assert isinstance(given_up, orders.SnapshotFound)
     assert "default/md/0/main@1: the manifest's header is damaged" in str(given_up.problem)
     mend_manifest()
-    assert await bench.returns.find(find) == orders.Found("r1", SnapshotRef(MD, 1))
+    assert await bench.returns.find(find) == orders.SnapshotFound("r1", SnapshotRef(MD, 1))
 
 
 async def test_bytes_that_come_are_told_while_a_snapshot_is_staged(
@@ -268,7 +270,7 @@ async def test_a_staged_snapshot_is_continued_without_the_store(bench: Bench) ->
     bench.commit()
     assert await bench.returns.stage(STAGE) == orders.Staged("r1")
     bench.store.remove(SnapshotRef(MD, 1))
-    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
     assert bench.runtime.continued == [FACTS]
     assert not bench.staging.images("r1").exists()
 
@@ -276,7 +278,7 @@ async def test_a_staged_snapshot_is_continued_without_the_store(bench: Bench) ->
 async def test_what_a_killed_agent_staged_by_half_is_staged_again(bench: Bench) -> None:
     bench.commit()
     bench.staging.images("r1").mkdir(parents=True)
-    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
     assert bench.runtime.continued == [FACTS]
 
 
@@ -286,7 +288,7 @@ async def test_an_interrupted_restore_is_ordered_again_and_finds_its_images(benc
     bench.runtime.continuing = [RestoreInterruptedError("CRIU was killed")]
     with pytest.raises(RestoreInterruptedError):
         await bench.returns.continue_(CONTINUE)
-    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
 
 
 async def test_a_restore_that_cannot_be_says_why_and_frees_the_disk(bench: Bench) -> None:
@@ -294,14 +296,14 @@ async def test_a_restore_that_cannot_be_says_why_and_frees_the_disk(bench: Bench
     await bench.returns.stage(STAGE)
     bench.runtime.continuing = [RestoreError("the program changed", evidence=("a line of CRIU's",))]
     failed = await bench.returns.continue_(CONTINUE)
-    assert failed == orders.ContinueFailed("r1", "the program changed; a line of CRIU's")
+    assert failed == orders.RestoreFailed("r1", "the program changed; a line of CRIU's")
     assert not bench.staging.images("r1").exists()
 
 
 async def test_what_runs_already_because_it_was_restored_is_said_to_be_continued(bench: Bench) -> None:
     bench.runtime.runs = bench.runtime.restored = True
-    assert await bench.returns.start_cold(orders.StartCold("r1", WORKLOAD, "late")) == orders.Continued("r1")
-    assert await bench.returns.give_up(orders.GiveUp("r1", WORKLOAD, "late")) == orders.Continued("r1")
+    assert await bench.returns.start_cold(orders.StartCold("r1", WORKLOAD, "late")) == orders.RestoreSucceeded("r1")
+    assert await bench.returns.give_up(orders.FailWorkload("r1", WORKLOAD, "late")) == orders.RestoreSucceeded("r1")
 
 
 async def test_only_the_restores_that_somebody_waits_for_keep_their_disk(bench: Bench) -> None:
@@ -324,7 +326,7 @@ async def test_what_the_next_dump_needs_is_fetched_once_the_workload_runs_again(
     bench.staging.images("r1").mkdir(parents=True)
     (bench.staging.images("r1").parent / "r1.facts").write_bytes(b"{}")
 
-    assert await returns.continue_(orders.Continue("r1", WORKLOAD, ref)) == orders.Continued("r1")
+    assert await returns.continue_(orders.RestoreSnapshot("r1", WORKLOAD, ref)) == orders.RestoreSucceeded("r1")
     async with asyncio.timeout(60):
         await asyncio.gather(*prefetching._tasks.values())
 
@@ -362,11 +364,11 @@ async def test_a_node_that_an_upgrade_has_not_reached_waits_for_it_before_it_goe
     bench.commit()
     bench.commit("c2")
     bench.spoil_format(2)
-    said = await bench.returns.find(orders.Find("r1", MD, newer_seconds=0.1))
+    said = await bench.returns.find(orders.FindSnapshot("r1", MD, newer_seconds=0.1))
     assert isinstance(said, orders.StageFailed)
     assert said.retryable
     assert "md/0/main@2: the snapshot has format 2, this program reads up to 1 (upgrade cedana-sched" in said.why
-    assert await bench.returns.find(orders.Find("r1", MD)) == orders.Found("r1", SnapshotRef(MD, 1))
+    assert await bench.returns.find(orders.FindSnapshot("r1", MD)) == orders.SnapshotFound("r1", SnapshotRef(MD, 1))
 
 
 @pytest.mark.parametrize("wanted", [None, SnapshotRef(MD, 1)])
@@ -376,6 +378,6 @@ async def test_what_a_newer_version_wrote_is_asked_for_again_where_nothing_else_
     bench.commit()
     bench.spoil_format(1)
     for seconds in (0.0, 300.0):
-        said = await bench.returns.find(orders.Find("r1", MD, wanted, newer_seconds=seconds))
+        said = await bench.returns.find(orders.FindSnapshot("r1", MD, wanted, newer_seconds=seconds))
         assert isinstance(said, orders.StageFailed)
         assert said.retryable

@@ -131,7 +131,7 @@ async def test_what_is_continued_makes_room(tmp_path: Path) -> None:
     assert refused.retryable
     assert "that one namespace may take" in refused.why
 
-    assert await bench.returns.continue_(CONTINUE) == orders.Continued("r1")
+    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
     assert room._taken == {}
     assert await bench.returns.stage(replace(STAGE, restore_uid="r2")) == orders.Staged("r2")
 

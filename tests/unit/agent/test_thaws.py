@@ -27,8 +27,8 @@ from cedana_sched.model.orders import (
     Killed,
     Order,
     Outcome,
-    Resume,
-    Resumed,
+    Thaw,
+    Thawed,
 )
 from cedana_sched.model.policy import Compression
 from cedana_sched.model.records import Transfer
@@ -167,7 +167,7 @@ async def test_who_is_committed_and_to_run_on_does(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "answer"), [(Resume("c1", WORKLOAD), Resumed), (Abort("c1", WORKLOAD, MD, "why"), Aborted)]
+    ("order", "answer"), [(Thaw("c1", WORKLOAD), Thawed), (Abort("c1", WORKLOAD, MD, "why"), Aborted)]
 )
 async def test_an_order_takes_its_place(node: Node, order: Order, answer: type[Outcome]) -> None:
     await node.freeze(LATER)

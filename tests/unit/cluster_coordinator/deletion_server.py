@@ -18,7 +18,7 @@ from cedana_sched.kube.watching import Changed, Deleted, Listed, Mirror
 from cedana_sched.model import codec
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Discard, Order, Outcome, Remove, Removed
+from cedana_sched.model.orders import DiscardCancelled, Order, Outcome, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.records import Checkpoint
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer, Key
 
@@ -48,7 +48,7 @@ class DeletionServer(FakeApiServer):
         self.agents: dict[str, Agent] = {}
         self.asked: list[str] = []
         """Nodes whose agents had something to do, in order."""
-        self.discarded: list[Discard] = []
+        self.discarded: list[DiscardCancelled] = []
         self.moved = asyncio.Event()
         """Set whenever something has happened."""
         self._told, self._nodes_told = _Told(), _Told()
@@ -146,7 +146,7 @@ class DeletionServer(FakeApiServer):
         if given is None or (answered and answered["number"] >= given["number"]):
             return
         order: Order = codec.decode(msgspec.json.encode(given["order"]), Order)  # type: ignore[arg-type]  # a union
-        if not isinstance(order, Remove | Discard):
+        if not isinstance(order, RemoveSnapshot | DiscardCancelled):
             return
         self.asked.append(node)
         self.moved.set()
@@ -154,9 +154,9 @@ class DeletionServer(FakeApiServer):
             status["answer"] = {"number": given["number"], "outcome": codec.to_builtins(outcome)}
             self._changed(key)
 
-    def _remove(self, order: Remove | Discard) -> Outcome:
-        if isinstance(order, Discard):
+    def _remove(self, order: RemoveSnapshot | DiscardCancelled) -> Outcome:
+        if isinstance(order, DiscardCancelled):
             self.discarded.append(order)
         else:
             self.store.discard(order.snapshot)
-        return Removed(order.checkpoint_uid)
+        return SnapshotRemoved(order.checkpoint_uid)

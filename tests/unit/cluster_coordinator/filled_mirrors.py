@@ -40,11 +40,11 @@ def known_checkpoints(*checkpoints: KnownCheckpoint) -> ById:
 
 
 def shown_restore(
-    pod: str, uid: str, beginning: int = 0, begins_again: str | None = None, running_at: str | None = None
+    pod: str, uid: str, beginning: int = 0, replaced_by: str | None = None, running_at: str | None = None
 ) -> AnsweredObject:
     """The Restore of a pod's beginning, as the coordinator sees it."""
-    metadata = Metadata(f"restore-{pod}-{beginning}", "bio", f"{uid}.{beginning}", resource_version=begins_again or "1")
-    status = _Status(beginning=beginning, begins_again=begins_again, running_at=running_at)
+    metadata = Metadata(f"restore-{pod}-{beginning}", "bio", f"{uid}.{beginning}", resource_version=replaced_by or "1")
+    status = _Status(beginning=beginning, replaced_by=replaced_by, running_at=running_at)
     return AnsweredObject(metadata, _Spec(f"restore.{uid}.{beginning}", _Pod(pod, uid)), status)
 
 

@@ -77,9 +77,9 @@ class Preemption:
                 yield orders.Committed(uid, SnapshotRef(identity, 1), Transfer(read_bytes=3 << 30))
             case orders.Kill(uid):
                 yield orders.Killed(uid)
-            case orders.Retain(uid):
+            case orders.ApplyRetention(uid):
                 self.retained += 1
-                yield orders.Retained(uid)
+                yield orders.RetentionApplied(uid)
 
     async def run(self) -> WatchedObjectsServer:
         api = self.server.api

@@ -27,7 +27,16 @@ from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Continue, Continued, Find, Found, Order, Outcome, Stage, Staged
+from cedana_sched.model.orders import (
+    FindSnapshot,
+    Order,
+    Outcome,
+    RestoreSnapshot,
+    RestoreSucceeded,
+    SnapshotFound,
+    Stage,
+    Staged,
+)
 from cedana_sched.model.policy import CheckpointPolicy
 from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_checkpoints
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM
@@ -96,17 +105,17 @@ class Scene:
 
     async def perform(self, order: Order) -> AsyncIterator[Outcome]:
         match order:
-            case Find(uid):
-                yield Found(uid, SnapshotRef(Identity("bio", "md"), 1))
+            case FindSnapshot(uid):
+                yield SnapshotFound(uid, SnapshotRef(Identity("bio", "md"), 1))
             case Stage(uid):
                 yield Staged(uid)
-            case Continue(uid):
+            case RestoreSnapshot(uid):
                 number = self.attempt
                 self.served.assign(uid, UID, Beginning(f"c{number}", f"s{number}"))
                 self.host.write(self.host.places.states / f"c{number}" / "state.json", state(start=1))
                 self.host.container(f"main{number}", UID, sandbox=f"s{number}")
                 self.continued.append(uid)
-                yield Continued(uid)
+                yield RestoreSucceeded(uid)
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
@@ -147,7 +156,7 @@ class Scene:
         """By uid: the step, and what the agent says of a new beginning."""
         found = self.server.of_kind("Restore")
         return {
-            one["spec"]["uid"]: (one["status"]["step"], one["status"].get("beginsAgain"))
+            one["spec"]["uid"]: (one["status"]["step"], one["status"].get("replacedBy"))
             for one in found
             if "status" in one
         }

@@ -21,24 +21,24 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Aborted,
+    ApplyRetention,
     CheckpointFailed,
     Committed,
-    Continue,
-    Continued,
-    ContinueFailed,
     Dump,
-    Find,
-    Found,
+    FindSnapshot,
     Freeze,
     Frozen,
     Kill,
     Killed,
     Order,
     Outcome,
-    Remove,
-    Removed,
-    Retain,
-    Retained,
+    RemoveSnapshot,
+    RestoreFailed,
+    RestoreSnapshot,
+    RestoreSucceeded,
+    RetentionApplied,
+    SnapshotFound,
+    SnapshotRemoved,
     Stage,
     Staged,
     StageFailed,
@@ -58,9 +58,9 @@ THEIRS, OURS = SnapshotRef(BANK, 7), SnapshotRef(IDENTITY, 7)
 NEIGHBOUR = SnapshotRef(Identity("bio", "md", 2), 7)
 
 DUMP = Dump(UID, WORKLOAD, IDENTITY, Compression.AUTO, "Preempted", "kueue", 60.0)
-RETAIN = Retain(UID, IDENTITY, Retention(), (5,))
-FIND = Find(RESTORE.uid, IDENTITY, avoiding=(6,))
-WANTED = Find(RESTORE.uid, IDENTITY, SnapshotRef(Identity("bio", "older"), 2))
+RETAIN = ApplyRetention(UID, IDENTITY, Retention(), (5,))
+FIND = FindSnapshot(RESTORE.uid, IDENTITY, avoiding=(6,))
+WANTED = FindSnapshot(RESTORE.uid, IDENTITY, SnapshotRef(Identity("bio", "older"), 2))
 
 LIES: list[tuple[Order, Outcome, type | None]] = [
     (DUMP, Committed(UID, THEIRS, Transfer()), CheckpointFailed),
@@ -72,21 +72,21 @@ LIES: list[tuple[Order, Outcome, type | None]] = [
     (DUMP, Committed(UID, OURS, Transfer(stored_bytes=2**53 + 1)), CheckpointFailed),
     (DUMP, Committed(UID, OURS, Transfer(zero_bytes=10**400)), CheckpointFailed),
     (DUMP, Frozen(UID), CheckpointFailed),
-    (DUMP, Retained(UID, (THEIRS,)), CheckpointFailed),
+    (DUMP, RetentionApplied(UID, (THEIRS,)), CheckpointFailed),
     (Freeze(UID, WORKLOAD), Frozen("another"), CheckpointFailed),
     (Kill(UID, WORKLOAD), Killed("another"), None),
     (Kill(UID, WORKLOAD), Aborted(UID), None),
-    (RETAIN, Retained(UID, (THEIRS,)), None),
-    (RETAIN, Retained(UID, (OURS, NEIGHBOUR)), None),
-    (RETAIN, Retained(UID, (SnapshotRef(IDENTITY, 5),)), None),
-    (RETAIN, Retained("another", (OURS,)), None),
-    (FIND, Found(RESTORE.uid, THEIRS), Found),
-    (FIND, Found(RESTORE.uid, NEIGHBOUR), Found),
-    (FIND, Found(RESTORE.uid, SnapshotRef(IDENTITY, 6)), Found),
-    (FIND, Found("another", OURS), Found),
-    (WANTED, Found(RESTORE.uid, OURS), Found),
+    (RETAIN, RetentionApplied(UID, (THEIRS,)), None),
+    (RETAIN, RetentionApplied(UID, (OURS, NEIGHBOUR)), None),
+    (RETAIN, RetentionApplied(UID, (SnapshotRef(IDENTITY, 5),)), None),
+    (RETAIN, RetentionApplied("another", (OURS,)), None),
+    (FIND, SnapshotFound(RESTORE.uid, THEIRS), SnapshotFound),
+    (FIND, SnapshotFound(RESTORE.uid, NEIGHBOUR), SnapshotFound),
+    (FIND, SnapshotFound(RESTORE.uid, SnapshotRef(IDENTITY, 6)), SnapshotFound),
+    (FIND, SnapshotFound("another", OURS), SnapshotFound),
+    (WANTED, SnapshotFound(RESTORE.uid, OURS), SnapshotFound),
     (Stage(RESTORE.uid, WORKLOAD, OURS), Staged("another"), StageFailed),
-    (Continue(RESTORE.uid, WORKLOAD, OURS), Continued("another"), ContinueFailed),
+    (RestoreSnapshot(RESTORE.uid, WORKLOAD, OURS), RestoreSucceeded("another"), RestoreFailed),
     (DUMP, Committed(UID, OURS, Transfer(), manifest="../" * 20 + "abcd"), CheckpointFailed),
 ]
 
@@ -129,12 +129,12 @@ TRUTHS: list[tuple[Order, Outcome]] = [
     (DUMP, Committed(UID, OURS, Transfer(), leaves=SnapshotRef(IDENTITY, 6), manifest="0f" * 32)),
     (DUMP, CheckpointFailed(UID, "no")),
     (Kill(UID, WORKLOAD), Killed(UID, doomed=True)),
-    (RETAIN, Retained(UID, (OURS, SnapshotRef(IDENTITY, 6)))),
-    (FIND, Found(RESTORE.uid, OURS)),
-    (FIND, Found(RESTORE.uid)),
-    (WANTED, Found(RESTORE.uid, WANTED.wanted)),
+    (RETAIN, RetentionApplied(UID, (OURS, SnapshotRef(IDENTITY, 6)))),
+    (FIND, SnapshotFound(RESTORE.uid, OURS)),
+    (FIND, SnapshotFound(RESTORE.uid)),
+    (WANTED, SnapshotFound(RESTORE.uid, WANTED.wanted)),
     (FIND, StageFailed(RESTORE.uid, "away", retryable=True)),
-    (Continue(RESTORE.uid, WORKLOAD, OURS), Continued(RESTORE.uid)),
+    (RestoreSnapshot(RESTORE.uid, WORKLOAD, OURS), RestoreSucceeded(RESTORE.uid)),
 ]
 
 
@@ -143,7 +143,7 @@ async def test_what_was_ordered_is_believed(order: Order, outcome: Outcome) -> N
     agents = Agents()
     assert await agents.answer(order, outcome) == [outcome]
     assert agents.told == []
-    assert agents.removed == (list(outcome.removed) if isinstance(outcome, Retained) else [])
+    assert agents.removed == (list(outcome.removed) if isinstance(outcome, RetentionApplied) else [])
 
 
 @pytest.mark.parametrize(("order", "lie", "instead"), LIES)
@@ -155,7 +155,7 @@ async def test_what_is_about_others_is_not(order: Order, lie: Outcome, instead: 
     else:
         [outcome] = await agents.answer(order, lie)
         assert type(outcome) is instead
-        said = outcome.problem if isinstance(outcome, Found) else cast("Any", outcome).why
+        said = outcome.problem if isinstance(outcome, SnapshotFound) else cast("Any", outcome).why
         assert "not believed" in str(said)
         assert not getattr(outcome, "retryable", False)
         assert getattr(outcome, "restore_uid", UID) in {UID, RESTORE.uid}
@@ -197,13 +197,13 @@ async def test_no_checkpoint_of_another_namespace_is_removed() -> None:
     agents = Agents()
     agents.agents._removed = removal.removed
     with pytest.raises(AnswerNotBelievedError):
-        await agents.answer(RETAIN, Retained(UID, (THEIRS,)))
+        await agents.answer(RETAIN, RetentionApplied(UID, (THEIRS,)))
     assert not removal.is_gone(THEIRS, "")
 
 
 def test_nothing_is_removed_before_it_is_ordered() -> None:
-    removed = {"number": 9, "outcome": codec.to_builtins(Removed("c"))}
-    order = {"number": 9, "order": codec.to_builtins(Remove("c", THEIRS))}
+    removed = {"number": 9, "outcome": codec.to_builtins(SnapshotRemoved("c"))}
+    order = {"number": 9, "order": codec.to_builtins(RemoveSnapshot("c", THEIRS))}
     freeze = {"number": 9, "order": codec.to_builtins(Freeze("c", WORKLOAD))}
     assert not _is_removed(_their_checkpoint(answer=removed))
     assert not _is_removed(_their_checkpoint(answer=removed, order=freeze))

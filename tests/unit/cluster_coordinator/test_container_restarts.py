@@ -98,7 +98,7 @@ def test_without_a_snapshot_there_is_nothing_to_tell(field: Field) -> None:
 def test_pod_that_begins_again_as_a_whole_is_told_of_by_its_return() -> None:
     field = Field(5)
     assert field.shows(pod(0)) == []
-    field.restores._put(shown_restore("md-0", "u1", begins_again="c2"))
+    field.restores._put(shown_restore("md-0", "u1", replaced_by="c2"))
     assert field.shows(pod(0), pod(1)) == []
     assert field.shows(pod(2)) == ["Pod", "Job"]
 
@@ -133,7 +133,7 @@ async def test_what_lost_nothing_or_long_ago_is_not_published(seen: Pod, committ
 async def test_pod_that_began_again_as_a_whole_is_a_return() -> None:
     field = Field(5)
     field.committed["u1"] = 60.0
-    field.restores._put(shown_restore("md-0", "u1", begins_again="c2"))
+    field.restores._put(shown_restore("md-0", "u1", replaced_by="c2"))
     assert await field.begins_to_lead(pod(1, started=20.0)) == []
 
 

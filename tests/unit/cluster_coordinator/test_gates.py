@@ -234,7 +234,7 @@ async def test_pod_that_nothing_tells_apart_gets_the_number_of_a_snapshot_and_it
         await asyncio.sleep(0)
     number, restores, affinity, _, removal = server.patches["md-4711-new"]
     assert (number["path"], number["value"]) == ("/metadata/annotations/sched.cedana.ai~1index", "7")
-    assert (restores["path"], restores["value"]) == ("/metadata/annotations/sched.cedana.ai~1restores", "md/7")
+    assert (restores["path"], restores["value"]) == ("/metadata/annotations/sched.cedana.ai~1restore-identity", "md/7")
     assert affinity["path"] == "/spec/affinity"
     assert removal["op"] == "remove"
 

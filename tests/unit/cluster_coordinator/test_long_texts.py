@@ -23,7 +23,15 @@ from cedana_sched.kube.reading import read
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import CheckpointFailed, ContinueFailed, Find, Found, Outcome, RemoveFailed, StageFailed
+from cedana_sched.model.orders import (
+    CheckpointFailed,
+    FindSnapshot,
+    Outcome,
+    RemovalFailed,
+    RestoreFailed,
+    SnapshotFound,
+    StageFailed,
+)
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record
 from cedana_sched.model.texts import LONGEST_TEXT
@@ -70,7 +78,7 @@ async def test_what_an_earlier_release_has_logged_is_carried_over() -> None:
     earlier = Process(server, "earlier")
     await earlier.journal.load()
     await earlier.crash()  # it writes the log, and no object any more
-    failed = replace(checkpoint(1, CheckpointStep.ABORTING), failure=LONG, verdict=Verdict.LET_GO)
+    failed = replace(checkpoint(1, CheckpointStep.ABORTING), failure=LONG, verdict=Verdict.EVICT)
     hold = replace(HOLD, reasons={"other": LONG})
     await earlier.journal.save((failed, hold, checkpoint(2)), ())
 
@@ -134,15 +142,15 @@ async def test_what_is_forgotten_and_cannot_be_written_is_waited_for_no_more(mon
     "outcome",
     [
         CheckpointFailed(UID, LONG, retryable=True),
-        Found(RESTORE.uid, problem=LONG),
+        SnapshotFound(RESTORE.uid, problem=LONG),
         StageFailed(RESTORE.uid, LONG, damaged=True),
-        ContinueFailed(RESTORE.uid, LONG),
-        RemoveFailed(UID, LONG),
+        RestoreFailed(RESTORE.uid, LONG),
+        RemovalFailed(UID, LONG),
     ],
 )
 def test_of_each_answer_as_much_is_kept_as_a_record_has_room_for(outcome: Outcome) -> None:
     kept: Any = shortened(outcome)
-    field = "problem" if isinstance(outcome, Found) else "why"
+    field = "problem" if isinstance(outcome, SnapshotFound) else "why"
     assert len(getattr(kept, field)) == LONGEST_TEXT
     assert getattr(kept, field).endswith("…")
     assert replace(kept, **{field: LONG}) == outcome
@@ -161,7 +169,7 @@ async def test_of_a_long_answer_the_beginning_is_believed() -> None:
 async def test_a_long_answer_that_cannot_be_read_is_quoted_in_short(order: Any) -> None:
     agents = Agents()
     [outcome] = await agents.answer(order, {"type": LONG})
-    said = outcome.problem if isinstance(order, Find) else outcome.why  # type: ignore[union-attr]
+    said = outcome.problem if isinstance(order, FindSnapshot) else outcome.why  # type: ignore[union-attr]
     assert said is not None
     assert len(said) < LONGEST_TEXT
     assert max(len(why) for _, why in agents.told) < LONGEST_TEXT
@@ -188,7 +196,7 @@ def test_a_gangs_failure_is_copied_to_its_members_in_short() -> None:
 @pytest.mark.parametrize("why", [LONG, "ü" * 40_000])
 def test_a_hold_has_room_for_the_reasons_of_a_large_gang(why: str) -> None:
     reasons = {f"{n:08x}-0000-4000-8000-000000000000": why for n in range(2_000)}
-    verdicts = dict.fromkeys(reasons, Verdict.LET_GO)
+    verdicts = dict.fromkeys(reasons, Verdict.EVICT)
     body = to_object(replace(HOLD, reasons=reasons, verdicts=verdicts), SYSTEM)
     assert len(msgspec.json.encode(body)) < 1_000_000
 
@@ -208,9 +216,9 @@ def test_text_that_json_cannot_hold_is_written_all_the_same() -> None:
     [
         (KnownCheckpoint, {"answer": {"number": 1, "outcome": {"type": "RemoveFailed", "why": LONG}}}),
         (KnownCheckpoint, {"answer": {"number": 1, "outcome": {"type": LONG}}}),
-        (AnsweredObject, {"beginsAgain": LONG}),
+        (AnsweredObject, {"replacedBy": LONG}),
     ],
-    ids=["why", "type", "beginsAgain"],
+    ids=["why", "type", "replacedBy"],
 )
 def test_little_is_kept_of_what_an_agent_says_in_an_object_of_its_node(
     into: type[msgspec.Struct], status: Object

@@ -27,7 +27,7 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Mirror
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Continued, Find, Found, Staged
+from cedana_sched.model.orders import FindSnapshot, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import CheckpointStep, Record, Restore, RestoreStep
 from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
@@ -114,7 +114,7 @@ async def test_successor_of_a_pod_that_ended_while_nobody_led_continues_at_once(
     told = Told()
     told.report(Starting(workload("uid-of-p1"), _ID, CheckpointPolicy()))
     uid = "restore.uid-of-p1"
-    told.tell(Found(uid, ref(5, _ID)), Staged(uid), Continued(uid))
+    told.tell(SnapshotFound(uid, ref(5, _ID)), Staged(uid), RestoreSucceeded(uid))
     told.restart()
     cluster = Cluster(_pod("p2"), records=told.core.records())
     async with cluster.reporting() as queue:
@@ -123,7 +123,7 @@ async def test_successor_of_a_pod_that_ended_while_nobody_led_continues_at_once(
                 for _ in range(2):
                     told.report(await queue.get())
     assert told.core.book.restores[uid].step is RestoreStep.ENDED, "nobody has noticed its end"
-    assert told.order(Find).restore_uid == "restore.uid-of-p2"
+    assert told.order(FindSnapshot).restore_uid == "restore.uid-of-p2"
 
 
 @pytest.mark.parametrize(

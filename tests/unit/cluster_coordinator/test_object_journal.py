@@ -24,7 +24,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Freeze
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 from tests.unit.cluster_coordinator.filled_mirrors import filled
@@ -48,7 +48,7 @@ def checkpoint(number: int, step: CheckpointStep = CheckpointStep.WAITING) -> Ch
         identity=identity,
         policy=CheckpointPolicy(),
         gang=None,
-        after=After.STOP,
+        after_commit=AfterCommit.STOP,
         reason="InCohortReclamation",
         step=step,
         created_at=1_800_000_000.0,

@@ -9,7 +9,7 @@ from cedana_sched.cluster.coordinator.objects import resource_of, to_object, to_
 from cedana_sched.kube.resources import PREEMPTION_HOLDS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy, Compression, OnRestoreFailure, Retention
-from cedana_sched.model.preemption import After, HeldObject, Verdict, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, HeldObject, Verdict, WorkloadRef
 from cedana_sched.model.records import (
     Checkpoint,
     CheckpointStep,
@@ -38,7 +38,7 @@ CHECKPOINT = Checkpoint(
     identity=_ID,
     policy=_POLICY,
     gang="md",
-    after=After.STOP,
+    after_commit=AfterCommit.STOP,
     reason="InCohortReclamation",
     step=CheckpointStep.KILLING,
     created_at=1_800_000_000.25,
@@ -52,7 +52,7 @@ CHECKPOINT = Checkpoint(
     verdict=Verdict.COMMITTED,
     attempt=2,
     not_before=1_800_000_001.0,
-    called_off=True,
+    cancelled=True,
     gone=True,
     unconfirmed=True,
 )
@@ -68,7 +68,7 @@ HOLD = PreemptionHold(
     together="preemptor-uid",
     namespace="bio",
     held=HeldObject("batch/v1", "Job", "bio", "md", "job-uid"),
-    verdicts={"0b3c": Verdict.COMMITTED, "other": Verdict.LET_GO},
+    verdicts={"0b3c": Verdict.COMMITTED, "other": Verdict.EVICT},
     reasons={"other": "the store is down"},
 )
 RESTORE = Restore(

@@ -11,7 +11,7 @@ from cedana_sched.cluster.coordinator import projection as projections
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.kube.client import Api
 from cedana_sched.model.orders import Freeze, Kill
-from cedana_sched.model.preemption import After
+from cedana_sched.model.preemption import AfterCommit
 from cedana_sched.model.records import Checkpoint, CheckpointStep
 from tests.unit.coordinator.core_builders import MD, POLICY, workload
 
@@ -39,7 +39,8 @@ class Busy:
 def _checkpoint(number: int, step: CheckpointStep) -> Checkpoint:
     return Checkpoint(
         uid=f"uid-{number}", signal_uid="s", adapter="kueue", workload=workload(f"w{number}"), identity=MD,
-        policy=POLICY, gang=None, after=After.STOP, reason="x", step=step, created_at=1000.0, deadline=1600.0,
+        policy=POLICY, gang=None, after_commit=AfterCommit.STOP, reason="x", step=step, created_at=1000.0,
+        deadline=1600.0,
     )  # fmt: skip
 
 

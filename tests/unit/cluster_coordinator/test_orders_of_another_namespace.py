@@ -26,16 +26,16 @@ from cedana_sched.model.orders import (
     Abort,
     Aborted,
     CheckpointFailed,
-    Continue,
-    ContinueFailed,
-    Discard,
-    Find,
-    Found,
+    DiscardCancelled,
+    FindSnapshot,
     Freeze,
     Kill,
     Order,
     Outcome,
-    Removed,
+    RestoreFailed,
+    RestoreSnapshot,
+    SnapshotFound,
+    SnapshotRemoved,
     Stage,
     StageFailed,
     StartCold,
@@ -118,10 +118,10 @@ CHECKPOINT_UID, RESTORE_UID = FREEZING.uid, RETURNING.uid
     [
         (Freeze(CHECKPOINT_UID, FREEZING.workload), CheckpointFailed(CHECKPOINT_UID, GONE)),
         (Abort(CHECKPOINT_UID, FREEZING.workload, MD, "why"), Aborted(CHECKPOINT_UID)),
-        (Discard(CHECKPOINT_UID, MD), Removed(CHECKPOINT_UID)),
-        (Find(RESTORE_UID, MD), Found(RESTORE_UID, problem=GONE)),
+        (DiscardCancelled(CHECKPOINT_UID, MD), SnapshotRemoved(CHECKPOINT_UID)),
+        (FindSnapshot(RESTORE_UID, MD), SnapshotFound(RESTORE_UID, problem=GONE)),
         (Stage(RESTORE_UID, RETURNING.workload, ref(1)), StageFailed(RESTORE_UID, GONE)),
-        (Continue(RESTORE_UID, RETURNING.workload, ref(1)), ContinueFailed(RESTORE_UID, GONE)),
+        (RestoreSnapshot(RESTORE_UID, RETURNING.workload, ref(1)), RestoreFailed(RESTORE_UID, GONE)),
         # that nothing of it runs says its end alone
         (Kill(CHECKPOINT_UID, FREEZING.workload), None),
         (StartCold(RESTORE_UID, RETURNING.workload), None),
@@ -235,5 +235,5 @@ def test_an_order_whose_namespace_was_corrected_is_the_same_order() -> None:
     assert is_same(Freeze(FREEZING.uid, before), Freeze(FREEZING.uid, now))
     assert not is_same(Freeze(FREEZING.uid, before), Freeze(FREEZING.uid, replace(now, node="another")))
     assert not is_same(Freeze(FREEZING.uid, before), Kill(FREEZING.uid, before))
-    assert is_same(Find(RESTORE_UID, MD), Find(RESTORE_UID, MD))
-    assert not is_same(Find(RESTORE_UID, MD), Find(RESTORE_UID, MD, excluding=("x",)))
+    assert is_same(FindSnapshot(RESTORE_UID, MD), FindSnapshot(RESTORE_UID, MD))
+    assert not is_same(FindSnapshot(RESTORE_UID, MD), FindSnapshot(RESTORE_UID, MD, excluding=("x",)))

@@ -218,8 +218,8 @@ async def test_a_program_that_was_started_again_has_run() -> None:
 RUNNING = _pod("a", "node-1", "Running")
 
 
-def _restore(beginning: int = 0, begins_again: str | None = None) -> AnsweredObject:
-    return shown_restore("a", "uid-of-a", beginning, begins_again)
+def _restore(beginning: int = 0, replaced_by: str | None = None) -> AnsweredObject:
+    return shown_restore("a", "uid-of-a", beginning, replaced_by)
 
 
 async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None:
@@ -227,10 +227,10 @@ async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None
     cluster = _Cluster(RUNNING, restores=(_restore(),))
     assert isinstance(first := await cluster.next(), Starting)
     assert first.beginning == 0
-    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(begins_again="c2"))
+    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(replaced_by="c2"))
     assert await cluster.next() == replace(first, beginning=1)
     asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(1))
-    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(begins_again="c2"))
+    asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(replaced_by="c2"))
     assert await cluster.silence()
 
 
@@ -238,9 +238,9 @@ async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None
     ("restores", "beginning"),
     [
         ((_restore(),), 0),
-        ((_restore(begins_again="c2"),), 1),
-        ((_restore(begins_again="c2"), _restore(1)), 1),
-        ((_restore(begins_again="c2"), _restore(1, "c3")), 2),
+        ((_restore(replaced_by="c2"),), 1),
+        ((_restore(replaced_by="c2"), _restore(1)), 1),
+        ((_restore(replaced_by="c2"), _restore(1, "c3")), 2),
         ((_restore(1, "c3"),), 2),
     ],
     ids=["not yet", "begins again", "is recorded", "begins again twice", "the first is forgotten"],
@@ -254,7 +254,7 @@ async def test_coordinator_that_was_away_meanwhile_is_told_of_the_latest_beginni
 
 
 async def test_beginning_of_a_pod_that_is_not_shown_waits_for_it() -> None:
-    cluster = _Cluster(restores=(_restore(begins_again="c2"),))
+    cluster = _Cluster(restores=(_restore(replaced_by="c2"),))
     asyncio.get_running_loop().call_soon(cluster.mirror._put, RUNNING)
     assert isinstance(first := await cluster.next(), Starting)
     assert first.beginning == 1

@@ -127,9 +127,9 @@ async def test_who_began_anew_while_his_snapshot_was_made_is_published(
 @pytest.mark.parametrize(
     ("missed", "one"),
     [
-        pytest.param(saved(60), pod(RESTORES="md/3"), id="it continues"),
-        pytest.param(saved(60), pod(REFUSED="why"), id="it is not protected"),
-        pytest.param(saved(60), pod(PREPARED_LATE="true"), id="no webhook has seen it, which is published too"),
+        pytest.param(saved(60), pod(RESTORE_IDENTITY="md/3"), id="it continues"),
+        pytest.param(saved(60), pod(NOT_PROTECTED="why"), id="it is not protected"),
+        pytest.param(saved(60), pod(MISSED_BY_WEBHOOK="true"), id="no webhook has seen it, which is published too"),
         pytest.param(saved(2, pod="u"), pod(), id="its own"),
         pytest.param(in_flight(2, pod="u"), pod(), id="its own, in flight"),
         pytest.param(in_flight(60, step="Aborting"), pod(), id="called off"),

@@ -43,7 +43,7 @@ def test_a_policy_that_is_not_for_a_namespace_does_not_count_there(namespace: st
 
 def test_a_policy_that_names_no_namespaces_keeps_nobody_running() -> None:
     found = policies(stays=KEEP).named("stays", "lab")
-    assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
+    assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_pod_gains_nothing_that_either_policy_of_its_queue_withholds(at_creati
     known = policies(gains=GAINS | allowed, none={"retention": {"maxAgeSeconds": 60}} | allowed)
     known.look_up(partial(_of_queue, now))
     found = known.of(Pod(Metadata("md-0", "lab", annotations={names.QUEUE_POLICY: at_creation})))
-    assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
+    assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
     assert (found.retention.keep_last, found.retention.max_age_seconds) == (3, 60)
 
@@ -116,7 +116,7 @@ def test_a_pod_gains_nothing_by_an_object_of_another_scheduler(
     for of_queue in of_queues:
         known.look_up(partial(_of_queue, of_queue))
     found = known.of(Pod(Metadata("md-0", "lab", annotations=said)))
-    assert found.on_checkpoint_failure is OnCheckpointFailure.LET_GO
+    assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
     assert found.retention.keep_last == 3
 

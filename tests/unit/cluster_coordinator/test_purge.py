@@ -22,7 +22,7 @@ from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Discard, Outcome, Remove, Removed, RemoveFailed
+from cedana_sched.model.orders import DiscardCancelled, Outcome, RemovalFailed, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, RestoreStep
 from tests.unit.cluster_coordinator.deletion_server import SYSTEM, DeletionServer
@@ -114,7 +114,7 @@ async def test_one_that_cannot_be_attended_to_keeps_no_other(
     broken, whole = server.add(READY), server.add(checkpoint(2, CheckpointStep.READY))
     named = module._named
 
-    def breaking(order: Remove | Discard) -> str:
+    def breaking(order: RemoveSnapshot | DiscardCancelled) -> str:
         if order.checkpoint_uid == READY.uid:
             raise ValueError("a defect")
         return named(order)
@@ -157,7 +157,7 @@ async def test_another_node_does_it_when_the_one_that_took_it_is_gone(server: De
 
 
 async def test_node_that_fails_is_followed_by_another(server: DeletionServer) -> None:
-    server.agents["node-1"] = lambda order: RemoveFailed(order.checkpoint_uid, "its network is down")
+    server.agents["node-1"] = lambda order: RemovalFailed(order.checkpoint_uid, "its network is down")
     server.node("node-1")
     server.node("elsewhere")
     key = server.add(READY)
@@ -213,7 +213,7 @@ async def test_store_that_never_answers_is_given_up_and_that_is_said(
     server: DeletionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 2.0)  # it answers well before
-    server.agents["node-1"] = lambda order: RemoveFailed(order.checkpoint_uid, "the store cannot be reached")
+    server.agents["node-1"] = lambda order: RemovalFailed(order.checkpoint_uid, "the store cannot be reached")
     server.node("node-1")
     key = server.add(READY)
     async with leading(server) as coordinator:
@@ -277,7 +277,7 @@ def _left(ago: float) -> Checkpoint:
     """Called off when it was being dumped; its node, which may have committed it, has not said a word since."""
     over = SERVER_TIME.seconds() - ago
     failed = checkpoint(1, CheckpointStep.FAILED)
-    return replace(failed, called_off=True, unconfirmed=True, frozen_at=over - 60, finished_at=over)
+    return replace(failed, cancelled=True, unconfirmed=True, frozen_at=over - 60, finished_at=over)
 
 
 async def test_any_node_removes_what_a_node_may_have_committed_that_is_lost(server: DeletionServer) -> None:
@@ -289,7 +289,7 @@ async def test_any_node_removes_what_a_node_may_have_committed_that_is_lost(serv
         await coordinator.delete(key)
         await coordinator.until_gone(key)
     assert server.asked[-1] == "elsewhere"
-    assert server.discarded == [Discard(left.uid, left.identity)]
+    assert server.discarded == [DiscardCancelled(left.uid, left.identity)]
     assert coordinator.let_go == [left.uid]
 
 
@@ -384,11 +384,11 @@ async def test_coordinators_killed_at_any_instant_leave_nothing_behind_and_remov
     keys = {one.uid: server.add(one) for one in ready}
     deleted = rng.sample(ready, 5)
 
-    def answer(order: Remove) -> Outcome | None:
+    def answer(order: RemoveSnapshot) -> Outcome | None:
         if rng.random() < 0.3:
-            return RemoveFailed(order.checkpoint_uid, "no luck")
+            return RemovalFailed(order.checkpoint_uid, "no luck")
         server.store.discard(order.snapshot)
-        return Removed(order.checkpoint_uid) if rng.random() < 0.8 else None
+        return SnapshotRemoved(order.checkpoint_uid) if rng.random() < 0.8 else None
 
     for node in ("node-1", "node-2"):
         server.node(node)

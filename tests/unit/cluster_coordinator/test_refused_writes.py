@@ -29,7 +29,7 @@ from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.kube.events import EventRecorder, Happening
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed, Order, Outcome, Resume, Resumed
+from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed, Order, Outcome, Thaw, Thawed
 from cedana_sched.model.preemption import Signal
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
 from tests.unit.cluster_coordinator.filled_mirrors import filled
@@ -64,8 +64,8 @@ class Cluster:
                 yield Frozen(uid)
             case Kill(uid):
                 yield Killed(uid)
-            case Resume(uid):
-                yield Resumed(uid)
+            case Thaw(uid):
+                yield Thawed(uid)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.TaskGroup]:
@@ -140,7 +140,7 @@ async def test_every_object_says_its_record_and_every_order_was_seen(seed: int) 
             cluster.projection.write((one,), ())
             gone = [record for record in gone if record.uid != one.uid]
             if isinstance(one, Checkpoint):
-                kinds: list[Order] = [Kill(one.uid, one.workload), Resume(one.uid, one.workload)]
+                kinds: list[Order] = [Kill(one.uid, one.workload), Thaw(one.uid, one.workload)]
                 order = dice.choice(kinds)
                 if one.step is CheckpointStep.FREEZING:
                     order = Freeze(one.uid, one.workload)

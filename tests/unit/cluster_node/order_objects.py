@@ -16,21 +16,21 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.orders import (
     Abort,
+    ApplyRetention,
     CheckpointFailed,
-    Continue,
-    Discard,
+    DiscardCancelled,
     Dump,
-    Find,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
-    GiveUp,
     Kill,
     Order,
     Outcome,
-    Remove,
-    Resume,
-    Retain,
+    RemoveSnapshot,
+    RestoreSnapshot,
     Stage,
     StartCold,
+    Thaw,
 )
 from cedana_sched.model.policy import Compression, Retention
 from cedana_sched.model.preemption import WorkloadRef
@@ -49,20 +49,20 @@ OF_CHECKPOINTS: tuple[Order, ...] = (
     Freeze(CHECKPOINT, WORKLOAD, timeout_seconds=60.0),
     Dump(CHECKPOINT, WORKLOAD, IDENTITY, Compression.AUTO, "Preempted", "kueue", 60.0, Lineage("r", WANTED)),
     Kill(CHECKPOINT, WORKLOAD),
-    Resume(CHECKPOINT, WORKLOAD),
+    Thaw(CHECKPOINT, WORKLOAD),
     Abort(CHECKPOINT, WORKLOAD, IDENTITY, "it was called off"),
-    Retain(CHECKPOINT, IDENTITY, Retention(), (7,)),
-    Remove(CHECKPOINT, SNAPSHOT),
-    Discard(CHECKPOINT, SNAPSHOT.identity),
+    ApplyRetention(CHECKPOINT, IDENTITY, Retention(), (7,)),
+    RemoveSnapshot(CHECKPOINT, SNAPSHOT),
+    DiscardCancelled(CHECKPOINT, SNAPSHOT.identity),
 )
 OF_RESTORES: tuple[Order, ...] = (
-    Find(RESTORE, IDENTITY, avoiding=(6,)),
-    Find(RESTORE, IDENTITY, WANTED),
+    FindSnapshot(RESTORE, IDENTITY, avoiding=(6,)),
+    FindSnapshot(RESTORE, IDENTITY, WANTED),
     Stage(RESTORE, WORKLOAD, SNAPSHOT),
     Stage(RESTORE, WORKLOAD, WANTED),
-    Continue(RESTORE, WORKLOAD, SNAPSHOT),
+    RestoreSnapshot(RESTORE, WORKLOAD, SNAPSHOT),
     StartCold(RESTORE, WORKLOAD, "there is none"),
-    GiveUp(RESTORE, WORKLOAD, "its policy says so"),
+    FailWorkload(RESTORE, WORKLOAD, "its policy says so"),
 )
 ORDERS: tuple[tuple[Resource, Order], ...] = (
     *((CHECKPOINTS, order) for order in OF_CHECKPOINTS),

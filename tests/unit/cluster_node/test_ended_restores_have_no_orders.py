@@ -15,12 +15,12 @@ from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model import codec
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.orders import Continue, Continued, Order, Outcome
+from cedana_sched.model.orders import Order, Outcome, RestoreSnapshot, RestoreSucceeded
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import RestoreStep
 
 POD = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
-ORDER = Continue("r1", WorkloadRef(POD, "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
+ORDER = RestoreSnapshot("r1", WorkloadRef(POD, "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
 SPEC = Spec("r1", OfPod(POD, "md-0", "n1"), IdentitySpec("md"))
 
 
@@ -38,7 +38,7 @@ async def test_an_order_that_is_tried_again_ends_with_its_restore() -> None:
         performed.set()
         if is_away:
             raise StoreUnavailableError("not now")
-        yield Continued(order.restore_uid) if isinstance(order, Continue) else Continued("")
+        yield RestoreSucceeded(order.restore_uid) if isinstance(order, RestoreSnapshot) else RestoreSucceeded("")
 
     feed = OrderFeed(cast("Any", None), "n1", perform)
     async with asyncio.TaskGroup() as group:

@@ -15,13 +15,13 @@ from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.resources import RESTORES, Resource
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Dump, Find, Freeze, Order, Stage
+from cedana_sched.model.orders import Dump, FindSnapshot, Freeze, Order, Stage
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched.service.configuration import NEVER_TOUCHED
 from tests.unit.cluster_node.order_objects import NODE, ORDERS, FakeApi, body_with, performed, read
 
-BEGIN = (Freeze, Dump, Find, Stage)
+BEGIN = (Freeze, Dump, FindSnapshot, Stage)
 UID = "pod-uid"
 
 

@@ -31,7 +31,7 @@ from .order_objects import CHECKPOINT, IDENTITY, OF_CHECKPOINTS, OF_RESTORES, RE
 FIRST = "0a1b2c3d-0000-4000-8000-0000000000f1"
 SECOND = "0a1b2c3d-0000-4000-8000-0000000000f2"
 KEPT = replace(IDENTITY, namespace=f"tenant-a.{FIRST}")
-FIND = orders.Find(RESTORE, IDENTITY)
+FIND = orders.FindSnapshot(RESTORE, IDENTITY)
 DUMP = orders.Dump(CHECKPOINT, WORKLOAD, IDENTITY, Compression.AUTO, "Preempted", "kueue", 60.0)
 
 
@@ -62,7 +62,7 @@ class Cluster:
             ref = take(self.store, order.identity, {"core.img": b"memory"}).ref
             yield orders.Committed(order.checkpoint_uid, ref, Transfer())
         else:
-            assert isinstance(order, orders.Find)
+            assert isinstance(order, orders.FindSnapshot)
             yield await self.returns.find(order)
 
     async def save(self) -> SnapshotRef:
@@ -72,7 +72,7 @@ class Cluster:
 
     async def find(self) -> SnapshotRef | None:
         [found] = [outcome async for outcome in self.kept.perform(FIND)]
-        assert isinstance(found, orders.Found)
+        assert isinstance(found, orders.SnapshotFound)
         return found.snapshot
 
 
@@ -166,7 +166,7 @@ async def test_of_a_shared_name_orders_of_all_namespaces_are_obeyed(tmp_path: Pa
     cluster = Cluster(tmp_path, "tenant-a")
     await cluster.save()
     [found] = [one async for one in cluster.kept.perform(in_namespace(FIND, SECOND))]
-    assert found == orders.Found(RESTORE, SnapshotRef(IDENTITY, 1))
+    assert found == orders.SnapshotFound(RESTORE, SnapshotRef(IDENTITY, 1))
 
 
 async def test_a_snapshot_stays_when_the_namespace_before_has_it_removed(tmp_path: Path) -> None:
@@ -174,24 +174,24 @@ async def test_a_snapshot_stays_when_the_namespace_before_has_it_removed(tmp_pat
     taken = take(store, KEPT, {"core.img": b"memory"})
 
     async def perform(told: orders.Order) -> AsyncIterator[orders.Outcome]:
-        assert isinstance(told, orders.Remove)
+        assert isinstance(told, orders.RemoveSnapshot)
         store.remove(told.snapshot)
-        yield orders.Removed(told.checkpoint_uid)
+        yield orders.SnapshotRemoved(told.checkpoint_uid)
 
-    remove = orders.Remove(CHECKPOINT, SnapshotRef(IDENTITY, 1))
+    remove = orders.RemoveSnapshot(CHECKPOINT, SnapshotRef(IDENTITY, 1))
     kept = KeptNamespaces(cast("Any", Server()), perform, ())
     [outcome] = [one async for one in kept.perform(in_namespace(remove, SECOND))]
-    assert isinstance(outcome, orders.RemoveFailed)
+    assert isinstance(outcome, orders.RemovalFailed)
     assert store.find_committed(KEPT, taken.summary.checkpoint_uid) is not None
     [outcome] = [one async for one in kept.perform(in_namespace(remove, FIRST))]
-    assert isinstance(outcome, orders.Removed)
+    assert isinstance(outcome, orders.SnapshotRemoved)
     assert store.find_committed(KEPT, taken.summary.checkpoint_uid) is None
 
 
 OUTCOMES: list[orders.Outcome] = [
     orders.Committed(CHECKPOINT, SNAPSHOT, Transfer(), WANTED),
-    orders.Found(RESTORE, SNAPSHOT),
-    orders.Retained(CHECKPOINT, (SNAPSHOT, WANTED)),
+    orders.SnapshotFound(RESTORE, SNAPSHOT),
+    orders.RetentionApplied(CHECKPOINT, (SNAPSHOT, WANTED)),
     orders.Progress(CHECKPOINT, Transfer(1, 2, 3, 4)),
 ]
 
@@ -216,9 +216,9 @@ def renamed(outcome: orders.Outcome) -> orders.Outcome:
     match outcome:
         case orders.Committed():
             return replace(outcome, snapshot=kept(outcome.snapshot), leaves=kept(WANTED))
-        case orders.Found():
+        case orders.SnapshotFound():
             return replace(outcome, snapshot=kept(SNAPSHOT))
-        case orders.Retained():
+        case orders.RetentionApplied():
             return replace(outcome, removed=tuple(map(kept, outcome.removed)))
         case _:
             return outcome

@@ -80,7 +80,7 @@ class Node:
         """On which Restores it tells of a new beginning."""
         self.restores._replace(restores)
         await self.beginnings.report()
-        assert all(said == {"beginsAgain": SECOND.container} for _, said in self.told)
+        assert all(said == {"replacedBy": SECOND.container} for _, said in self.told)
         return [name for name, _ in self.told]
 
 
@@ -134,7 +134,7 @@ async def test_order_that_is_under_way_is_for_the_next_restore_container_of_its_
     assert await node.tells(restore(RestoreStep.RESTORING, answered=2)) == []
 
 
-@pytest.mark.parametrize("step", [RestoreStep.RESTORING, RestoreStep.STARTING_COLD, RestoreStep.GIVING_UP])
+@pytest.mark.parametrize("step", [RestoreStep.RESTORING, RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD])
 async def test_order_that_was_begun_in_another_sandbox_is_not_for_this_one(node: Node, step: RestoreStep) -> None:
     """Containers may have been continued there; nobody knows, the node may have rebooted."""
     node.served.assign("restore.p1.0", "p1", FIRST)
@@ -150,14 +150,14 @@ async def test_failure_that_no_node_confirmed_is_to_be_confirmed(node: Node) -> 
 async def test_pod_begins_again_once_more(node: Node) -> None:
     node.served.assign("restore.p1.1", "p1", FIRST)
     node.begins()
-    assert await node.tells(restore(RestoreStep.ENDED, begins_again="c1"), restore(beginning=1)) == ["r1"]
+    assert await node.tells(restore(RestoreStep.ENDED, replaced_by="c1"), restore(beginning=1)) == ["r1"]
 
 
 async def test_what_is_told_already_is_not_told_again(node: Node) -> None:
     node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
-    assert await node.tells(restore(begins_again="c2")) == []
-    assert await node.tells(restore(RestoreStep.ENDED, begins_again="c2")) == []
+    assert await node.tells(restore(replaced_by="c2")) == []
+    assert await node.tells(restore(RestoreStep.ENDED, replaced_by="c2")) == []
 
 
 async def test_pod_of_no_return_is_nobodys_business(node: Node) -> None:
@@ -247,13 +247,13 @@ async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch:
         await node.heard.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert node.told[0] == ("r0", {"beginsAgain": "c2"})
+    assert node.told[0] == ("r0", {"replacedBy": "c2"})
 
 
 async def test_return_that_is_decided_while_its_container_fails_is_looked_at_again(node: Node) -> None:
     node.served.assign("restore.p1.0", "p1", Beginning("c1", "s2"))
     node.begins()
-    node.restores._replace((restore(RestoreStep.GIVING_UP, answered=2),))
+    node.restores._replace((restore(RestoreStep.FAILING_WORKLOAD, answered=2),))
     running = asyncio.create_task(node.beginnings.run())
     for _ in range(100):
         await asyncio.sleep(0.001)

@@ -21,17 +21,17 @@ from cedana_sched.kube.objects import Metadata, Pod, PodSpec
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
+    ApplyRetention,
     CheckpointFailed,
-    Continue,
-    Discard,
+    DiscardCancelled,
     Dump,
-    Find,
+    FindSnapshot,
     Freeze,
     Kill,
     Order,
     Outcome,
-    Remove,
-    Retain,
+    RemoveSnapshot,
+    RestoreSnapshot,
     Staged,
 )
 from cedana_sched.model.preemption import WorkloadRef
@@ -207,7 +207,7 @@ class Node:
 
 
 OF_PODS = [order for _, order in ORDERS if hasattr(order, "workload")]
-BEGINNINGS = [order for order in OF_PODS if type(order).__name__ in {"Freeze", "Dump", "Stage", "Continue"}]
+BEGINNINGS = [order for order in OF_PODS if type(order).__name__ in {"Freeze", "Dump", "Stage", "RestoreSnapshot"}]
 ENDS = [order for order in OF_PODS if order not in BEGINNINGS]
 
 
@@ -287,7 +287,7 @@ async def test_an_api_server_that_does_not_say_decides_nothing(host: Host) -> No
     assert node.performed == []
 
 
-@pytest.mark.parametrize("order", [Find(RESTORE, BANK), Retain(CHECKPOINT, BANK, cast("Any", None))])
+@pytest.mark.parametrize("order", [FindSnapshot(RESTORE, BANK), ApplyRetention(CHECKPOINT, BANK, cast("Any", None))])
 async def test_the_store_is_asked_for_no_pod(host: Host, order: Order) -> None:
     node = Node(host)
     await node.obey(order)
@@ -325,10 +325,10 @@ def test_what_is_said_of_orders_is_short() -> None:
 
 def test_snapshots_are_of_the_own_identity() -> None:
     for order in (
-        Continue(RESTORE, WORKLOAD, SnapshotRef(BANK, 1)),
-        Remove(CHECKPOINT, SnapshotRef(BANK, 1)),
-        Discard(CHECKPOINT, BANK),
+        RestoreSnapshot(RESTORE, WORKLOAD, SnapshotRef(BANK, 1)),
+        RemoveSnapshot(CHECKPOINT, SnapshotRef(BANK, 1)),
+        DiscardCancelled(CHECKPOINT, BANK),
     ):
-        kind = RESTORES if isinstance(order, Continue) else CHECKPOINTS
+        kind = RESTORES if isinstance(order, RestoreSnapshot) else CHECKPOINTS
         assert objection_to(order, read(body_with(kind, order)), kind, NODE) is not None
     assert SNAPSHOT.identity == IDENTITY

@@ -26,14 +26,14 @@ from cedana_sched.model.orders import (
     Aborted,
     CheckpointFailed,
     Committed,
-    Found,
     Frozen,
     Killed,
     Order,
+    SnapshotFound,
     StartedCold,
 )
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, Release, Signal, Victim, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, Release, Signal, Victim, WorkloadRef
 from cedana_sched.model.records import Record, Transfer
 
 O = TypeVar("O")  # noqa: E741 - an order or any other instruction
@@ -106,20 +106,20 @@ class Told:
     def running(self, uid: str = "w1", identity: Identity = MD, node: str = "n1") -> Told:
         """A workload that started cold and runs."""
         self.report(Starting(workload(uid, node), identity, POLICY))
-        return self.tell(Found(f"restore.{uid}"), StartedCold(f"restore.{uid}"))
+        return self.tell(SnapshotFound(f"restore.{uid}"), StartedCold(f"restore.{uid}"))
 
     def preempt(
         self,
         *victims: Victim,
         uid: str = "s1",
-        after: After = After.STOP,
+        after_commit: AfterCommit = AfterCommit.STOP,
         not_after: float | None = None,
         observed_at: float | None = None,
         together: str | None = None,
     ) -> Told:
         observed = self.now if observed_at is None else observed_at
         chosen = victims or (victim(),)
-        signal = Signal(uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after, together)
+        signal = Signal(uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after_commit, together)
         return self.report(Preempted(signal))
 
     def cancel(self, uid: str = "s1") -> Told:

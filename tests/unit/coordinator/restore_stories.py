@@ -5,8 +5,8 @@ from __future__ import annotations
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
-    Continued,
-    Found,
+    RestoreSucceeded,
+    SnapshotFound,
     Staged,
 )
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
@@ -34,8 +34,8 @@ def saved() -> Told:
 
 def restored() -> Told:
     """`w2` runs from generation 1."""
-    told = start(saved()).tell(Found("restore.w2", ref(1)), Staged("restore.w2"))
-    return told.tell(Continued("restore.w2"))
+    told = start(saved()).tell(SnapshotFound("restore.w2", ref(1)), Staged("restore.w2"))
+    return told.tell(RestoreSucceeded("restore.w2"))
 
 
 def restore(told: Told, uid: str = "w2") -> Restore:

@@ -14,34 +14,34 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
+    ApplyRetention,
     CheckpointFailed,
     Committed,
-    Continue,
-    Continued,
-    ContinueFailed,
-    Discard,
+    DiscardCancelled,
     Dump,
-    Find,
-    Found,
+    FailWorkload,
+    FindSnapshot,
     Freeze,
     Frozen,
-    GaveUp,
-    GiveUp,
     Kill,
     Killed,
     Order,
     Outcome,
-    Removed,
-    RemoveFailed,
-    Resume,
-    Resumed,
-    Retain,
-    Retained,
+    RemovalFailed,
+    RestoreFailed,
+    RestoreSnapshot,
+    RestoreSucceeded,
+    RetentionApplied,
+    SnapshotFound,
+    SnapshotRemoved,
     Stage,
     Staged,
     StageFailed,
     StartCold,
     StartedCold,
+    Thaw,
+    Thawed,
+    WorkloadFailed,
 )
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
@@ -54,7 +54,7 @@ class BrokenInvariantError(AssertionError):
 
 SLOW, STILL_SLOW = 0.15, 0.8
 """So often a restore goes on when it is ordered, and when it is ordered again: some outlast the core's patience."""
-MOST_CRASHES = CheckpointPolicy().quick_deaths
+MOST_CRASHES = CheckpointPolicy().quick_failures
 
 
 def _is_return_of(restore_uid: str, workload_uid: str) -> bool:
@@ -105,7 +105,7 @@ class World:
     """Newest generation whose process was killed on our word that it is safe."""
     asked_for: dict[str, SnapshotRef] = field(default_factory=dict)
     """The very snapshots that a person asked for: older ones are his choice."""
-    called_off: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
     """Checkpoints that an agent was told to undo."""
     crashed: set[str] = field(default_factory=set)
     """Workloads whose own program failed, soon after it was continued."""
@@ -201,7 +201,7 @@ class World:
             raise BrokenInvariantError(f"8: {ref} is restored as {identity}")
         if any(p.alive and p.frozen_by is None and p.origin == ref for p in self.processes.values()):
             raise BrokenInvariantError(f"1: {ref} is restored while a process from it runs")
-        if snapshot.checkpoint_uid in self.called_off:
+        if snapshot.checkpoint_uid in self.cancelled:
             raise BrokenInvariantError(f"3: {ref} is restored, {snapshot.checkpoint_uid} was called off")
         if self.crashes[ref] >= MOST_CRASHES:
             raise BrokenInvariantError(f"10: {ref} is restored, its program has failed {self.crashes[ref]} times")
@@ -246,7 +246,7 @@ class SimulatedAgent:
     def __init__(self, world: World, identities: dict[str, Identity]) -> None:
         self.world = world
         self.identities = identities
-        self.called_off: set[str] = set()
+        self.cancelled: set[str] = set()
         self.refused: set[str] = set()
         self.dumps: dict[str, tuple[float, Dump, int]] = {}
         self.staged: set[str] = set()
@@ -254,15 +254,15 @@ class SimulatedAgent:
             Freeze: self.freeze,
             Dump: self.dump,
             Kill: self.kill,
-            Resume: self.resume,
+            Thaw: self.resume,
             Abort: self.abort,
-            Discard: self.discard,
-            Find: self.look_up,
+            DiscardCancelled: self.discard,
+            FindSnapshot: self.look_up,
             Stage: self.stage,
-            Continue: self.continue_,
+            RestoreSnapshot: self.continue_,
             StartCold: self.start_cold,
-            GiveUp: self.give_up,
-            Retain: self.retain,
+            FailWorkload: self.give_up,
+            ApplyRetention: self.retain,
         }
 
     def perform(self, order: Order, now: float) -> Outcome | None:
@@ -270,7 +270,7 @@ class SimulatedAgent:
 
     def freeze(self, order: Freeze, now: float) -> Outcome:
         process = self.world.processes.get(order.workload.uid)
-        if order.checkpoint_uid in self.called_off:
+        if order.checkpoint_uid in self.cancelled:
             return CheckpointFailed(order.checkpoint_uid, "it was called off")
         if process is None or not process.alive or process.doomed:
             return CheckpointFailed(order.checkpoint_uid, "it does not run")
@@ -282,7 +282,7 @@ class SimulatedAgent:
     def dump(self, order: Dump, now: float) -> Outcome | None:
         uid = order.checkpoint_uid
         process = self.world.processes.get(order.workload.uid)
-        if uid in self.called_off:
+        if uid in self.cancelled:
             return CheckpointFailed(uid, "it was called off")
         if (snapshot := self.world.by_checkpoint.get(uid)) is not None:
             return Committed(uid, snapshot.ref, Transfer(1))
@@ -324,7 +324,7 @@ class SimulatedAgent:
             return Killed(uid, doomed=process.alive)
         if order.insist:
             return Killed(uid)
-        if process is not None and process.alive and uid not in self.called_off:
+        if process is not None and process.alive and uid not in self.cancelled:
             snapshot = self.world.by_checkpoint.get(uid)
             if snapshot is None or snapshot.discarded:
                 raise BrokenInvariantError(f"5: {uid} kills {order.workload.uid}, and nothing is committed")
@@ -338,18 +338,18 @@ class SimulatedAgent:
             self.world.die(process, "killed")
         return Killed(uid)
 
-    def resume(self, order: Resume, now: float) -> Outcome:
-        self.called_off.add(order.checkpoint_uid)
+    def resume(self, order: Thaw, now: float) -> Outcome:
+        self.cancelled.add(order.checkpoint_uid)
         process = self.world.processes.get(order.workload.uid)
         if process is not None and process.doomed and process.killed_by == order.checkpoint_uid:
             process.doomed, process.killed_by = False, None
         self._thaw(order.workload.uid, order.checkpoint_uid)
-        return Resumed(order.checkpoint_uid)
+        return Thawed(order.checkpoint_uid)
 
     def abort(self, order: Abort, now: float) -> Outcome:
         uid = order.checkpoint_uid
-        self.called_off.add(uid)
-        self.world.called_off.add(uid)
+        self.cancelled.add(uid)
+        self.world.cancelled.add(uid)
         self.dumps.pop(uid, None)
         snapshot = self.world.by_checkpoint.get(uid)
         if snapshot is not None and not snapshot.discarded:
@@ -361,15 +361,15 @@ class SimulatedAgent:
         self._thaw(order.workload.uid, uid)
         return Aborted(uid, left=self.world.store_is_down)
 
-    def discard(self, order: Discard, now: float) -> Outcome:
+    def discard(self, order: DiscardCancelled, now: float) -> Outcome:
         uid = order.checkpoint_uid
         if self.world.store_is_down:
-            return RemoveFailed(uid, "the store is down")
+            return RemovalFailed(uid, "the store is down")
         if (snapshot := self.world.by_checkpoint.get(uid)) is not None:
             if any(process.killed_by == uid for process in self.world.processes.values()):
                 raise BrokenInvariantError(f"6: {uid} is discarded, its process was killed already")
             snapshot.discarded = True
-        return Removed(uid)
+        return SnapshotRemoved(uid)
 
     def _thaw(self, workload_uid: str, uid: str) -> None:
         process = self.world.processes.get(workload_uid)
@@ -380,16 +380,16 @@ class SimulatedAgent:
             raise BrokenInvariantError(f"5: {workload_uid} is thawed, it was restored from {snapshot.ref} already")
         process.frozen_by = None
 
-    def look_up(self, order: Find, now: float) -> Outcome | None:
+    def look_up(self, order: FindSnapshot, now: float) -> Outcome | None:
         if self.world.store_is_down:
             return StageFailed(order.restore_uid, "the store is down", retryable=True)
         if order.wanted is not None:
             snapshot = self.world.find(order.wanted)
             if snapshot is None:
-                return Found(order.restore_uid, None, f"there is no {order.wanted}")
+                return SnapshotFound(order.restore_uid, None, f"there is no {order.wanted}")
         else:
             snapshot = self.world.newest(order.identity, order.excluding, order.avoiding)
-        return Found(order.restore_uid, snapshot.ref if snapshot else None)
+        return SnapshotFound(order.restore_uid, snapshot.ref if snapshot else None)
 
     def stage(self, order: Stage, now: float) -> Outcome:
         chance = self.world.rng.random()
@@ -402,20 +402,20 @@ class SimulatedAgent:
         self.staged.add(order.restore_uid)
         return Staged(order.restore_uid)
 
-    def continue_(self, order: Continue, now: float) -> Outcome | None:
+    def continue_(self, order: RestoreSnapshot, now: float) -> Outcome | None:
         uid = order.workload.uid
         if not self.world.serves(order.restore_uid, uid):
             return None
         process = self.world.processes.get(uid)
         if process is not None and process.alive:
-            return Continued(order.restore_uid)
+            return RestoreSucceeded(order.restore_uid)
         snapshot = self.world.find(order.snapshot)
         if uid in self.world.over or order.restore_uid in self.refused:
-            return ContinueFailed(order.restore_uid, "it is over")
+            return RestoreFailed(order.restore_uid, "it is over")
         if self.world.rng.random() < 0.03:
             self.world.coming.pop(order.restore_uid, None)
             self.world.failed.add(order.restore_uid)
-            return ContinueFailed(order.restore_uid, "a PID is in use")
+            return RestoreFailed(order.restore_uid, "a PID is in use")
         if snapshot is None:
             raise BrokenInvariantError(f"3: {order.snapshot} is restored, and is not in the store")
         is_slow = self.world.rng.random() < (STILL_SLOW if order.restore_uid in self.world.coming else SLOW)
@@ -424,7 +424,7 @@ class SimulatedAgent:
             return None  # the order is repeated
         self.world.coming.pop(order.restore_uid, None)
         self.world.continue_from(snapshot, order.workload, self.identities[uid])
-        return Continued(order.restore_uid)
+        return RestoreSucceeded(order.restore_uid)
 
     def start_cold(self, order: StartCold, now: float) -> Outcome | None:
         uid = order.workload.uid
@@ -435,13 +435,13 @@ class SimulatedAgent:
             self.world.start_cold(order, self.identities[uid])
         return StartedCold(order.restore_uid)
 
-    def give_up(self, order: GiveUp, now: float) -> Outcome | None:
+    def give_up(self, order: FailWorkload, now: float) -> Outcome | None:
         uid = order.workload.uid
         if not self.world.serves(order.restore_uid, uid):
             return None
         process = self.world.processes.get(uid)
         if process is not None and process.alive:
-            return Continued(order.restore_uid)
+            return RestoreSucceeded(order.restore_uid)
         self.refused.add(order.restore_uid)
         coming = self.world.find(ref) if (ref := self.world.coming.pop(order.restore_uid, None)) else None
         if coming is not None and uid not in self.world.over:  # an agent of an earlier version does not wait for it
@@ -450,7 +450,7 @@ class SimulatedAgent:
         elif uid not in self.world.over:
             self.world.over.add(uid)
             self.world.deaths.append((uid, "given up"))
-        return GaveUp(order.restore_uid)
+        return WorkloadFailed(order.restore_uid)
 
-    def retain(self, order: Retain, now: float) -> Outcome:
-        return Retained(order.checkpoint_uid)
+    def retain(self, order: ApplyRetention, now: float) -> Outcome:
+        return RetentionApplied(order.checkpoint_uid)

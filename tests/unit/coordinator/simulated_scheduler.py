@@ -14,7 +14,7 @@ from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled,
 from cedana_sched.coordinator.core import Core, Event, HoldPlaced, ReleaseDone, ReleaseFailed
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure, OnRestoreFailure
-from cedana_sched.model.preemption import After, Release, Signal, Verdict, Victim, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, Release, Signal, Verdict, Victim, WorkloadRef
 from cedana_sched.model.records import HoldStep
 from tests.unit.coordinator.simulated_node import BrokenInvariantError, World
 
@@ -130,7 +130,7 @@ class SimulatedScheduler:
         if any(self.is_preempted(job) for job in jobs) and self.rng.random() < 0.6:
             return
         self.count += 1
-        after = After.STOP if self.rng.random() < 0.8 else After.CONTINUE
+        after = AfterCommit.STOP if self.rng.random() < 0.8 else AfterCommit.LEAVE_RUNNING
         signal = Signal(
             uid=f"s{self.count}",
             adapter="sim",
@@ -138,11 +138,11 @@ class SimulatedScheduler:
             reason="InCohortReclamation",
             observed_at=self.now,
             not_after=self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None,
-            after=after,
+            after_commit=after,
             together=self.rng.choice((None, None, "one preemptor", "another")),
         )
         self.reports.append(Preempted(signal))
-        if after is After.STOP:
+        if after is AfterCommit.STOP:
             until = self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None
             self.held[signal.uid] = Held(signal, float("inf"), until)  # held once the core knows of it
 
@@ -236,7 +236,7 @@ class SimulatedScheduler:
         process = self.world.processes.get(workload_uid)
         if process is not None and process.alive and process.frozen_by is None:
             return False
-        made = [c for c in core.book.of_workload(workload_uid) if c.snapshot and not c.called_off]
+        made = [c for c in core.book.of_workload(workload_uid) if c.snapshot and not c.cancelled]
         return any(self.world.find(c.snapshot) for c in made if c.snapshot)
 
     def hear_release(self, *, calm: bool) -> Event | None:
@@ -256,7 +256,7 @@ class SimulatedScheduler:
         for uid, verdict in release.verdicts.items():
             if uid in doomed and self.rng.random() < 0.2:
                 continue  # its deletion fails, or never comes
-            if verdict in {Verdict.LET_GO, Verdict.COMMITTED} and not self.jobs[uid].over:
+            if verdict in {Verdict.EVICT, Verdict.COMMITTED} and not self.jobs[uid].over:
                 self.end(self.jobs[uid], "evicted")
         return ReleaseDone(release.signal_uid)
 

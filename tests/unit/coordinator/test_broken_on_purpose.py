@@ -20,7 +20,7 @@ from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.restores import Restores
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.errors import CedanaSchedError
-from cedana_sched.model.orders import Abort, Find, Found, Kill, Killed, Staged
+from cedana_sched.model.orders import Abort, FindSnapshot, Kill, Killed, SnapshotFound, Staged
 from cedana_sched.model.records import CheckpointStep, HoldStep
 from tests.unit.coordinator.simulated_node import BrokenInvariantError, SimulatedAgent, World
 from tests.unit.coordinator.simulation import Simulation
@@ -65,7 +65,9 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
-    patch.setattr(orders, "find", lambda book, restore, now: Find(restore.uid, restore.identity, restore.wanted))
+    patch.setattr(
+        orders, "find", lambda book, restore, now: FindSnapshot(restore.uid, restore.identity, restore.wanted)
+    )
     original = SimulatedAgent.abort
 
     def abort(self: SimulatedAgent, order: Any, now: float) -> Any:
@@ -92,7 +94,7 @@ def restores_what_is_not_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         SimulatedAgent,
         "look_up",
-        lambda self, order, now: Found(order.restore_uid, _last_ref(self.world, order.identity)),
+        lambda self, order, now: SnapshotFound(order.restore_uid, _last_ref(self.world, order.identity)),
     )
     patch.setattr(SimulatedAgent, "kill", _trusting_kill)
 
@@ -145,7 +147,7 @@ def kills_a_part_of_the_gang(patch: pytest.MonkeyPatch) -> None:
     """A core without the second barrier."""
 
     def barrier(self: Checkpoints, checkpoint: Any) -> None:
-        self._steps.move(checkpoint, Cause.KILL_ALL if checkpoint.after == "Stop" else Cause.RESUME_ALL)
+        self._steps.move(checkpoint, Cause.KILL_ALL if checkpoint.after_commit == "Stop" else Cause.THAW_ALL)
 
     patch.setattr(Checkpoints, "_pass_commit_barrier", barrier)
 
@@ -201,11 +203,11 @@ def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
 
 
 def frees_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
-    """A core that takes the answer to `GiveUp` for the end of what its node was continuing."""
+    """A core that takes the answer to `FailWorkload` for the end of what its node was continuing."""
     original = Restores._move
 
     def move(self: Restores, restore: Any, cause: Cause, **changes: Any) -> Any:
-        if cause is Cause.GAVE_UP:
+        if cause is Cause.WORKLOAD_FAILED:
             changes["finished_at"] = self._desk.now
         return original(self, restore, cause, **changes)
 

@@ -9,9 +9,20 @@ import pytest
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import HoldPlaced, NodeLost, OrderLost, Persist, ReleaseDone
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Aborted, Dump, Found, Frozen, Killed, Progress, Resume, Resumed, Retain
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    ApplyRetention,
+    Dump,
+    Frozen,
+    Killed,
+    Progress,
+    SnapshotFound,
+    Thaw,
+    Thawed,
+)
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
-from cedana_sched.model.preemption import After
+from cedana_sched.model.preemption import AfterCommit
 from cedana_sched.model.records import Checkpoint, Phase, Transfer
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
@@ -46,10 +57,10 @@ def test_records_come_before_the_orders_that_they_announce() -> None:
 
 
 def test_a_backup_is_resumed_and_holds_nothing() -> None:
-    told = Told().running().preempt(after=After.CONTINUE)
+    told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING)
     told.frozen().committed()
     assert told.orders() == ["Resume s1.w1.1"]
-    told.tell(Resumed("s1.w1.1"))
+    told.tell(Thawed("s1.w1.1"))
     assert told.step("s1.w1.1") == "Ready"
     assert told.step("restore.w1") == "Running"
     assert not told.core.book.holds
@@ -79,7 +90,7 @@ def test_a_failure_aborts_and_lets_go_when_the_workload_runs_again() -> None:
     told = Told().running().preempt().frozen().failed()
     assert told.orders() == ["Abort s1.w1.1"]
     assert not told.releases()
-    assert told.aborted().verdicts() == {"w1": "LetGo"}
+    assert told.aborted().verdicts() == {"w1": "Evict"}
 
 
 def test_a_failure_with_the_policy_keep_running_says_so() -> None:
@@ -110,7 +121,7 @@ def test_attempts_pause_longer_and_longer_and_then_shorter_until_hardly_any_time
         told.failed(f"s1.w1.{attempt}", retryable=True).aborted(f"s1.w1.{attempt}")
     pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
     assert pauses == [1, 2, 4, 8, 16, 14.5, 7.5, 3.5, 2.0]
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
     assert 0 < deadline - told.now < 2
 
 
@@ -138,7 +149,7 @@ def test_a_commit_of_another_identity_fails_the_checkpoint() -> None:
 def test_a_freeze_that_was_obeyed_too_late_is_undone() -> None:
     told = Told().running().preempt().failed().aborted().frozen()
     assert told.orders() == ["Abort s1.w1.1"]
-    told = Told().running().preempt(after=After.CONTINUE).frozen().committed().tell(Resumed("s1.w1.1"))
+    told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed().tell(Thawed("s1.w1.1"))
     assert told.frozen().orders() == ["Resume s1.w1.1"]
 
 
@@ -187,21 +198,21 @@ def test_the_deadline_aborts_and_releases_at_once(preemption: dict[str, float], 
     told = Told().running().preempt(**preemption).frozen()  # type: ignore[arg-type]
     assert "Abort s1.w1.1" not in told.after(seconds - 0.5).orders()
     assert told.after(0.5).orders() == ["Abort s1.w1.1"]
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
     assert told.step("s1.w1.1") == "Aborting"
 
 
 def test_a_hold_that_ends_earlier_is_a_deadline() -> None:
     told = Told().running().preempt().tell(HoldPlaced("s1", until=1010.0)).frozen().after(10)
     assert told.orders() == ["Abort s1.w1.1"]
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
 
 
 def test_the_shortest_deadline_of_all_victims_counts_because_they_are_released_together() -> None:
     short = CheckpointPolicy(deadline_seconds=10)
     told = Told().running("w1").running("w2", RANK0)
     told.preempt(victim("w1"), victim("w2", RANK0, policy=short)).after(10)
-    assert told.verdicts() == {"w1": "LetGo", "w2": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict", "w2": "Evict"}
 
 
 def test_a_deadline_after_the_kill_was_decided_releases_as_committed() -> None:
@@ -213,7 +224,7 @@ def test_a_deadline_after_the_kill_was_decided_releases_as_committed() -> None:
 def test_a_signal_whose_deadline_has_passed_freezes_nothing() -> None:
     told = Told().running().preempt(observed_at=900.0)
     assert told.orders() == []
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
 
 
 def test_a_silent_node_does_not_keep_a_record_open_and_is_asked_until_it_answers() -> None:
@@ -225,11 +236,11 @@ def test_a_silent_node_does_not_keep_a_record_open_and_is_asked_until_it_answers
     assert told.orders() == []
 
 
-def silent_about(kind: type[Resume | Abort], policy: CheckpointPolicy = POLICY) -> Told:
+def silent_about(kind: type[Thaw | Abort], policy: CheckpointPolicy = POLICY) -> Told:
     """Its node was told to thaw it, and has not answered in all that time; its scheduler takes it again."""
     told = Told().running()
-    if kind is Resume:
-        told.preempt(after=After.CONTINUE).frozen().committed()
+    if kind is Thaw:
+        told.preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed()
     else:
         told.preempt().frozen()
     told.after(60).after(120)
@@ -237,24 +248,24 @@ def silent_about(kind: type[Resume | Abort], policy: CheckpointPolicy = POLICY) 
     return told.preempt(victim(policy=policy), uid="s2")
 
 
-@pytest.mark.parametrize(("kind", "answer"), [(Resume, Resumed("s1.w1.1")), (Abort, Aborted("s1.w1.1"))])
+@pytest.mark.parametrize(("kind", "answer"), [(Thaw, Thawed("s1.w1.1")), (Abort, Aborted("s1.w1.1"))])
 def test_nobody_is_frozen_who_may_still_be_thawed_for_another_signal(
-    kind: type[Resume | Abort], answer: Resumed | Aborted
+    kind: type[Thaw | Abort], answer: Thawed | Aborted
 ) -> None:
     told = silent_about(kind)
     assert told.orders() == []
     assert told.tell(answer).orders() == ["Freeze s2.w1.1"]
 
 
-@pytest.mark.parametrize("kind", [Resume, Abort])
-def test_who_may_still_be_thawed_waits_until_the_deadline_only(kind: type[Resume | Abort]) -> None:
+@pytest.mark.parametrize("kind", [Thaw, Abort])
+def test_who_may_still_be_thawed_waits_until_the_deadline_only(kind: type[Thaw | Abort]) -> None:
     told = silent_about(kind).after(60)
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
     assert told.step("s2.w1.1") == "Failed"
 
 
 def test_who_may_still_be_thawed_is_frozen_when_that_is_repeated_no_more() -> None:
-    told = silent_about(Resume, CheckpointPolicy(deadline_seconds=10_000)).hold_is_released("s1")
+    told = silent_about(Thaw, CheckpointPolicy(deadline_seconds=10_000)).hold_is_released("s1")
     for _ in range(100):
         if any(one.startswith("Freeze") for one in told.after(60).orders()):
             break
@@ -292,7 +303,7 @@ def test_who_is_not_evicted_after_all_is_thawed_and_can_be_preempted_again() -> 
     assert told.cancel().orders() == ["Resume s1.w1.1"]
     assert told.tells() == ["EvictionCancelled"]
     assert told.restart().orders() == ["Resume s1.w1.1"], "and not killed, whatever is repeated"
-    told.tell(Resumed("s1.w1.1"))
+    told.tell(Thawed("s1.w1.1"))
     assert told.step("s1.w1.1") == "Ready", "its snapshot stays good"
     hold = told.core.book.holds["s1"]
     assert hold.verdicts == {"w1": "NotNeeded"}
@@ -304,7 +315,7 @@ def test_a_release_that_waits_for_others_says_who_was_spared() -> None:
     told.preempt(victim("w1"), victim("w2", RANK1)).frozen("s1.w1.1", "s1.w2.1")
     told.committed().tell(Killed("s1.w1.1", doomed=True)).cancel()
     assert told.orders() == ["Resume s1.w1.1", "Abort s1.w2.1"]
-    told.tell(Resumed("s1.w1.1")).aborted("s1.w2.1")
+    told.tell(Thawed("s1.w1.1")).aborted("s1.w2.1")
     assert told.verdicts() == {"w1": "NotNeeded", "w2": "NotNeeded"}
 
 
@@ -315,13 +326,13 @@ def test_who_is_dead_is_not_spared() -> None:
 
 def test_who_continues_elsewhere_already_is_not_spared() -> None:
     told = doomed(Told().running()).tell(ReleaseDone("s1")).ended()
-    told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(Found("restore.w2", ref(1)))
+    told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(SnapshotFound("restore.w2", ref(1)))
     assert told.cancel().orders() == []
 
 
 def test_who_is_doomed_keeps_its_identity_until_its_end_is_told() -> None:
     told = doomed(Told().running()).tell(ReleaseDone("s1"))
-    told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(Found("restore.w2", ref(1)))
+    told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(SnapshotFound("restore.w2", ref(1)))
     assert told.step("restore.w2") == "Waiting"
     assert told.ended().orders() == ["Find restore.w2"]
 
@@ -407,7 +418,7 @@ def test_a_signal_that_is_repeated_after_everything_is_forgotten_does_no_harm() 
     assert told.core.records() == ()
     assert told.saved == {}
     assert told.preempt(observed_at=1000.0).orders() == []
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
 
 
 def test_a_second_preemption_waits_for_the_first_and_shares_its_snapshot() -> None:
@@ -421,9 +432,9 @@ def test_a_second_preemption_waits_for_the_first_and_shares_its_snapshot() -> No
 
 
 def test_a_preemption_waits_for_a_backup_under_way_and_takes_its_own_snapshot() -> None:
-    told = Told().running().preempt(after=After.CONTINUE).frozen()
+    told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen()
     assert told.preempt(uid="s2").orders() == []
-    told.committed().tell(Resumed("s1.w1.1"))
+    told.committed().tell(Thawed("s1.w1.1"))
     assert "Freeze s2.w1.1" in told.orders()
 
 
@@ -440,7 +451,7 @@ def test_victims_without_a_gang_are_killed_alone_and_released_together() -> None
     assert told.step("s1.w1.1") == "Ready"
     assert not told.releases()
     told.frozen("s1.w2.1").failed("s1.w2.1").aborted("s1.w2.1")
-    assert told.verdicts() == {"w1": "Committed", "w2": "LetGo"}
+    assert told.verdicts() == {"w1": "Committed", "w2": "Evict"}
 
 
 # -- gangs
@@ -461,8 +472,8 @@ def test_one_failure_fails_the_gang_and_discards_what_is_committed() -> None:
     told = pair().frozen("s1.w1.1", "s1.w2.1").committed("s1.w1.1", identity=RANK0).failed("s1.w2.1")
     assert sorted(told.orders()) == ["Abort s1.w1.1", "Abort s1.w2.1"]
     told.aborted("s1.w1.1", "s1.w2.1")
-    assert told.verdicts() == {"w1": "LetGo", "w2": "LetGo"}
-    assert told.core.book.checkpoints["s1.w1.1"].called_off
+    assert told.verdicts() == {"w1": "Evict", "w2": "Evict"}
+    assert told.core.book.checkpoints["s1.w1.1"].cancelled
 
 
 def test_a_gang_is_attempted_again_as_a_whole() -> None:
@@ -495,12 +506,12 @@ def test_a_gang_whose_member_was_preempted_without_it_is_let_go() -> None:
     assert told.orders() == []
     told.committed("s0.w1.1", identity=RANK0).killed("s0.w1.1")
     verdicts = {release.signal_uid: dict(release.verdicts) for release in told.releases()}
-    assert verdicts["s1"] == {"w1": "Committed", "w2": "LetGo"}
+    assert verdicts["s1"] == {"w1": "Committed", "w2": "Evict"}
 
 
 def test_retention_spares_what_is_claimed() -> None:
     told = Told().running().preempt().frozen().committed().killed()
-    retain = told.order(Retain)
+    retain = told.order(ApplyRetention)
     assert (retain.identity, retain.retention, retain.spare) == (MD, POLICY.retention, ())
 
 

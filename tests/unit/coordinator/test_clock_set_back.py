@@ -57,7 +57,7 @@ def test_what_was_begun_by_the_wrong_clock_ends_in_its_time() -> None:
     told.after(59)
     assert told.step("s1") == "Holding"
     told.after(2)
-    assert told.verdicts() == {"w1": Verdict.LET_GO}
+    assert told.verdicts() == {"w1": Verdict.EVICT}
     told.after(30)
     assert "StartCold restore.w3" in told.orders()
 
@@ -119,7 +119,7 @@ def test_next_coordinator_finds_what_a_wrong_clock_has_noted(is_right: bool) -> 
             assert one.deadline <= told.now + 600
     assert told.orders() == ["Freeze s1.w1.1"]
     told.after(600)
-    assert told.verdicts() == {"w1": Verdict.LET_GO}
+    assert told.verdicts() == {"w1": Verdict.EVICT}
 
 
 class JumpsAhead(Simulation):

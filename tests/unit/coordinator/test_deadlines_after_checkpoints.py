@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.orders import Find
+from cedana_sched.model.orders import FindSnapshot
 from cedana_sched.model.policy import CheckpointPolicy
 from tests.unit.coordinator.core_builders import Told, victim
 from tests.unit.coordinator.restore_stories import restore, start
@@ -11,7 +11,7 @@ from tests.unit.coordinator.restore_stories import restore, start
 def test_a_newer_format_is_waited_for_also_after_a_long_checkpoint() -> None:
     told = start(Told().running().preempt().frozen(), policy=CheckpointPolicy(restore_deadline_seconds=90))
     told.after(50).committed().killed()
-    assert told.order(Find).newer_seconds > 0, "the snapshot that was waited for is passed over at once"
+    assert told.order(FindSnapshot).newer_seconds > 0, "the snapshot that was waited for is passed over at once"
 
 
 def test_a_victim_that_is_still_being_deleted_costs_its_successor_no_snapshot() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import Severity, Tell
 from cedana_sched.model.lineage import Lineage
-from cedana_sched.model.orders import Committed, Continued, Dump, Found, Staged, StageFailed, StartedCold
+from cedana_sched.model.orders import Committed, Dump, RestoreSucceeded, SnapshotFound, Staged, StageFailed, StartedCold
 from cedana_sched.model.records import Transfer
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
@@ -13,7 +13,7 @@ from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, 
 def back(uid: str = "w1", generation: int = 3, beginning: int = 0) -> Told:
     restore = f"restore.{uid}" + (f".{beginning}" if beginning else "")
     told = Told().report(Starting(workload(uid), MD, POLICY, beginning=beginning))
-    return told.tell(Found(restore, ref(generation)), Staged(restore), Continued(restore))
+    return told.tell(SnapshotFound(restore, ref(generation)), Staged(restore), RestoreSucceeded(restore))
 
 
 def lineage(told: Told) -> Lineage | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cedana_sched.adapter.contract import Starting
-from cedana_sched.model.orders import Committed, Continue, Found, Stage, Staged
+from cedana_sched.model.orders import Committed, RestoreSnapshot, SnapshotFound, Stage, Staged
 from cedana_sched.model.records import Transfer
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, workload
 
@@ -14,13 +14,13 @@ def returning(generation: int = 1) -> Told:
     told = Told().running().preempt().frozen()
     told.tell(Committed("s1.w1.1", ref(1), Transfer(), manifest=DIGEST)).killed().hold_is_released().ended()
     told.report(Starting(workload("w2"), MD, POLICY))
-    return told.tell(Found("restore.w2", ref(generation)))
+    return told.tell(SnapshotFound("restore.w2", ref(generation)))
 
 
 def test_the_orders_of_a_return_say_what_was_committed() -> None:
     told = returning()
     assert told.order(Stage).manifest == DIGEST
-    assert told.tell(Staged("restore.w2")).order(Continue).manifest == DIGEST
+    assert told.tell(Staged("restore.w2")).order(RestoreSnapshot).manifest == DIGEST
 
 
 def test_a_coordinator_that_restarts_says_the_same() -> None:

@@ -9,10 +9,10 @@ from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import Core, Reported
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
-    Continued,
-    ContinueFailed,
-    Found,
-    GiveUp,
+    FailWorkload,
+    RestoreFailed,
+    RestoreSucceeded,
+    SnapshotFound,
     Stage,
     Staged,
     StartCold,
@@ -31,8 +31,8 @@ def start(told: Told, beginning: int = 0, uid: str = "w1", policy: CheckpointPol
 
 
 def restored() -> Told:
-    told = start(Told()).tell(Found("restore.w1", ref(5)), Staged("restore.w1"))
-    return told.tell(Continued("restore.w1"))
+    told = start(Told()).tell(SnapshotFound("restore.w1", ref(5)), Staged("restore.w1"))
+    return told.tell(RestoreSucceeded("restore.w1"))
 
 
 def restore(told: Told, uid: str) -> Restore:
@@ -44,9 +44,9 @@ def test_restored_pod_that_begins_again_continues_from_the_newest_snapshot() -> 
     assert told.orders() == ["Find restore.w1.1"]
     assert told.tells() == ["BeganAgain"]
     assert told.step("restore.w1") == "Ended"
-    told.tell(Found("restore.w1.1", ref(6)))
+    told.tell(SnapshotFound("restore.w1.1", ref(6)))
     assert told.order(Stage).snapshot == ref(6)
-    told.tell(Staged("restore.w1.1"), Continued("restore.w1.1"))
+    told.tell(Staged("restore.w1.1"), RestoreSucceeded("restore.w1.1"))
     assert told.step("restore.w1.1") == "Running"
     assert told.tells() == ["Restored"]
 
@@ -55,7 +55,7 @@ def test_each_beginning_is_one_attempt() -> None:
     told = start(restored(), 1)
     assert start(told, 1).orders() == []
     assert start(told, 0).orders() == []
-    told.tell(Found("restore.w1.1", ref(5)), Staged("restore.w1.1"), Continued("restore.w1.1"))
+    told.tell(SnapshotFound("restore.w1.1", ref(5)), Staged("restore.w1.1"), RestoreSucceeded("restore.w1.1"))
     assert start(told, 2).orders() == ["Find restore.w1.2"]
 
 
@@ -66,23 +66,25 @@ def test_coordinator_that_was_away_meanwhile_finds_the_attempt_and_does_not_repe
 
 
 def test_what_has_begun_cold_and_begins_again_continues_where_there_is_a_snapshot_now() -> None:
-    told = start(Told()).tell(Found("restore.w1"), StartedCold("restore.w1"))
-    assert start(told, 1).tell(Found("restore.w1.1", ref(1))).orders() == ["Stage restore.w1.1"]
+    told = start(Told()).tell(SnapshotFound("restore.w1"), StartedCold("restore.w1"))
+    assert start(told, 1).tell(SnapshotFound("restore.w1.1", ref(1))).orders() == ["Stage restore.w1.1"]
 
 
 @pytest.mark.parametrize(
-    ("policy", "order", "said"), [(POLICY, "StartCold", "ColdStart"), (FAIL, "GiveUp", "RestoreFailed")]
+    ("policy", "order", "said"), [(POLICY, "StartCold", "ColdStart"), (FAIL, "FailWorkload", "RestoreFailed")]
 )
 def test_attempt_that_fails_goes_as_the_policy_says(policy: CheckpointPolicy, order: str, said: str) -> None:
-    told = start(Told(), policy=policy).tell(Found("restore.w1", ref(5)), Staged("restore.w1"), Continued("restore.w1"))
-    start(told, 1, policy=policy).tell(Found("restore.w1.1", ref(5)), Staged("restore.w1.1"))
-    told.tell(ContinueFailed("restore.w1.1", "CRIU refused"))
+    told = start(Told(), policy=policy).tell(
+        SnapshotFound("restore.w1", ref(5)), Staged("restore.w1"), RestoreSucceeded("restore.w1")
+    )
+    start(told, 1, policy=policy).tell(SnapshotFound("restore.w1.1", ref(5)), Staged("restore.w1.1"))
+    told.tell(RestoreFailed("restore.w1.1", "CRIU refused"))
     assert told.orders() == [f"{order} restore.w1.1"]
     assert told.tells() == [said]
 
 
 def test_restored_pod_of_which_no_snapshot_is_left_says_that_it_begins_cold() -> None:
-    told = start(restored(), 1).tell(Found("restore.w1.1"))
+    told = start(restored(), 1).tell(SnapshotFound("restore.w1.1"))
     assert (
         told.order(StartCold).why == "bio/md/0/main@5, from which it was continued before, is not in the store any more"
     )
@@ -90,23 +92,23 @@ def test_restored_pod_of_which_no_snapshot_is_left_says_that_it_begins_cold() ->
 
 
 def test_late_answers_to_the_first_attempt_do_not_reach_the_second() -> None:
-    told = start(restored(), 1).tell(ContinueFailed("restore.w1", "late"), StartedCold("restore.w1"))
+    told = start(restored(), 1).tell(RestoreFailed("restore.w1", "late"), StartedCold("restore.w1"))
     assert (told.step("restore.w1"), told.step("restore.w1.1")) == ("Ended", "Waiting")
 
 
 def test_attempt_in_which_nothing_was_laid_yet_goes_on() -> None:
     """The restore container alone was started anew: what is fetched for it stays, and so does its deadline."""
-    told = start(Told()).tell(Found("restore.w1", ref(5)))
+    told = start(Told()).tell(SnapshotFound("restore.w1", ref(5)))
     deadline = restore(told, "restore.w1").deadline
     assert start(told, 1).orders() == []
     assert (told.step("restore.w1"), restore(told, "restore.w1").deadline) == ("Staging", deadline)
-    told.tell(Staged("restore.w1"), Continued("restore.w1"))
+    told.tell(Staged("restore.w1"), RestoreSucceeded("restore.w1"))
     assert start(told, 1).orders() == []
     assert start(told, 2).orders() == ["Find restore.w1.2"]
 
 
 def test_attempt_that_was_restoring_is_made_anew() -> None:
-    told = start(Told()).tell(Found("restore.w1", ref(5)), Staged("restore.w1"))
+    told = start(Told()).tell(SnapshotFound("restore.w1", ref(5)), Staged("restore.w1"))
     assert start(told, 1).orders() == ["Find restore.w1.1"]
 
 
@@ -128,7 +130,9 @@ def test_committed_pod_does_not_run_past_its_snapshot_although_its_node_rebooted
 
 
 def test_forgotten_first_attempt_leaves_the_second_known() -> None:
-    told = start(restored(), 1).tell(Found("restore.w1.1", ref(5)), Staged("restore.w1.1"), Continued("restore.w1.1"))
+    told = start(restored(), 1).tell(
+        SnapshotFound("restore.w1.1", ref(5)), Staged("restore.w1.1"), RestoreSucceeded("restore.w1.1")
+    )
     told.after(7200)
     assert list(told.core.book.restores) == ["restore.w1.1"]
     found = told.core.book.restore_of("w1")
@@ -141,7 +145,7 @@ def test_forgotten_first_attempt_leaves_the_second_known() -> None:
 def test_latest_beginning_is_known_after_a_restart_whatever_the_clocks_say(behind: float) -> None:
     """Another coordinator made the second record, and its clock was behind."""
     told = start(restored(), 1)
-    told.tell(Found("restore.w1.1", ref(5)), Staged("restore.w1.1"), Continued("restore.w1.1"))
+    told.tell(SnapshotFound("restore.w1.1", ref(5)), Staged("restore.w1.1"), RestoreSucceeded("restore.w1.1"))
     records = {one.uid: one for one in told.core.records()}
     first, second = records.pop("restore.w1"), records.pop("restore.w1.1")
     assert isinstance(first, Restore)
@@ -165,7 +169,7 @@ def test_pod_that_was_evicted_and_that_nobody_deletes_does_not_wait_for_ever() -
     told.after(89)
     assert told.step("restore.w1.2") == "Waiting"
     told.after(2)
-    assert told.order(GiveUp).why == (
+    assert told.order(FailWorkload).why == (
         "not restored within 90 s: its eviction was released with bio/md/0/main@6, and it is still there"
     )
     assert told.tells() == ["RestoreFailed"]
@@ -187,7 +191,7 @@ def test_refused_attempt_does_not_begin_beside_its_own_checkpoint(
 ) -> None:
     """What was frozen before may be committed still, and then the pod is killed with all that it has done since."""
     told = Told().report(Starting(workload("w1"), MD, POLICY, wanted))
-    told.tell(Found("restore.w1"), StartedCold("restore.w1")).preempt().frozen()
+    told.tell(SnapshotFound("restore.w1"), StartedCold("restore.w1")).preempt().frozen()
     told.report(Starting(workload("w1"), MD, POLICY, wanted, rival, beginning=1))
     assert told.orders() == []
     assert told.step("restore.w1.1") == "Waiting"

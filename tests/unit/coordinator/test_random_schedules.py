@@ -49,8 +49,17 @@ def test_schedules_visit_every_verdict_and_every_kind_of_return() -> None:
             seen.update(map(str, held.released.verdicts.values()))
         seen.update(type(what).__name__ for _, kind, what in simulation.story if kind in {"event", "order"})
 
-    wanted = {"Committed", "LetGo", "KeepRunning", "NotNeeded", "Continued", "ContinueFailed", "StageFailed", "GaveUp"}
-    wanted |= {"StartedCold", "Resumed", "Aborted", "OrderLost", "NodeLost", "ReleaseFailed"}
+    wanted = {
+        "Committed",
+        "Evict",
+        "KeepRunning",
+        "NotNeeded",
+        "RestoreSucceeded",
+        "RestoreFailed",
+        "StageFailed",
+        "GaveUp",
+    }
+    wanted |= {"StartedCold", "Thawed", "Aborted", "OrderLost", "NodeLost", "ReleaseFailed"}
     assert wanted <= set(seen)
 
 

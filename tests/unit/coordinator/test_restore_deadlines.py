@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cedana_sched.model.orders import (
-    Continued,
-    Found,
+    RestoreSucceeded,
+    SnapshotFound,
     Staged,
     StageFailed,
     StageProgress,
@@ -16,7 +16,7 @@ from tests.unit.coordinator.restore_stories import restore, saved, start
 
 
 def test_the_deadline_starts_cold_and_says_why() -> None:
-    told = start(saved()).tell(Found("restore.w2", ref(1))).after(90)
+    told = start(saved()).tell(SnapshotFound("restore.w2", ref(1))).after(90)
     assert told.order(StartCold).why == "not restored within 90 s"
 
 
@@ -35,10 +35,10 @@ def test_time_spent_waiting_for_a_checkpoint_in_flight_does_not_count() -> None:
 
 def test_a_deadline_while_the_node_continues_it_keeps_the_claim() -> None:
     """The node may have continued it already: nobody else may, until it says."""
-    told = start(saved()).tell(Found("restore.w2", ref(1)), Staged("restore.w2")).after(90)
+    told = start(saved()).tell(SnapshotFound("restore.w2", ref(1)), Staged("restore.w2")).after(90)
     assert told.orders()[-1] == "StartCold restore.w2"
     assert restore(told).snapshot == ref(1)
-    told.tell(Continued("restore.w2"))
+    told.tell(RestoreSucceeded("restore.w2"))
     assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
 
 
@@ -46,7 +46,7 @@ def test_a_deadline_while_the_node_continues_it_keeps_the_claim() -> None:
 
 
 def staging() -> Told:
-    return start(saved()).tell(Found("restore.w2", ref(1)))
+    return start(saved()).tell(SnapshotFound("restore.w2", ref(1)))
 
 
 def test_a_restore_that_makes_progress_is_not_cut_off() -> None:
@@ -54,13 +54,13 @@ def test_a_restore_that_makes_progress_is_not_cut_off() -> None:
     for minutes in range(1, 11):
         told.after(60).tell(StageProgress("restore.w2", minutes << 30))
         assert told.step("restore.w2") == "Staging", "it was cut off although its bytes come"
-    told.tell(Staged("restore.w2"), Continued("restore.w2"))
+    told.tell(Staged("restore.w2"), RestoreSucceeded("restore.w2"))
     assert (told.step("restore.w2"), restore(told).cold) == ("Running", False)
 
 
 def test_progress_does_not_put_the_deadline_off_for_ever() -> None:
     policy = CheckpointPolicy(restore_deadline_seconds=86_400)
-    told = start(saved(), policy=policy).tell(Found("restore.w2", ref(1)))
+    told = start(saved(), policy=policy).tell(SnapshotFound("restore.w2", ref(1)))
     for number in range(1, 4):
         told.after(57_000).tell(StageProgress("restore.w2", number))
         assert told.step("restore.w2") == "Staging"
@@ -87,9 +87,11 @@ def test_a_store_that_is_away_is_asked_again_and_its_snapshot_continued() -> Non
     told.after(2)
     assert told.orders() == ["Find restore.w2"]
     assert told.tell(StageFailed("restore.w2", "the store is away", retryable=True)).tells() == []
-    told.after(4).tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "the store is away", retryable=True))
+    told.after(4).tell(
+        SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "the store is away", retryable=True)
+    )
     assert told.step("restore.w2") == "Staging"
-    told.after(10).tell(Staged("restore.w2"), Continued("restore.w2"))
+    told.after(10).tell(Staged("restore.w2"), RestoreSucceeded("restore.w2"))
     assert restore(told).cold is False
 
 

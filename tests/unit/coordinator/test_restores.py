@@ -9,21 +9,21 @@ from cedana_sched.coordinator.core import NodeLost, OrderLost
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import (
     CheckpointFailed,
-    Continued,
-    ContinueFailed,
-    Find,
-    Found,
-    GaveUp,
-    GiveUp,
-    Resumed,
+    FailWorkload,
+    FindSnapshot,
+    RestoreFailed,
+    RestoreSucceeded,
+    SnapshotFound,
     Stage,
     Staged,
     StageFailed,
     StartCold,
     StartedCold,
+    Thawed,
+    WorkloadFailed,
 )
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After
+from cedana_sched.model.preemption import AfterCommit
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 from tests.unit.coordinator.restore_stories import FAIL, FORK, restore, restored, saved, start
 
@@ -31,16 +31,16 @@ from tests.unit.coordinator.restore_stories import FAIL, FORK, restore, restored
 def test_the_way_back_is_find_stage_continue() -> None:
     told = start(saved())
     assert told.orders() == ["Find restore.w2"]
-    assert told.tell(Found("restore.w2", ref(1))).orders() == ["Stage restore.w2"]
+    assert told.tell(SnapshotFound("restore.w2", ref(1))).orders() == ["Stage restore.w2"]
     assert told.order(Stage).snapshot == ref(1)
     assert told.tell(Staged("restore.w2")).orders() == ["Continue restore.w2"]
-    told.tell(Continued("restore.w2"))
+    told.tell(RestoreSucceeded("restore.w2"))
     assert (told.step("restore.w2"), restore(told).cold, restore(told).snapshot) == ("Running", False, ref(1))
     assert told.tells() == ["Restored"]
 
 
 def test_a_newer_format_is_waited_for_through_half_of_the_time() -> None:
-    assert start(saved()).order(Find).newer_seconds == POLICY.restore_deadline_seconds / 2
+    assert start(saved()).order(FindSnapshot).newer_seconds == POLICY.restore_deadline_seconds / 2
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -48,20 +48,20 @@ def test_time_in_which_the_store_was_away_is_taken_from_the_wait_for_a_newer_for
     """Else the deadline would pass, and its work with it, before the node takes an older snapshot."""
     told = start(saved())
     away = StageFailed("restore.w2", "the store does not answer", retryable=True)
-    asked = [told.order(Find).newer_seconds]
+    asked = [told.order(FindSnapshot).newer_seconds]
     for _ in range(60):
         told.tell(away).after(1)
-        asked += [order.newer_seconds for order in told.sent() if isinstance(order, Find)]
+        asked += [order.newer_seconds for order in told.sent() if isinstance(order, FindSnapshot)]
     assert asked == sorted(asked, reverse=True)
     assert asked[-1] == 0
     if restarts:
-        assert told.restart().order(Find).newer_seconds == 0
-    told.tell(Found("restore.w2", ref(1)))
+        assert told.restart().order(FindSnapshot).newer_seconds == 0
+    told.tell(SnapshotFound("restore.w2", ref(1)))
     assert told.step("restore.w2") == "Staging"
 
 
 def test_a_first_start_is_cold_and_no_alarm() -> None:
-    told = start(Told()).tell(Found("restore.w2"))
+    told = start(Told()).tell(SnapshotFound("restore.w2"))
     assert told.order(StartCold).why is None
     assert told.tell(StartedCold("restore.w2")).step("restore.w2") == "Running"
     assert told.tells() == []
@@ -69,7 +69,7 @@ def test_a_first_start_is_cold_and_no_alarm() -> None:
 
 def test_who_was_to_go_on_and_finds_nothing_says_so() -> None:
     """The snapshot may be another cluster's, and its namespace not shared."""
-    told = Told().report(Starting(workload("w2"), MD, POLICY, continues=True)).tell(Found("restore.w2"))
+    told = Told().report(Starting(workload("w2"), MD, POLICY, continues=True)).tell(SnapshotFound("restore.w2"))
     why = told.order(StartCold).why
     assert why is not None
     assert "the store has none of this namespace" in why
@@ -77,7 +77,7 @@ def test_who_was_to_go_on_and_finds_nothing_says_so() -> None:
 
 
 def test_a_first_start_is_cold_even_if_the_policy_forbids_cold_starts_after_failures() -> None:
-    told = start(Told(), policy=FAIL).tell(Found("restore.w2"))
+    told = start(Told(), policy=FAIL).tell(SnapshotFound("restore.w2"))
     assert told.orders() == ["StartCold restore.w2"]
 
 
@@ -97,7 +97,7 @@ def test_a_start_goes_on_when_the_checkpoint_in_flight_failed() -> None:
     assert told.orders() == []  # the workload itself runs on under that identity
     told.ended("w1")
     assert told.orders() == ["Find restore.w2"]
-    assert told.order(Find).excluding == ("s1.w1.1",)
+    assert told.order(FindSnapshot).excluding == ("s1.w1.1",)
 
 
 def test_a_start_waits_while_another_workload_runs_as_the_same_identity() -> None:
@@ -118,18 +118,18 @@ def test_another_replica_waits_for_nobody() -> None:
 
 
 def test_a_checkpoint_waits_until_its_workload_runs() -> None:
-    told = start(saved()).tell(Found("restore.w2", ref(1)))
+    told = start(saved()).tell(SnapshotFound("restore.w2", ref(1)))
     told.preempt(victim("w2"), uid="s2")
     assert told.orders() == []
-    told.tell(Staged("restore.w2"), Continued("restore.w2"))
+    told.tell(Staged("restore.w2"), RestoreSucceeded("restore.w2"))
     assert "Freeze s2.w2.1" in told.orders()
 
 
 def test_a_snapshot_that_was_asked_for_and_is_not_there_is_named_and_not_the_newest() -> None:
     told = restored()
     told.preempt(victim("w2"), uid="s2").frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
-    start(told.ended("w2"), "w3", MD, FAIL, wanted=ref(1)).tell(Found("restore.w3"))
-    assert told.order(GiveUp).why == "the requested bio/md/0/main@1 is not in the store"
+    start(told.ended("w2"), "w3", MD, FAIL, wanted=ref(1)).tell(SnapshotFound("restore.w3"))
+    assert told.order(FailWorkload).why == "the requested bio/md/0/main@1 is not in the store"
 
 
 @pytest.mark.parametrize(
@@ -154,21 +154,21 @@ def test_a_claim_keeps_others_out_until_the_workload_has_ended() -> None:
     told = start(restored(), "w3", FORK, wanted=ref(1))
     assert told.orders() == []
     assert told.ended("w2").orders() == ["Find restore.w3"]
-    assert told.tell(Found("restore.w3", ref(1))).orders() == ["Stage restore.w3"]
+    assert told.tell(SnapshotFound("restore.w3", ref(1))).orders() == ["Stage restore.w3"]
 
 
 def test_a_claim_that_was_taken_while_the_store_was_asked_is_waited_for() -> None:
     told = start(saved(), "w2")
     start(told, "w3", FORK, wanted=ref(1))
-    told.tell(Found("restore.w2", ref(1)), Found("restore.w3", ref(1)))
+    told.tell(SnapshotFound("restore.w2", ref(1)), SnapshotFound("restore.w3", ref(1)))
     assert told.orders() == ["Stage restore.w2"]
     assert told.ended("w2").orders() == ["Find restore.w3"]
 
 
 def test_a_fork_waits_for_the_checkpoint_that_makes_its_snapshot() -> None:
-    told = Told().running().preempt(after=After.CONTINUE).frozen().committed()
+    told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed()
     assert start(told, "w3", FORK, wanted=ref(1)).orders() == []
-    assert "Find restore.w3" in told.tell(Resumed("s1.w1.1")).orders()
+    assert "Find restore.w3" in told.tell(Thawed("s1.w1.1")).orders()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_snapshot_never_crosses(identity: Identity, why: str) -> None:
 
 
 def test_a_snapshot_of_another_identity_than_asked_for_is_refused() -> None:
-    told = start(saved()).tell(Found("restore.w2", ref(1, Identity("ml", "md"))))
+    told = start(saved()).tell(SnapshotFound("restore.w2", ref(1, Identity("ml", "md"))))
     assert "another identity" in str(told.order(StartCold).why)
 
 
@@ -194,21 +194,23 @@ def test_a_snapshot_of_another_identity_than_asked_for_is_refused() -> None:
 @pytest.mark.parametrize(
     ("story", "why"),
     [
-        pytest.param([Found("restore.w2", None, "the manifest is damaged")], "the manifest is damaged", id="find"),
-        pytest.param([Found("restore.w2")], "bio/md/0/main@1 is not in the store any more", id="gone"),
         pytest.param(
-            [Found("restore.w2", ref(1)), StageFailed("restore.w2", "a chunk is damaged")],
+            [SnapshotFound("restore.w2", None, "the manifest is damaged")], "the manifest is damaged", id="find"
+        ),
+        pytest.param([SnapshotFound("restore.w2")], "bio/md/0/main@1 is not in the store any more", id="gone"),
+        pytest.param(
+            [SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "a chunk is damaged")],
             "bio/md/0/main@1 could not be fetched: a chunk is damaged",
             id="stage",
         ),
         pytest.param(
-            [Found("restore.w2", ref(1)), Staged("restore.w2"), ContinueFailed("restore.w2", "PID 7 in use")],
+            [SnapshotFound("restore.w2", ref(1)), Staged("restore.w2"), RestoreFailed("restore.w2", "PID 7 in use")],
             "bio/md/0/main@1 could not be continued: PID 7 in use",
             id="continue",
         ),
     ],
 )
-def test_a_failure_starts_cold_and_says_why(story: list[Found], why: str) -> None:
+def test_a_failure_starts_cold_and_says_why(story: list[SnapshotFound], why: str) -> None:
     told = start(saved()).tell(*story)
     assert told.order(StartCold).why == why
     assert "ColdStart" in told.tells()
@@ -217,25 +219,25 @@ def test_a_failure_starts_cold_and_says_why(story: list[Found], why: str) -> Non
 
 
 def test_a_failure_gives_up_where_the_policy_forbids_a_cold_start() -> None:
-    told = start(saved(), policy=FAIL).tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
+    told = start(saved(), policy=FAIL).tell(SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
     assert told.orders() == ["Stage restore.w2", "GiveUp restore.w2"]
-    assert told.tell(GaveUp("restore.w2")).step("restore.w2") == "Failed"
+    assert told.tell(WorkloadFailed("restore.w2")).step("restore.w2") == "Failed"
 
 
 def test_a_snapshot_that_is_gone_fails_where_the_policy_forbids_a_cold_start() -> None:
-    told = start(saved(), policy=FAIL).tell(Found("restore.w2"))
+    told = start(saved(), policy=FAIL).tell(SnapshotFound("restore.w2"))
     assert told.orders() == ["GiveUp restore.w2"]
     assert told.tells() == ["RestoreFailed"]
 
 
 def test_work_that_was_let_go_is_not_lost_silently() -> None:
     told = Told().running().preempt().frozen().failed().aborted().ended()
-    start(told).tell(Found("restore.w2"))
+    start(told).tell(SnapshotFound("restore.w2"))
     assert str(told.order(StartCold).why).startswith("there is no snapshot, because the checkpoint before failed")
 
 
 def test_a_fetch_that_may_be_repeated_is_repeated_until_the_deadline() -> None:
-    told = start(saved()).tell(Found("restore.w2", ref(1)))
+    told = start(saved()).tell(SnapshotFound("restore.w2", ref(1)))
     deadline, fetches = restore(told).deadline, 0
     while told.step("restore.w2") == "Staging":
         if "Stage restore.w2" in told.orders():
@@ -255,12 +257,12 @@ def test_a_fetch_that_may_be_repeated_is_repeated_until_the_deadline() -> None:
     ("answers", "order"),
     [
         ([], "Find restore.w2"),
-        ([Found("restore.w2", ref(1))], "Stage restore.w2"),
-        ([Found("restore.w2", ref(1)), Staged("restore.w2")], "Continue restore.w2"),
-        ([Found("restore.w2", None, "damaged")], "StartCold restore.w2"),
+        ([SnapshotFound("restore.w2", ref(1))], "Stage restore.w2"),
+        ([SnapshotFound("restore.w2", ref(1)), Staged("restore.w2")], "Continue restore.w2"),
+        ([SnapshotFound("restore.w2", None, "damaged")], "StartCold restore.w2"),
     ],
 )
-def test_whoever_restarts_the_order_is_given_again(answers: list[Found], order: str) -> None:
+def test_whoever_restarts_the_order_is_given_again(answers: list[SnapshotFound], order: str) -> None:
     told = start(saved()).tell(*answers)
     assert told.restart().orders() == [order]
     told.tell(OrderLost(told.sent()[0], "no route to host"))
@@ -271,7 +273,10 @@ def test_repeated_reports_and_answers_change_nothing() -> None:
     told = restored()
     before = told.core.records()
     start(told, "w2").tell(
-        Found("restore.w2", ref(1)), Staged("restore.w2"), StageFailed("restore.w2", "late"), Continued("restore.w2")
+        SnapshotFound("restore.w2", ref(1)),
+        Staged("restore.w2"),
+        StageFailed("restore.w2", "late"),
+        RestoreSucceeded("restore.w2"),
     )
     assert told.orders() == []
     assert [r for r in told.core.records() if r.uid == "restore.w2"] == [r for r in before if r.uid == "restore.w2"]
@@ -298,7 +303,7 @@ def test_ended_restores_are_forgotten() -> None:
 
 def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:
     told = start(saved())
-    told.tell(OrderLost(told.order(Find), "the store does not answer")).after(90)
+    told.tell(OrderLost(told.order(FindSnapshot), "the store does not answer")).after(90)
     assert told.order(StartCold).why == "not restored within 90 s: the store does not answer"
 
 
@@ -307,9 +312,9 @@ def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:
 
 def given_up() -> Told:
     """`w2` passed its deadline while its node continued it; the node says that it has failed it."""
-    told = start(saved(), policy=FAIL).ended().tell(Found("restore.w2", ref(1)), Staged("restore.w2")).after(91)
-    assert isinstance(told.order(GiveUp), GiveUp)
-    return told.tell(GaveUp("restore.w2"))
+    told = start(saved(), policy=FAIL).ended().tell(SnapshotFound("restore.w2", ref(1)), Staged("restore.w2")).after(91)
+    assert isinstance(told.order(FailWorkload), FailWorkload)
+    return told.tell(WorkloadFailed("restore.w2"))
 
 
 def test_who_was_given_up_while_it_came_back_keeps_its_claim_until_it_has_ended() -> None:
@@ -339,28 +344,32 @@ def test_who_was_given_up_is_over_once_its_node_finds_nothing_of_it() -> None:
 def test_who_was_given_up_and_runs_is_found_by_the_next_coordinator() -> None:
     told = given_up().restart()
     assert told.orders() == ["GiveUp restore.w2"]
-    assert told.tell(Continued("restore.w2")).step("restore.w2") == "Running"
+    assert told.tell(RestoreSucceeded("restore.w2")).step("restore.w2") == "Running"
 
 
 def test_who_was_given_up_before_its_node_continued_it_is_over() -> None:
-    told = start(saved(), policy=FAIL).ended().tell(Found("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
-    told.tell(GaveUp("restore.w2"))
+    told = (
+        start(saved(), policy=FAIL)
+        .ended()
+        .tell(SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
+    )
+    told.tell(WorkloadFailed("restore.w2"))
     assert start(told, "w3", policy=FAIL).orders() == ["Find restore.w3"]
     assert told.preempt(victim("w2"), uid="s2").verdicts() == {"w2": "NotNeeded"}
 
 
 @pytest.mark.parametrize("policy", [POLICY, FAIL])
 def test_preemption_of_one_whose_node_is_silent_waits_for_its_word(policy: CheckpointPolicy) -> None:
-    told = start(saved(), policy=policy).ended().tell(Found("restore.w2", ref(1)), Staged("restore.w2"))
+    told = start(saved(), policy=policy).ended().tell(SnapshotFound("restore.w2", ref(1)), Staged("restore.w2"))
     told.after(90).after(120)
     assert told.step("restore.w2") == "Failed"
     told.preempt(victim("w2"), uid="s2")
     assert (told.orders(), told.verdicts()) == ([], {})
-    assert "Freeze s2.w2.1" in told.tell(Continued("restore.w2")).orders()
+    assert "Freeze s2.w2.1" in told.tell(RestoreSucceeded("restore.w2")).orders()
 
 
 def test_a_silent_node_fails_the_restore_and_may_answer_after_all() -> None:
-    told = start(Told()).tell(Found("restore.w2")).after(90).after(120)
+    told = start(Told()).tell(SnapshotFound("restore.w2")).after(90).after(120)
     assert told.step("restore.w2") == "Failed"
     assert start(told, "w3").orders() == []  # it may run all the same
     assert "StartCold restore.w2" in told.restart().orders()

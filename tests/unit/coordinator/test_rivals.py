@@ -6,7 +6,7 @@ import pytest
 
 from cedana_sched.adapter.contract import Preempted, Starting
 from cedana_sched.coordinator.core import Tell
-from cedana_sched.model.orders import Committed, Continued, Found, Staged
+from cedana_sched.model.orders import Committed, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.preemption import Signal, Verdict, Victim
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep, Transfer
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
@@ -29,7 +29,7 @@ def test_of_two_that_are_preempted_at_once_neither_is_saved(gang: str | None) ->
     told = Told().preempt(victim("w1", gang=gang), victim("w2", gang=gang, node="n2"))
     assert told.orders() == [], "nobody is frozen: whose memory it would be, nobody could say"
     hold = told.core.book.holds["s1"]
-    assert hold.verdicts == {"w1": Verdict.LET_GO, "w2": Verdict.LET_GO}
+    assert hold.verdicts == {"w1": Verdict.EVICT, "w2": Verdict.EVICT}
     assert "md/0 is already run by name-of-w2; give each of them an id of its own" in warnings(told)[0]
 
 
@@ -63,7 +63,7 @@ def test_the_second_is_not_saved_after_the_first_was() -> None:
 def test_who_took_the_firsts_place_is_saved() -> None:
     told = Told().preempt(victim("w1"), uid="s1").frozen("s1.w1.1").committed("s1.w1.1").killed("s1.w1.1").ended("w1")
     told.report(Starting(workload("w2"), MD, POLICY))
-    told.tell(Found("restore.w2", ref(1)), Staged("restore.w2"), Continued("restore.w2"))
+    told.tell(SnapshotFound("restore.w2", ref(1)), Staged("restore.w2"), RestoreSucceeded("restore.w2"))
     # its pod was bound, and its clock began, before the first was saved
     second = Victim(workload("w2"), MD, POLICY, started_at=told.now - 100)
     told.report(Preempted(Signal("s2", "kueue", (second,), "InCohortReclamation", told.now)))
@@ -73,7 +73,7 @@ def test_who_took_the_firsts_place_is_saved() -> None:
 def test_who_starts_beside_one_that_runs_is_not_saved() -> None:
     told = Told().running("w1")
     told.report(Starting(workload("w2", "n2"), MD, POLICY)).after(POLICY.restore_deadline_seconds + 1)
-    told.tell(Continued("restore.w2"))
+    told.tell(RestoreSucceeded("restore.w2"))
     assert restore(told, "w2").cold or restore(told, "w2").step is RestoreStep.RUNNING
     told.preempt(victim("w2", node="n2"))
     assert told.orders() == []
@@ -123,4 +123,4 @@ def test_victim_that_its_adapter_refuses_is_let_go_in_words() -> None:
     told = Told().report(Preempted(Signal("s1", "kueue", (refused,), "InCohortReclamation", 1000.0)))
     assert told.orders() == []
     assert "md/0 is already run by another" in warnings(told)[0]
-    assert told.core.book.holds["s1"].verdicts == {"w1": Verdict.LET_GO}
+    assert told.core.book.holds["s1"].verdicts == {"w1": Verdict.EVICT}

@@ -151,7 +151,7 @@ async def test_a_release_that_fails_twice_is_done_the_third_time() -> None:
 
 
 @pytest.mark.parametrize("death", [RetryableError("connection refused"), OSError("a defect"), None])
-@pytest.mark.parametrize("order", ["Freeze", "Dump", "Kill", "Find", "StartCold"])
+@pytest.mark.parametrize("order", ["Freeze", "Dump", "Kill", "FindSnapshot", "StartCold"])
 async def test_an_agent_that_dies_over_an_order_gets_it_again(order: str, death: Exception | None) -> None:
     bench = Bench()
     bench.agents.failures[order] = [death, death]
@@ -178,7 +178,7 @@ async def test_an_order_that_is_under_way_is_not_begun_again_beside_it() -> None
         await bench.clock.advance(61)
 
         assert bench.agents.performed["Dump"] == 1
-        assert bench.adapter.released[0].verdicts == {"w0": Verdict.LET_GO}
+        assert bench.adapter.released[0].verdicts == {"w0": Verdict.EVICT}
 
 
 async def test_orders_of_many_workloads_run_at_the_same_time() -> None:
@@ -205,7 +205,7 @@ async def test_the_deadline_releases_even_if_the_agent_never_answers() -> None:
         assert not bench.adapter.released
         await bench.clock.advance(1)
 
-        assert bench.adapter.released[0].verdicts == {"w0": Verdict.LET_GO}
+        assert bench.adapter.released[0].verdicts == {"w0": Verdict.EVICT}
         assert "not committed within 20 s" in bench.adapter.released[0].reasons["w0"]
 
 
@@ -219,7 +219,7 @@ async def test_the_holds_own_end_is_a_deadline_too() -> None:
         bench.preempt()
         await bench.clock.advance(9.5)
 
-        assert bench.adapter.released[0].verdicts == {"w0": Verdict.LET_GO}
+        assert bench.adapter.released[0].verdicts == {"w0": Verdict.EVICT}
 
 
 @pytest.mark.parametrize("end", [None, RetryableError("watch closed"), ValueError("a defect of the adapter")])

@@ -13,7 +13,15 @@ import pytest
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Abort, Aborted, Find, Found, Removed, RemoveFailed, StartedCold
+from cedana_sched.model.orders import (
+    Abort,
+    Aborted,
+    FindSnapshot,
+    RemovalFailed,
+    SnapshotFound,
+    SnapshotRemoved,
+    StartedCold,
+)
 from tests.unit.coordinator.core_builders import POLICY, Told, victim, workload
 
 RANK0, RANK1 = Identity("bio", "mpi", 0), Identity("bio", "mpi", 1)
@@ -67,9 +75,9 @@ def much_later(told: Told) -> Told:
     return told
 
 
-def finding(told: Told) -> Find:
+def finding(told: Told) -> FindSnapshot:
     told.report(Starting(workload("w3", "n3"), RANK0, POLICY))
-    return told.order(Find)
+    return told.order(FindSnapshot)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -93,11 +101,11 @@ def test_node_that_comes_back_is_ordered_to_remove_it_and_then_it_is_forgotten()
 def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
     told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", left=True))
     assert told.orders() == [], "it has just tried"
-    assert told.verdicts() == {"w1": "LetGo", "w2": "LetGo"}, "its eviction does not wait for the store"
+    assert told.verdicts() == {"w1": "Evict", "w2": "Evict"}, "its eviction does not wait for the store"
     assert told.after(1).orders() == ["Discard s1.w1.1"]
-    assert told.tell(RemoveFailed("s1.w1.1", "the store is down")).orders() == []
+    assert told.tell(RemovalFailed("s1.w1.1", "the store is down")).orders() == []
     assert told.after(2).orders() == ["Discard s1.w1.1"]
-    told = much_later(told.tell(Removed("s1.w1.1")).ended("w1").ended("w2"))
+    told = much_later(told.tell(SnapshotRemoved("s1.w1.1")).ended("w1").ended("w2"))
     assert told.core.book.checkpoints == {}
 
 
@@ -123,7 +131,7 @@ def test_another_attempt_begins_whatever_the_one_before_has_left(restarts: bool)
 def test_a_later_preemption_is_saved_where_the_store_lets_nobody_delete() -> None:
     told = Told().running().preempt().frozen().cancel().tell(Aborted("s1.w1.1", left=True)).hold_is_released()
     for _ in range(3):
-        told.after(3600).tell(RemoveFailed("s1.w1.1", "the store denies it"))
+        told.after(3600).tell(RemovalFailed("s1.w1.1", "the store denies it"))
     assert "Freeze s2.w1.1" in told.preempt(uid="s2").orders()
 
 
@@ -135,7 +143,7 @@ def test_nothing_is_left_of_what_was_never_frozen() -> None:
 def test_it_is_forgotten_once_there_is_a_newer_snapshot() -> None:
     told = much_later(lost_in_its_dump())
     finding(told)
-    told.tell(Found("restore.w3"), StartedCold("restore.w3")).preempt(victim("w3", RANK0, node="n3"), uid="s2")
+    told.tell(SnapshotFound("restore.w3"), StartedCold("restore.w3")).preempt(victim("w3", RANK0, node="n3"), uid="s2")
     told.frozen("s2.w3.1").committed("s2.w3.1", 2, RANK0).killed("s2.w3.1").hold_is_released("s2").ended("w3")
     much_later(told)
     assert told.core.book.checkpoints == {}

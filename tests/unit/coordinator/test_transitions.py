@@ -36,7 +36,7 @@ CHECKPOINT_CASES = [
     ("Dumping", Cause.ENDED, "Aborting"),
     ("Dumping", Cause.FROZEN, LATE),
     ("Committed", Cause.KILL_ALL, "Killing"),
-    ("Committed", Cause.RESUME_ALL, "Resuming"),
+    ("Committed", Cause.THAW_ALL, "Thawing"),
     ("Committed", Cause.SET_FAILED, "Aborting"),
     ("Committed", Cause.ENDED, "Committed"),
     ("Committed", Cause.NODE_LOST, "Committed"),
@@ -45,7 +45,7 @@ CHECKPOINT_CASES = [
     ("Killing", Cause.NODE_LOST, "Ready"),
     ("Killing", Cause.UNCONFIRMED, "Ready"),
     ("Killing", Cause.CHECKPOINT_FAILED, LATE),
-    ("Resuming", Cause.RESUMED, "Ready"),
+    ("Thawing", Cause.THAWED, "Ready"),
     ("Aborting", Cause.ABORTED, "Failed"),
     ("Aborting", Cause.COMMITTED, LATE),
     ("Aborting", Cause.UNCONFIRMED, "Failed"),
@@ -67,8 +67,8 @@ ILLEGAL = [
     (CHECKPOINT, CheckpointStep.FAILED, Cause.KILLED),
     (HOLD, HoldStep.HOLDING, Cause.RELEASE_DONE),
     (HOLD, HoldStep.RELEASED, Cause.DEADLINE),
-    (RESTORE, RestoreStep.WAITING, Cause.CONTINUED),
-    (RESTORE, RestoreStep.STAGING, Cause.CONTINUED),
+    (RESTORE, RestoreStep.WAITING, Cause.RESTORE_SUCCEEDED),
+    (RESTORE, RestoreStep.STAGING, Cause.RESTORE_SUCCEEDED),
     (RESTORE, RestoreStep.RUNNING, Cause.START_COLD),
     (RESTORE, RestoreStep.ENDED, Cause.CHOSEN),
 ]
@@ -122,7 +122,7 @@ def test_a_refused_event_takes_nothing_with_it() -> None:
         told.core.handle(Killed("s1.w1.1"), told.now)
     assert told.tell().orders() == []
     assert told.tell(Tick()).orders() == ["Abort s1.w1.1"]
-    assert told.verdicts() == {"w1": "LetGo"}
+    assert told.verdicts() == {"w1": "Evict"}
 
 
 def test_answers_for_what_is_forgotten_are_dropped() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import HoldPlaced
 from cedana_sched.coordinator.core.instructions import Severity, Tell
-from cedana_sched.model.orders import Found, StartedCold
+from cedana_sched.model.orders import SnapshotFound, StartedCold
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
-from cedana_sched.model.preemption import After
+from cedana_sched.model.preemption import AfterCommit
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
 
@@ -25,7 +25,7 @@ def test_an_eviction_is_told_from_its_begin_to_its_release() -> None:
 
 
 def test_a_backup_is_told_without_an_eviction() -> None:
-    assert "evicts" not in _texts(Told().running().preempt(after=After.CONTINUE))["CheckpointStarted"]
+    assert "evicts" not in _texts(Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING))["CheckpointStarted"]
 
 
 def test_who_is_let_go_without_a_snapshot_is_warned_of() -> None:
@@ -50,7 +50,7 @@ def _warnings(told: Told) -> dict[str, str]:
 
 
 def _returns(told: Told) -> Told:
-    return told.report(Starting(workload("w2"), MD, POLICY)).tell(Found("restore.w2", ref(1)))
+    return told.report(Starting(workload("w2"), MD, POLICY)).tell(SnapshotFound("restore.w2", ref(1)))
 
 
 def test_a_hold_is_told_with_its_longest_time() -> None:
@@ -76,9 +76,9 @@ def test_a_node_that_does_not_confirm_is_named_two_minutes_after_the_deadline() 
     told = Told().running().preempt().frozen().committed().after(60).after(119)
     assert "NodeSilent" not in told.tells()
     assert _warnings(told.after(1)) == {"NodeSilent": "Node n1 has not confirmed the kill of name-of-w1"}
-    told = Told().running().preempt(after=After.CONTINUE).frozen().committed().after(60).after(120)
+    told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed().after(60).after(120)
     assert _warnings(told) == {"NodeSilent": "Node n1 has not confirmed the thaw of name-of-w1"}
-    told = Told().report(Starting(workload("w2"), MD, POLICY)).tell(Found("restore.w2")).after(90).after(119)
+    told = Told().report(Starting(workload("w2"), MD, POLICY)).tell(SnapshotFound("restore.w2")).after(90).after(119)
     assert "NodeSilent" not in told.tells()
     assert _warnings(told.after(1)) == {"NodeSilent": "Node n1 has not confirmed the start of name-of-w2"}
     assert told.tell(StartedCold("restore.w2")).tells() == []

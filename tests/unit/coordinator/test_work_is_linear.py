@@ -17,16 +17,16 @@ from cedana_sched.model.orders import (
     Abort,
     Aborted,
     Committed,
-    Continue,
-    Continued,
     Dump,
-    Find,
-    Found,
+    FindSnapshot,
     Freeze,
     Frozen,
     Kill,
     Killed,
     Order,
+    RestoreSnapshot,
+    RestoreSucceeded,
+    SnapshotFound,
     Stage,
     Staged,
     StartCold,
@@ -46,9 +46,9 @@ ANSWERS: dict[type[Order], Callable[[Any], Event]] = {
     Dump: lambda order: Committed(order.checkpoint_uid, SnapshotRef(order.identity, 1), Transfer()),
     Kill: lambda order: Killed(order.checkpoint_uid, doomed=not order.insist),
     Abort: lambda order: Aborted(order.checkpoint_uid),
-    Find: lambda order: Found(order.restore_uid, order.wanted),
+    FindSnapshot: lambda order: SnapshotFound(order.restore_uid, order.wanted),
     Stage: lambda order: Staged(order.restore_uid),
-    Continue: lambda order: Continued(order.restore_uid),
+    RestoreSnapshot: lambda order: RestoreSucceeded(order.restore_uid),
     StartCold: lambda order: StartedCold(order.restore_uid),
 }
 
@@ -213,9 +213,9 @@ def returning(size: int, members: int, together: str | None) -> tuple[Storm, Cal
         wanted = [SnapshotRef(identity(n), 1) for n in range(size)]
         storm.report(*(Starting(workload(n), identity(n), POLICY, wanted[n]) for n in range(size)))
         storm.report(*signals(size, members, None))
-        for kind in (Find, Stage, Continue, Freeze, Dump, Kill):
+        for kind in (FindSnapshot, Stage, RestoreSnapshot, Freeze, Dump, Kill):
             storm.answer(kind)
-        assert not storm.sent or all(type(order).__name__ == "Retain" for order in storm.sent)
+        assert not storm.sent or all(type(order).__name__ == "ApplyRetention" for order in storm.sent)
 
     return storm, act
 

@@ -14,7 +14,7 @@ from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.model.errors import NotFoundError, UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import OnCheckpointFailure
-from cedana_sched.model.preemption import After, Verdict
+from cedana_sched.model.preemption import AfterCommit, Verdict
 from tests.unit.local.loop_bench import Bench
 
 QUEUED, STARTING, RUNNING = JobPhase.QUEUED, JobPhase.STARTING, JobPhase.RUNNING
@@ -109,7 +109,11 @@ class TestPreemption:
 
         (signal,) = bench.signals
         assert [victim.identity for victim in signal.victims] == [Identity("default", "sim")]
-        assert (signal.preemptor, signal.reason, signal.after) == ("train", "InCohortReclamation", After.STOP)
+        assert (signal.preemptor, signal.reason, signal.after_commit) == (
+            "train",
+            "InCohortReclamation",
+            AfterCommit.STOP,
+        )
         assert signal.observed_at == bench.time
         assert (bench.phase("sim"), bench.phase("train")) == (PREEMPTING, QUEUED)
         assert bench.job("sim").why == "preempted for train by reclamation within the cohort"
@@ -150,7 +154,7 @@ class TestPreemption:
 
     async def test_one_that_is_let_go_is_terminated_and_queued_again(self, bench: Bench) -> None:
         await borrowing(bench)
-        await bench.release(Verdict.LET_GO, why="the store is full")
+        await bench.release(Verdict.EVICT, why="the store is full")
 
         assert bench.terminated == [bench.run("sim").uid]
         assert (bench.phase("sim"), bench.phase("train")) == (PREEMPTING, QUEUED)
@@ -229,7 +233,7 @@ class TestPreemption:
         signal = bench.signals[0]
         await bench.release(Verdict.COMMITTED, signal)
         before = bench.job("sim")
-        await bench.release(Verdict.LET_GO, signal)
+        await bench.release(Verdict.EVICT, signal)
 
         assert bench.job("sim") == before
 
@@ -323,7 +327,7 @@ class TestRequests:
         await bench.running("sim")
         bench.time += 10
         uid = await bench.loop.checkpoint("sim", leave_running=True)
-        assert bench.signals[0].after is After.CONTINUE
+        assert bench.signals[0].after_commit is AfterCommit.LEAVE_RUNNING
         assert bench.phase("sim") is RUNNING
         with pytest.raises(UsageError, match="already"):
             await bench.loop.checkpoint("sim", leave_running=True)

@@ -11,7 +11,7 @@ from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase
 from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.local.scheduler.resources import Resource
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.preemption import After, Release, Signal, Verdict
+from cedana_sched.model.preemption import AfterCommit, Release, Signal, Verdict
 from tests.unit.local.loop_bench import Bench
 
 STEPS = 60
@@ -61,7 +61,7 @@ class History:
             await self.bench.loop.run_ended(run.uid, Ending(self.bench.time, kind[0], lost=kind[1]))
 
     async def release(self) -> None:
-        held = [signal for signal in self.signals.values() if signal.after is After.STOP]
+        held = [signal for signal in self.signals.values() if signal.after_commit is AfterCommit.STOP]
         if not held:
             return
         signal = self.dice.choice(held)
@@ -97,7 +97,7 @@ class History:
     async def restart(self) -> None:
         self.bench = await self.bench.restart()
         pending = {getattr(report, "signal", None) for report in self.bench.pending}
-        assert {signal for signal in self.signals.values() if signal.after is After.STOP} <= pending
+        assert {signal for signal in self.signals.values() if signal.after_commit is AfterCommit.STOP} <= pending
 
     def hear(self) -> None:
         """The coordinator takes in new signals; none comes twice under another content."""

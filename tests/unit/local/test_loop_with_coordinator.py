@@ -57,27 +57,27 @@ class Node:
             case orders.Kill(uid, workload):
                 await self.end(workload.uid, None, signal="SIGKILL")
                 return orders.Killed(uid)
-            case orders.Resume(uid, _):
-                return orders.Resumed(uid)
+            case orders.Thaw(uid, _):
+                return orders.Thawed(uid)
             case orders.Abort(checkpoint_uid=uid):
                 return orders.Aborted(uid)
-            case orders.Find(restore_uid=uid, identity=identity, wanted=wanted):
+            case orders.FindSnapshot(restore_uid=uid, identity=identity, wanted=wanted):
                 newest = self.snapshots.get(identity)
-                return orders.Found(uid, wanted or (SnapshotRef(identity, newest) if newest else None))
+                return orders.SnapshotFound(uid, wanted or (SnapshotRef(identity, newest) if newest else None))
             case orders.Stage(restore_uid=uid):
                 return orders.Staged(uid)
-            case orders.Continue(uid, workload, snapshot):
+            case orders.RestoreSnapshot(uid, workload, snapshot):
                 await self.begin(workload, Beginning(SystemClock().now(), restored=True, snapshot=str(snapshot)))
-                return orders.Continued(uid)
+                return orders.RestoreSucceeded(uid)
             case orders.StartCold(uid, workload, why):
                 await self.begin(workload, Beginning(SystemClock().now(), cold_because=why))
                 return orders.StartedCold(uid)
-            case orders.GiveUp(uid, workload, why):
+            case orders.FailWorkload(uid, workload, why):
                 await self.end(workload.uid, None, failure=why)
-                return orders.GaveUp(uid)
-            case orders.Retain(checkpoint_uid=uid):
-                return orders.Retained(uid)
-            case orders.Remove() | orders.Discard():
+                return orders.WorkloadFailed(uid)
+            case orders.ApplyRetention(checkpoint_uid=uid):
+                return orders.RetentionApplied(uid)
+            case orders.RemoveSnapshot() | orders.DiscardCancelled():
                 raise AssertionError("the engine's objects are not deleted")
 
     async def _dump(self, uid: str, identity: Identity) -> Outcome:

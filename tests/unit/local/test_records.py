@@ -10,7 +10,7 @@ from cedana_sched.local.records import Records
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Progress
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import After, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record, Transfer
 
 
@@ -35,7 +35,7 @@ def checkpoint(
         identity=Identity("default", run),
         policy=CheckpointPolicy(),
         gang=None,
-        after=After.STOP,
+        after_commit=AfterCommit.STOP,
         reason="test",
         step=step,
         created_at=float(attempt),

@@ -31,7 +31,7 @@ ROLES = ("rbac.yaml", "credentials.yaml")
 OF_OTHERS = {
     "agent": {"leases", "preemptionholds"},
     "coordinator": set[str](),
-    "webhooks": {"checkpointstorages", "configmaps", "events", "leases", "restores", "services"},
+    "webhooks": {"checkpointstorages", "configmaps", "events", "leases", "services"},
 }
 """What code that components share names, and this one does not run."""
 

@@ -11,16 +11,23 @@ import pytest
 from hypothesis import given
 
 from cedana_sched.model import codec
-from cedana_sched.model.orders import CheckpointFailed, ContinueFailed, Found, Outcome, RemoveFailed, StageFailed
+from cedana_sched.model.orders import (
+    CheckpointFailed,
+    Outcome,
+    RemovalFailed,
+    RestoreFailed,
+    SnapshotFound,
+    StageFailed,
+)
 
 ANY_TEXT = st.lists(st.text() | st.integers(0xD800, 0xDFFF).map(chr)).map("".join)
 """With lone surrogates, which is how Python reads bytes that are no text (os.fsdecode)."""
 FAILURES = st.one_of(
     st.builds(CheckpointFailed, ANY_TEXT, ANY_TEXT, st.booleans()),
     st.builds(StageFailed, ANY_TEXT, ANY_TEXT, st.booleans()),
-    st.builds(ContinueFailed, ANY_TEXT, ANY_TEXT),
-    st.builds(RemoveFailed, ANY_TEXT, ANY_TEXT),
-    st.builds(Found, ANY_TEXT, st.none(), ANY_TEXT | st.none()),
+    st.builds(RestoreFailed, ANY_TEXT, ANY_TEXT),
+    st.builds(RemovalFailed, ANY_TEXT, ANY_TEXT),
+    st.builds(SnapshotFound, ANY_TEXT, st.none(), ANY_TEXT | st.none()),
 )
 
 
@@ -63,4 +70,4 @@ def test_names_of_files_are_kept_where_they_are_text(raw: bytes) -> None:
 def test_all_outcomes_with_words_are_tried() -> None:
     """A failure that somebody adds later is tried as well."""
     with_words = {kind for kind in get_args(Outcome) if {"why", "problem"} & set(kind.__struct_fields__)}
-    assert with_words == {CheckpointFailed, StageFailed, ContinueFailed, RemoveFailed, Found}
+    assert with_words == {CheckpointFailed, StageFailed, RestoreFailed, RemovalFailed, SnapshotFound}

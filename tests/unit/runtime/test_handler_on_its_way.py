@@ -28,7 +28,7 @@ from cedana_sched.runtime.plan import (
 )
 from cedana_sched.runtime.privileges import Confinement, Credentials, Privileges
 
-CONTINUED = Result(restored=True, id="c1")
+RESTORE_SUCCEEDED = Result(restored=True, id="c1")
 
 
 class Call:
@@ -53,7 +53,7 @@ class Call:
 
     def _continue(self, *_: object, **__: object) -> Result:
         self.continued += 1
-        return CONTINUED
+        return RESTORE_SUCCEEDED
 
     def plan(self, decision: str = RESTORE, *, seconds: float = 110.0, **more: Any) -> None:
         container = ContainerPlan(

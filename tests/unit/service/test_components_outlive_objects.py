@@ -38,7 +38,7 @@ from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.orders import Find, Order, Outcome, Remove, Removed
+from cedana_sched.model.orders import FindSnapshot, Order, Outcome, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import Restore, RestoreStep
 from cedana_sched.store.location import StorageConfig
@@ -99,9 +99,9 @@ RESTORE = Restore(
 def _of_record(record: Any) -> Object:
     body = to_object(record, SYSTEM)
     ref = SnapshotRef(msgspec.structs.replace(READY.identity, namespace="lab"), 1)
-    order = Find(record.uid, ref.identity) if isinstance(record, Restore) else Remove(record.uid, ref)
+    order = FindSnapshot(record.uid, ref.identity) if isinstance(record, Restore) else RemoveSnapshot(record.uid, ref)
     body["status"] |= {"order": {"number": 2, "order": codec.to_builtins(order)}}
-    body["status"] |= {"answer": {"number": 1, "outcome": codec.to_builtins(Removed(record.uid))}}
+    body["status"] |= {"answer": {"number": 1, "outcome": codec.to_builtins(SnapshotRemoved(record.uid))}}
     body["metadata"]["uid"] = f"uid-{record.uid}"
     body["metadata"]["namespace"] = "lab"
     return body

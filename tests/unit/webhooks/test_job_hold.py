@@ -130,7 +130,7 @@ def test_a_hold_that_was_taken_back_says_nothing_of_the_next_eviction(step: Hold
     assert desk.ask(suspension()).decision == "nobody-holds"
 
 
-@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.LET_GO, Verdict.KEEP_RUNNING])
+@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.EVICT, Verdict.KEEP_RUNNING])
 def test_one_victim_that_is_to_go_is_reason_enough(verdict: Verdict) -> None:
     over = hold(step=HoldStep.RELEASED, verdicts=(Verdict.NOT_NEEDED, verdict))
     assert Desk(over).ask(suspension()) == Answer("over")

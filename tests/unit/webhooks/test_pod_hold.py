@@ -143,7 +143,7 @@ def test_a_hold_past_its_deadline_allows() -> None:
     assert Desk(hold(left=0)).ask(eviction(annotations=mark(since=-5))) == Answer("past-deadline")
 
 
-@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.LET_GO])
+@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.EVICT])
 @pytest.mark.parametrize(("step", "released"), [(HoldStep.RELEASING, None), (HoldStep.RELEASED, -3)])
 def test_who_is_released_goes(verdict: Verdict, step: HoldStep, released: float | None) -> None:
     assert Desk(hold(step, verdict, released=released)).ask(eviction(annotations=mark(since=-9))) == Answer("released")

@@ -93,7 +93,7 @@ def decide(
             left = (ends_at - now).total_seconds()
             return Decision("held", _sentence(newest.spec.reason, left)) if left > 0 else Decision("past-deadline")
         verdict = newest.status.verdict_on(pod_uid)
-        if verdict in {Verdict.COMMITTED, Verdict.LET_GO} and _is_recent(newest, now):
+        if verdict in {Verdict.COMMITTED, Verdict.EVICT} and _is_recent(newest, now):
             return Decision("released")
         if verdict is Verdict.KEEP_RUNNING and (left := _kept_seconds(pod_uid, newest, holds, now)) > 0:
             again = f"it is saved anew in {math.ceil(left)} s at the earliest"

@@ -102,7 +102,7 @@ class NewBeginnings:
         done = True
         for pod_uid, beginning in (await asyncio.to_thread(self._bundles.beginnings)).items():
             restore = await asyncio.to_thread(self._over, pod_uid, beginning)
-            if restore is None or restore.status.begins_again is not None:
+            if restore is None or restore.status.replaced_by is not None:
                 continue
             is_clear = not await asyncio.to_thread(self._is_unclear, pod_uid, beginning, restore.spec.uid)
             done &= is_clear and await self._tell(restore, beginning)
@@ -139,7 +139,7 @@ class NewBeginnings:
             return False
 
     async def _tell(self, restore: OrderedObject, beginning: Beginning) -> bool:
-        patch: Object = {"status": {"beginsAgain": beginning.container}}
+        patch: Object = {"status": {"replacedBy": beginning.container}}
         metadata = restore.metadata
         try:
             await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")

@@ -78,7 +78,7 @@ async def test_pod_that_knows_the_run_as_well_keeps_no_job_away_nor_says_who_it_
         world.pods._put(forged(world, job, run=run))
         signal = await preempted(world, coordinator, job)
         release = release_of(signal)
-        failed = {uid: Verdict.LET_GO for uid in release.verdicts if uid.startswith("forged")}
+        failed = {uid: Verdict.EVICT for uid in release.verdicts if uid.startswith("forged")}
         world.snapshots.add(job)
         await coordinator.adapter.release(type(release)(release.signal_uid, {**release.verdicts, **failed}))
     (successor,) = world.armada.successors_of(job)

@@ -64,5 +64,5 @@ async def test_a_gang_without_a_snapshot_of_each_does_not_come_back(world: World
     world.snapshots.add(jobs[0])
     async with world.coordinator() as coordinator:
         world.armada.preempt(*jobs)
-        await coordinator.release(await coordinator.signal(), Verdict.LET_GO)
+        await coordinator.release(await coordinator.signal(), Verdict.EVICT)
     assert [world.armada.successors_of(job) for job in jobs] == [[], []]

@@ -244,7 +244,7 @@ async def test_a_case_keeps_its_stream_until_it_is_over(world: World) -> None:
         signal = await preempted(world, coordinator, job)
         world.delete(job)
         assert _followed(coordinator) == [JOB_SET]
-        await coordinator.release(signal, Verdict.LET_GO)
+        await coordinator.release(signal, Verdict.EVICT)
         assert _followed(coordinator) == []
 
 

@@ -44,7 +44,7 @@ async def test_the_new_job_is_the_old_one_with_its_identity(world: World) -> Non
 async def test_a_job_that_goes_on_from_another_clusters_snapshot_comes_back_without_one_of_ours(world: World) -> None:
     job = world.running(annotations={names.ID: "md", names.EXPECT_SNAPSHOT: "true"})
     async with world.coordinator() as coordinator:
-        await coordinator.release(await preempted(world, coordinator, job), Verdict.LET_GO)
+        await coordinator.release(await preempted(world, coordinator, job), Verdict.EVICT)
     assert len(world.armada.successors_of(job)) == 1
 
 
@@ -63,7 +63,7 @@ async def test_a_job_is_the_same_after_many_returns(world: World) -> None:
             job = successor
 
 
-@pytest.mark.parametrize("verdict", [Verdict.LET_GO, Verdict.KEEP_RUNNING, Verdict.NOT_NEEDED])
+@pytest.mark.parametrize("verdict", [Verdict.EVICT, Verdict.KEEP_RUNNING, Verdict.NOT_NEEDED])
 @pytest.mark.parametrize("saved_earlier", [True, False])
 async def test_without_a_snapshot_of_the_moment_an_earlier_one_counts(
     world: World, verdict: Verdict, saved_earlier: bool

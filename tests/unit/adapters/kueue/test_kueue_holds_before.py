@@ -20,7 +20,7 @@ HELD = PreemptionHold(
 )  # fmt: skip
 RELEASED = replace(
     HELD, uid="job-2@2026-11-21T13:00:00Z", step=HoldStep.RELEASED, released_at=9.0,
-    verdicts={"pod-1": Verdict.COMMITTED, "pod-2": Verdict.LET_GO},
+    verdicts={"pod-1": Verdict.COMMITTED, "pod-2": Verdict.EVICT},
 )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def test_who_is_wanted_for_the_first_time_waits_for_the_coordinator() -> None:
         (HoldStep.HOLDING, None, 60.0, False, False),
         (HoldStep.HOLDING, None, -1.0, True, False),
         (HoldStep.RELEASED, Verdict.COMMITTED, 60.0, True, False),
-        (HoldStep.RELEASED, Verdict.LET_GO, 60.0, True, False),
+        (HoldStep.RELEASED, Verdict.EVICT, 60.0, True, False),
         (HoldStep.RELEASED, Verdict.KEEP_RUNNING, 60.0, False, True),
     ],
 )

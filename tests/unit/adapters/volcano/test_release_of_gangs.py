@@ -102,7 +102,7 @@ async def test_all_members_are_saved_together_and_deleted_together() -> None:
     assert cluster.deleted == [(f"md-{index}", f"uid-{index}") for index in range(3)]
 
 
-@pytest.mark.parametrize("verdict", [Verdict.LET_GO, Verdict.KEEP_RUNNING, Verdict.NOT_NEEDED])
+@pytest.mark.parametrize("verdict", [Verdict.EVICT, Verdict.KEEP_RUNNING, Verdict.NOT_NEEDED])
 async def test_members_that_were_not_saved_run_on(verdict: Verdict) -> None:
     cluster = Cluster()
     signal = await told(cluster)
@@ -113,12 +113,12 @@ async def test_members_that_were_not_saved_run_on(verdict: Verdict) -> None:
 async def test_who_is_kept_running_says_so_and_what_to_do() -> None:
     cluster = Cluster()
     signal = await told(cluster)
-    verdicts = {"uid-0": Verdict.KEEP_RUNNING, "uid-1": Verdict.LET_GO}
+    verdicts = {"uid-0": Verdict.KEEP_RUNNING, "uid-1": Verdict.EVICT}
     await cluster.adapter.release(Release(signal.uid, verdicts, {"uid-0": "it uses io_uring"}))
     [said] = cluster.said
     assert (said.involved["name"], said.reason, said.warning) == ("md-0", "KeptRunning", True)
     assert "it could not be saved (it uses io_uring)" in said.message
-    assert "LetGo" in said.message
+    assert "Evict" in said.message
 
 
 async def test_a_member_that_is_gone_and_was_made_anew_keeps_no_other_one_back() -> None:
